@@ -26,9 +26,9 @@ from ropeconv.rope.bound.answer import DATA, Step
 from ropeconv.rope.bound.smallest import (
     Sweep,
     Walk,
+    exact_smallest,
     exp,
     interval_end,
-    settle,
     tail,
     up,
     wide_intervals,
@@ -101,7 +101,7 @@ def base_steps(sums: Sums, through: int, last: Step = START) -> Iterator[Step]:
     while length <= through:
         sweep.length = length
         sweep.error = float64_error(sums.rotary_dim // 2, length)
-        exact, distance = settle(sweep, at)
+        exact, distance = exact_smallest(sweep, at)
         at = float(exact)
         end = interval_end(sums, length, at)
         while True:

@@ -20,7 +20,7 @@ from ..engines.transformers.patch import patch as patch_modules
 from ..errors import Disagreement
 from ..formats.disk import Advance
 from ..formats.gguf.edit import Edit
-from ..formats.gguf.inplace import phases
+from ..formats.gguf.inplace import change_by_phases
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.places import remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
@@ -166,7 +166,7 @@ def change_in_place(
             space and where the disk fails; the file does not change then.
     """
     try:
-        changing = phases(source.file, edit)
+        changing = change_by_phases(source.file, edit)
         for phase in changing:
             if phase != "durable":
                 continue

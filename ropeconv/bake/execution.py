@@ -26,7 +26,7 @@ from ..formats.disk import (
     human,
     identity,
     link_file,
-    made_folder,
+    make_folder,
     refuse_changed,
     sample_digest,
     sha256,
@@ -110,7 +110,7 @@ def execute_plan(
     refuse_place(plan)
     with (
         _explain_disk_errors(plan),
-        made_folder(plan.out.parent, options.fsync),
+        make_folder(plan.out.parent, options.fsync),
         locked(plan.out) as hidden,
     ):
         journal = settle(hidden, OutputJournal.read(hidden.journal))

@@ -29,6 +29,7 @@ from ..rope.errors import RopeconvError
 from ..rope.forms import InterpolatedForm, Plain, Yarn
 from ..rope.schedule import Schedule
 from ..runtimes.llamacpp.archs import Arch, find_arch
+from ..runtimes.llamacpp.scaling import YARN_SLOPE
 from .engine import Engine, Progress, TokenLosses
 from .llamacpp_program import Load, LoadedModel, Message, Override
 from .process import ProgramProcess
@@ -177,7 +178,9 @@ def _telling_line(stderr: str) -> str:
         for line in lines:
             if word in line:
                 return line
-    return lines[0] if lines else "it said nothing"
+    if not lines:
+        return "it said nothing"
+    return lines[0]
 
 
 class LlamaCppEngine(Engine):
@@ -342,6 +345,8 @@ def _memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+SMALLEST_MSCALE = 1e-6
+"""Below it a multiplier is written as 0."""
 STOCK_RAMP = (32.0, 1.0, True)
 """beta_fast, beta_slow and truncate of the ramp that llama.cpp computes without keys for it."""
 
@@ -373,13 +378,13 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     else:
         values["rope.scaling.type"] = ("str", form.kind)
         values["rope.scaling.factor"] = ("float", form.factor)
-        log = 0.1 * math.log(max(form.factor, 1.0))
+        log = YARN_SLOPE * math.log(max(form.factor, 1.0))
     if isinstance(form, Yarn):
         values["rope.scaling.original_context_length"] = ("int", form.original_context)
 
     mscale_all_dim = _mscale_all_dim(schedule, row, log)
     if row.log_multiplier:  # the one of the file would count otherwise
-        unit = 0.1 if row.softmax else 1.0
+        unit = YARN_SLOPE if row.softmax else 1.0
         values["rope.scaling.yarn_log_multiplier"] = ("float", unit * mscale_all_dim)
 
     attention_factor = schedule.attention_factor
@@ -395,13 +400,19 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
 def _mscale_all_dim(schedule: Schedule, arch: Arch, log: float) -> float:
     """The mscale_all_dim that gives a schedule its softmax scale; 0 where llama.cpp has none.
 
-    `log` is 0.1 ln s. llama.cpp multiplies all logits by the square of attention factor times 1 +
-    mscale_all_dim log, and without yarn by that of 1 + log as well (src/models/deepseek2.cpp).
+    Args:
+        schedule: The schedule.
+        arch: The architecture.
+        log: 0.1 ln s.
     """
     if not arch.softmax or not arch.log_multiplier or not log:
         return 0.0
+    # src/models/deepseek2.cpp multiplies all logits by the square of the attention factor times
+    # 1 + mscale_all_dim log, and without yarn by that of 1 + log as well
     without = schedule.attention_factor
     if not isinstance(schedule.form, Yarn):
         without *= 1 + log
     mscale_all_dim = (math.sqrt(schedule.softmax_scale) / without - 1) / log
-    return 0.0 if abs(mscale_all_dim) < 1e-6 else mscale_all_dim
+    if abs(mscale_all_dim) < SMALLEST_MSCALE:
+        return 0.0
+    return mscale_all_dim

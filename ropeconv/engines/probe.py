@@ -123,7 +123,9 @@ def parse_answer(text: str | bytes) -> JsonObject | None:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     data: JsonObject = json.loads(text)
-    return data if {"modules", "error"} & data.keys() else None
+    if "modules" not in data and "error" not in data:
+        return None
+    return data
 
 
 class ProbeCache:
@@ -154,10 +156,13 @@ class ProbeCache:
         try:
             for package in ("transformers", "torch"):
                 digest.update(importlib.metadata.version(package).encode())
+            root = Path()
             spec = importlib.util.find_spec("transformers")
-            root = Path(spec.origin).parent if spec and spec.origin else Path()
-            models = sorted((root / "models" / model_type).glob("*.py"))
-            for path in (root / "modeling_rope_utils.py", root / "configuration_utils.py", *models):
+            if spec is not None and spec.origin:
+                root = Path(spec.origin).parent
+            code = [root / "modeling_rope_utils.py", root / "configuration_utils.py"]
+            code += sorted((root / "models" / model_type).glob("*.py"))
+            for path in code:
                 status = path.stat()
                 digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}".encode())
         except (OSError, importlib.metadata.PackageNotFoundError):

@@ -32,7 +32,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).parents[2]))  # behind the packages that the installation has
 from ropeconv.loader import load_class, load_config, make_config, make_model
@@ -121,6 +121,15 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
     return {"modules": modules, "class": type(model).__name__, "read_as": read_as}
 
 
+def text_part(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the text model in a config, which may be the config itself."""
+    holder = config.get("thinker_config")  # of Qwen's Omni models
+    if not isinstance(holder, dict):
+        holder = config
+    part = holder.get("text_config")
+    return part if isinstance(part, dict) else config
+
+
 def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
     """Return the config in a folder, and the model type that replaced its own, or empty.
 
@@ -132,9 +141,7 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
 
     whole = json.loads((folder / "config.json").read_bytes())
     if stands_for:
-        # omni models have a thinker, which has the text model
-        holder = whole["thinker_config"] if isinstance(whole.get("thinker_config"), dict) else whole
-        part = holder["text_config"] if isinstance(holder.get("text_config"), dict) else whole
+        part = text_part(whole)
         types = {part.get("model_type"), whole.get("model_type")}
         if any(model_type not in CONFIG_MAPPING for model_type in types):
             return make_config(part, stands_for), stands_for
@@ -190,7 +197,9 @@ def class_of(text: PretrainedConfig) -> type[Module]:
         # a mapping can name classes that are not there (Voxtral Realtime)
         with contextlib.suppress(KeyError, ValueError):
             known = auto._model_mapping[type(text)]
-            first: type[Module] = known[0] if isinstance(known, (tuple, list)) else known
+            if not isinstance(known, (tuple, list)):
+                known = [known]
+            first: type[Module] = known[0]
             return first
 
     code = importlib.import_module(type(text).__module__.replace(".configuration_", ".modeling_"))
@@ -256,17 +265,20 @@ def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[st
     Yields:
         "global" or "local", and what `run` returns.
     """
+    # a module with several layer types has a buffer for each, such as sliding_attention_inv_freq
     kinds = []
     for buffer, _ in module.named_buffers():
         kind = buffer.removesuffix("_inv_freq")
         if kind != buffer and not kind.endswith("original"):
             kinds.append(kind)
     if not kinds:
-        local = name.endswith(("_local", "_unscaled")) or "sliding_attention" in name
-        yield "local" if local else "global", run(module, None, context)
+        is_local = name.endswith(("_local", "_unscaled")) or "sliding_attention" in name
+        yield "local" if is_local else "global", run(module, None, context)
+        return
+
     for kind in kinds:
-        local = ("sliding" in kind or kind == "main") and len(kinds) > 1
-        yield "local" if local else "global", run(module, kind, context)
+        is_local = len(kinds) > 1 and ("sliding" in kind or kind == "main")
+        yield "local" if is_local else "global", run(module, kind, context)
 
 
 def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
@@ -293,7 +305,9 @@ def forward(module: Module, kind: str | None, positions: list[int]) -> float:
     import torch
 
     states = torch.zeros(1, len(positions), 2)
-    extra = {} if kind is None else {"layer_type": kind}
+    extra = {}
+    if kind is not None:
+        extra["layer_type"] = kind
     ids = torch.tensor([positions])
     try:
         result = module(states, ids, **extra)
@@ -303,8 +317,10 @@ def forward(module: Module, kind: str | None, positions: list[int]) -> float:
             result = module(states, sections, **extra)
         except RuntimeError:
             result = module(states, seq_len=positions[-1] + 1)  # before 4.48, in some families
-    # cosines and sines, or complex numbers whose absolute value is the factor
-    first = result[0] if isinstance(result, tuple) else result.abs()
+    if isinstance(result, tuple):
+        first = result[0]  # cosines, then sines
+    else:
+        first = result.abs()  # complex numbers, whose absolute value is the factor
     return float(first.reshape(-1, first.shape[-1])[0, 0])
 
 

@@ -194,7 +194,7 @@ def obstacle(folder: Path) -> str:
 
 
 @contextmanager
-def made_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
+def make_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
     """Make a folder, and those above it that are missing. Raises OSError.
 
     Those that are empty at the end are removed again.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..rope.errors import RopeconvError
-from .disk import made_folder, sync_file, sync_folder
+from .disk import make_folder, sync_file, sync_folder
 from .files import try_lock
 
 PAUSE = 0.01
@@ -59,7 +59,7 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
     draft = draft or target.with_name(f".{target.name}.ropeconv-partial")
 
     try:
-        with made_folder(target.parent, fsync), _open_locked(draft) as file:
+        with make_folder(target.parent, fsync), _open_locked(draft) as file:
             try:
                 file.truncate(0)
                 yield draft

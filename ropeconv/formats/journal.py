@@ -159,19 +159,29 @@ class Journal(Generic[L]):
         if CHECKSUM[:10] not in data:
             raise self._not_a_journal()
 
+        # a run that was killed may have left a part of a line
         data += self._file.read()
         complete = data.rfind(b"\n") + 1
-        first, *others = data[:complete].split(b"\n")[:-1] or [b""]
+        first, *others = data[:complete].removesuffix(b"\n").split(b"\n")
         head = decode_line(first, Head)
         if head is not None and head != self._head:
             self._refuse(head, fresh)
             return complete
 
-        lines = [decode_line(text, self.kind.line, self._seed) for text in others]
-        self.lines = {line.key: line for line in lines if line is not None}
+        damaged = 0
+        if head is None:
+            damaged += 1
+        if complete < len(data):
+            damaged += 1
+        self.lines = {}
+        for text in others:
+            line = decode_line(text, self.kind.line, self._seed)
+            if line is None:
+                damaged += 1
+            else:
+                self.lines[line.key] = line
         if head is None and not self.lines:
             raise self._not_a_journal()
-        damaged = lines.count(None) + (head is None) + (complete < len(data))
         if damaged and not fresh:
             be = "is" if damaged == 1 else "are"
             self.notes.append(

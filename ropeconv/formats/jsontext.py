@@ -96,8 +96,10 @@ def dump(data: JsonObject, like: str = "") -> str:
         data: The object.
         like: The text whose indentation it gets; without one that is 2 spaces.
     """
+    indent = "  "
     match = re.search(r'^\{\r?\n([ \t]+)"', like)
-    indent = match[1] if match else "  "
+    if match:
+        indent = match[1]
     return json.dumps(data, indent=indent, ensure_ascii=False) + "\n"
 
 
@@ -152,13 +154,14 @@ def numbers(
             at_top = len(keys) == 1
             if first and at_top and not missing:
                 return
-            key = _key(string) if at_top or keys[0] in outer else ""
-            keys[-1] = key
+            keys[-1] = ""
+            if at_top or keys[0] in outer:  # other keys are not decoded
+                keys[-1] = _key(string)
             if at_top:
-                missing.discard(key)
+                missing.discard(keys[-1])
         elif keys and keys[0] in outer and None not in keys:
             path = tuple(key for key in keys if key is not None)
-            with suppress(ValueError):
+            with suppress(ValueError):  # true, false and null
                 yield Number(path, float(token), start, start + len(token))
 
 

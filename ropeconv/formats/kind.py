@@ -233,11 +233,11 @@ def is_gguf(path: str | os.PathLike[str]) -> bool:
     """
     kind = kind_of(path)
     if kind in UNTOLD:
-        return named_gguf(path) or os.path.lexists(journal_of(expand_home(path)))
+        return has_gguf_name(path) or os.path.lexists(journal_of(expand_home(path)))
     return kind == "gguf"
 
 
-def named_gguf(path: str | os.PathLike[str]) -> bool:
+def has_gguf_name(path: str | os.PathLike[str]) -> bool:
     """Whether a name is that of a GGUF file, which may not exist yet or be on the Hub."""
     return os.fspath(path).lower().endswith(".gguf")
 

@@ -123,8 +123,10 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
 
     try:
         entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
+        metadata = {}
         raw = entries.pop("__metadata__", None)
-        metadata = {} if raw is None else msgspec.json.decode(raw, type=dict[str, str])
+        if raw is not None:
+            metadata = msgspec.json.decode(raw, type=dict[str, str])
         decoder = msgspec.json.Decoder(_Entry)
         tensors = {key: _tensor(key, decoder.decode(entry)) for key, entry in entries.items()}
     except (msgspec.DecodeError, ValueError, RecursionError) as problem:

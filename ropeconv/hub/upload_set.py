@@ -17,7 +17,7 @@ from ..errors import BadSource
 from ..formats.files import read_text
 from ..formats.gguf.file import SHARD, GgufFile, shard_names
 from ..formats.jsontext import JsonObject, parse
-from ..formats.kind import named_gguf
+from ..formats.kind import has_gguf_name
 from ..inspection.inspection import inspect_source
 from ..inspection.kv_cache import KvCache
 from ..inspection.receipts.receipt import FileRecord, Receipt
@@ -311,7 +311,7 @@ def conventional_name(name: str, file_type: int | None) -> str:
     if match:
         stem = match["stem"]
         end = name[len(stem) :]
-    elif named_gguf(name):
+    elif has_gguf_name(name):
         stem = name[: -len(".gguf")]
     else:
         stem = name

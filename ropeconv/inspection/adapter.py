@@ -101,15 +101,17 @@ class Adapter(Summary):
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
-        trained = self.trained_on
-        rope = f"{describe(trained.spec.form)}; {trained.context:,} tokens" if trained else ""
+        rope = "unknown: no base here"
+        if self.trained_on is not None:
+            base = self.trained_on
+            rope = f"{describe(base.spec.form)}; {base.context:,} tokens"
         return {
             "sentence": self.sentence,
             "source": self.source.reference,
             "kind": self.kind,
             "base": self.base,
             "modules": self.modules,
-            "trained_on": rope or "unknown: no base here",
+            "trained_on": rope,
         }
 
     def to_dict(self) -> JsonObject:

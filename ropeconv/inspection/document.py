@@ -41,12 +41,14 @@ def layer_groups(spec: RopeSpec) -> tuple[LayerGroup, ...]:
     """
     counts = Counter[tuple[LayerKind, int | None]]()
     for kind, window in zip_longest(spec.layers, spec.windows[: len(spec.layers)]):
-        limits = window and window < spec.context
-        counts[kind, window if limits else None] += 1
+        if window and window >= spec.context:
+            window = None
+        counts[kind, window or None] += 1
 
-    groups = [LayerGroup(kind, window, count) for (kind, window), count in counts.items()]
     order = {"global": 0, "local": 1, "none": 2}
-    return tuple(sorted(groups, key=lambda group: (order[group.kind], group.window or 0)))
+    groups = [LayerGroup(kind, window, count) for (kind, window), count in counts.items()]
+    groups.sort(key=lambda group: (order[group.kind], group.window or 0))
+    return tuple(groups)
 
 
 def describe_layers(spec: RopeSpec) -> str:

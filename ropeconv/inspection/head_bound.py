@@ -485,13 +485,18 @@ class HeadLengths(TableSummary):
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
-        return {
+        values = {
             "sentence": self.sentence,
             "heads": f"{self.heads:,}",
             "violating": f"{self.violating:,}",
-            "worst": "" if self.worst is None else f"{self.worst:,} tokens",
-            "median": "" if self.median is None else f"{self.median:,} tokens",
+            "worst": "",
+            "median": "",
         }
+        if self.worst is not None:
+            values["worst"] = f"{self.worst:,} tokens"
+        if self.median is not None:
+            values["median"] = f"{self.median:,} tokens"
+        return values
 
     def shown_tables(self) -> list[SummaryTable]:
         """Return a table with a row for each layer."""
@@ -504,10 +509,14 @@ class HeadLengths(TableSummary):
         )
         rows = []
         for layer in self.layers:
-            head, length = layer.worst or ("", None)
+            head = ""
+            effective = f"above {layer.below - 1:,}"
+            if layer.worst is not None:
+                worst, length = layer.worst
+                head = f"{worst}"
+                effective = f"{length:,}"
             share = f"{layer.violating} of {len(layer.violations)}"
-            reached = f"above {layer.below - 1:,}" if length is None else f"{length:,}"
-            rows.append((f"{layer.layer}", share, f"{head}", reached, f"{layer.below:,}"))
+            rows.append((f"{layer.layer}", share, head, effective, f"{layer.below:,}"))
         return [SummaryTable("layers", columns, rows)]
 
     def records(self) -> list[JsonObject]:
@@ -550,7 +559,9 @@ class HeadLengths(TableSummary):
             for length in layer.effective_lengths:
                 lengths.append(math.inf if length is None else length)
         middle = median_low(lengths)
-        return None if middle == math.inf else int(middle)
+        if middle == math.inf:
+            return None
+        return int(middle)
 
     def to_dict(self) -> JsonObject:
         """Return the figures and the layers as JSON-ready data; keys stay within a schema."""
@@ -610,7 +621,9 @@ class HeadWeights:
             begin = 0
             for layer, weights in layers:
                 end = begin + len(weights.unrotated)
-                lengths = [int(distance) - 1 if distance else None for distance in first[begin:end]]
+                lengths: list[int | None] = []
+                for distance in first[begin:end].tolist():  # 0 where no distance violates
+                    lengths.append(distance - 1 if distance else None)
                 violations = counts[begin:end].tolist()
                 results.append(LayerReach(layer, below, tuple(lengths), tuple(violations)))
                 begin = end

@@ -151,7 +151,9 @@ class Inspection(TableSummary):
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
         spec = self.spec
-        factor = spec.attention_factor
+        attention_factor = ""
+        if spec.attention_factor != 1:
+            attention_factor = f"{spec.attention_factor:.6g}"
         return {
             "sentence": self.sentence,
             "source": self.source.reference,
@@ -159,7 +161,7 @@ class Inspection(TableSummary):
             "context": f"{spec.context:,} tokens",
             "original_context": f"{spec.original_context:,} tokens",
             "rope_type": describe(spec.form),
-            "attention_factor": "" if factor == 1 else f"{factor:.6g}",
+            "attention_factor": attention_factor,
             "head_dim": f"{spec.head_dim}",
             "rotary_dim": f"{spec.rotary_dim}",
         }
@@ -181,7 +183,9 @@ class Inspection(TableSummary):
         """The conclusion: whether it can be extended, its lengths, and the number of problems."""
         if self.refuse:
             return f"ropeconv cannot extend {self.display_name}: {self.refuse}."
-        found = counted(len(self.problems), "problem") if self.problems else "no problems"
+        found = "no problems"
+        if self.problems:
+            found = counted(len(self.problems), "problem")
         return (
             f"It declares {self.context:,} tokens and was trained on {self.original_context:,};"
             f" {found} found."
@@ -277,30 +281,22 @@ class Inspection(TableSummary):
         Args:
             repairs: The repairs that the command prints; None if they were not computed.
         """
-        spec = self.spec
-        data = {name: getattr(spec, name) for name in SPEC_KEYS} | {
+        data: dict[str, object] = {
             "source": self.source.to_dict(),
             "family": self.name,
             "assumption": self.assumption or None,
             "encoder": self.encoder,
             "draft": self.draft.name if self.draft else None,
-            "rope_type": spec.form.kind,
-            "rope": vars(spec.form),
-            "original_context_reference": spec.original_context_reference or None,
-            "layers": {kind: spec.count(kind) for kind in get_args(LayerKind)},
-            "layer_groups": layer_groups(spec),
-            "visible": spec.visible(spec.context),
-            "effective_length": effective_length(spec.current(), spec),
             "custom_code": self.custom_code or None,
-            "local_theta": spec.local_form.theta if spec.local_form else None,
             "refuse": self.refuse or None,
             "problems": self.problems,
             "runtimes": [verdict.to_dict() for verdict in self.verdicts],
-            "kv_cache": self.kv_cache.document(spec.context) if self.kv_cache else None,
-            "schedule": spec.current().to_dict(),
+            "kv_cache": self.kv_cache.document(self.spec.context) if self.kv_cache else None,
         }
         if repairs is not None:
             data["repairs"] = repairs
+        data |= _describe_spec(self.spec)
+        # the document sets the order of the keys
         return msgspec.convert(data, InspectionDocument).to_dict()
 
 
@@ -321,6 +317,23 @@ SPEC_KEYS = (
     "notes",
 )
 """Keys of the JSON document that are properties of RopeSpec."""
+
+
+def _describe_spec(spec: RopeSpec) -> dict[str, object]:
+    """The keys of the JSON document that follow from the RoPE."""
+    data = {name: getattr(spec, name) for name in SPEC_KEYS}
+    current = spec.current()
+    return data | {
+        "rope_type": spec.form.kind,
+        "rope": vars(spec.form),
+        "original_context_reference": spec.original_context_reference or None,
+        "layers": {kind: spec.count(kind) for kind in get_args(LayerKind)},
+        "layer_groups": layer_groups(spec),
+        "visible": spec.visible(spec.context),
+        "effective_length": effective_length(current, spec),
+        "local_theta": spec.local_form.theta if spec.local_form else None,
+        "schedule": current.to_dict(),
+    }
 
 
 @dataclass(frozen=True)
@@ -371,17 +384,18 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     reading = read_file(file)
     arch = reading.arch
     spec = reading.spec
+
     first = None
+    fine_tuning = None
     receipt = valid_gguf_receipt(file, spec)
-    if receipt is not None:
+    if receipt is not None:  # an output of ropeconv
         first = first_reading(file, receipt)
+        fine_tuning = receipt.fine_tuning
         spec = _with_trained_context(spec, receipt, first)
 
-    problems = [
-        *gguf_problems(reading, file, rope_tensors(file)),
-        *ramp_problems(reading, file, receipt),
-        *limit_problems(modelfile_limits(source), spec, (), "--as-is --ollama"),
-    ]
+    problems = list(gguf_problems(reading, file, rope_tensors(file)))
+    problems += ramp_problems(reading, file, receipt)
+    problems += limit_problems(modelfile_limits(source), spec, (), "--as-is --ollama")
     return Inspection(
         source=source,
         name=arch.name,
@@ -390,7 +404,7 @@ def inspect_gguf(source: GgufSource) -> Inspection:
         problems=_without_planned(problems, spec, receipt),
         kv_cache=gguf_cache(file, arch),
         first=first,
-        fine_tuning=receipt.fine_tuning if receipt else None,
+        fine_tuning=fine_tuning,
         draft=find_kind(arch.draft) if arch.draft else None,
         encoder=gives_no_logits(file, arch),
     )
@@ -409,6 +423,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         # Axolotl writes the config.json of the base beside an adapter
         raise no_config_error(source.reference, (), adapter)
 
+    # the receipt of an output of ropeconv comes first: it can name the family
     receipt = valid_receipt(source)
     if receipt is not None and not source.treat_as:
         source.treat_as = receipt.source.family
@@ -506,7 +521,9 @@ def _without_planned(
     """The problems without those that the user asked for in the bake of a receipt."""
     if receipt is None:
         return tuple(problems)
-    planned = PLANNED if spec.context == spec.original_context else (*PLANNED, "trained")
+    planned = set(PLANNED)
+    if spec.context != spec.original_context:
+        planned.add("trained")
     return tuple(problem for problem in problems if problem.code not in planned)
 
 

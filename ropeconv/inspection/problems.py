@@ -310,32 +310,18 @@ def gguf_problems(
     spec = reading.spec
     form = spec.form
     arch = reading.arch
-    prefix = f"{arch.name}.rope.scaling."
-    if isinstance(form, Yarn) and file.get(f"{prefix}original_context_length") is None:
+    scaling = f"{arch.name}.rope.scaling"
+    if isinstance(form, Yarn) and file.get(f"{scaling}.original_context_length") is None:
         message = f"yarn without original_context_length: llama.cpp assumes {form.original_context}"
         yield Problem("original", message)
     if reading.dead:
         keys = ", ".join(reading.dead)
         yield Problem("dead-keys", f"llama.cpp ignores {keys} of {arch.name} here")
 
-    refused = refused_tensors(reading, vectors, file.get(f"{prefix}type"))
-    for name in refused:
-        yield Problem("refused-tensor", f"llama.cpp does not load a {arch.name} file with {name}")
-    for name in vectors:
-        use = arch.freqs if name == FREQS else arch.factors
-        if use == "ignored" and name not in refused:
-            yield Problem("ignored-tensor", f"llama.cpp loads {name} and ignores it in {arch.name}")
-
-    if isinstance(form, (Yarn, InterpolatedForm)):
-        original = form.original_context if isinstance(form, Yarn) else spec.original_context
-        reach = round(form.factor * original)
-        if reach != spec.context:
-            message = (
-                f"declares context_length {spec.context}, but factor x original is {reach}: servers"
-                " use the former"
-            )
-            yield Problem("context", message)
-    if file.get(f"{prefix}type") == "longrope" and not isinstance(form, LongRope):
+    scaling_type = file.get(f"{scaling}.type")
+    yield from _tensor_problems(reading, vectors, scaling_type)
+    yield from _unreached_context(spec)
+    if scaling_type == "longrope" and not isinstance(form, LongRope):
         message = "the type longrope has no effect without factor tensors that llama.cpp uses"
         yield Problem("no-factors", message)
     if "local" in spec.layers and abs(reading.local_attention_factor - 1) > 1e-6:
@@ -346,6 +332,39 @@ def gguf_problems(
     family = by_name().get(arch.family)
     if family and not spec.scaled:
         yield from _doubtful(family, spec, {})
+
+
+def _tensor_problems(
+    reading: Reading, vectors: Mapping[str, Vector], scaling_type: str | None
+) -> Iterator[Problem]:
+    """Yield the rope tensors that llama.cpp does not load, or loads and ignores."""
+    arch = reading.arch
+    refused = refused_tensors(reading, vectors, scaling_type)
+    for name in refused:
+        yield Problem("refused-tensor", f"llama.cpp does not load a {arch.name} file with {name}")
+    for name in vectors:
+        use = arch.freqs if name == FREQS else arch.factors
+        if use == "ignored" and name not in refused:
+            yield Problem("ignored-tensor", f"llama.cpp loads {name} and ignores it in {arch.name}")
+
+
+def _unreached_context(spec: RopeSpec) -> Iterator[Problem]:
+    """Yield that the factor of a scaling does not lead to the declared context."""
+    form = spec.form
+    if isinstance(form, Yarn):
+        original = form.original_context
+    elif isinstance(form, InterpolatedForm):
+        original = spec.original_context
+    else:
+        return
+
+    reach = round(form.factor * original)
+    if reach != spec.context:
+        message = (
+            f"declares context_length {spec.context}, but factor x original is {reach}: servers"
+            " use the former"
+        )
+        yield Problem("context", message)
 
 
 def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> Iterator[Problem]:
@@ -393,16 +412,16 @@ def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) ->
         arch: Its architecture.
         receipt: The receipt of an output of ropeconv, None for other files.
     """
-    family = by_name().get(arch.family)
-    scaling = (family.defaults.scaling if family else None) or {}
-    published = (scaling.get("factor"), scaling.get("original_max_position_embeddings"))
-    unchanged = receipt is None or receipt.method == "as-is"
-    of_class = published == (form.factor, form.original_context)
-    # GGUF has no key for `truncate`: a published model has it from its class
-    if unchanged and of_class and scaling.get("truncate") is False:
-        return replace(form, truncate=False)
+    if receipt is None or receipt.method == "as-is":
+        # GGUF has no key for `truncate`: a published model has it from its class
+        family = by_name().get(arch.family)
+        scaling = (family.defaults.scaling if family else None) or {}
+        published = (scaling.get("factor"), scaling.get("original_max_position_embeddings"))
+        is_published = published == (form.factor, form.original_context)
+        if is_published and scaling.get("truncate") is False:
+            return replace(form, truncate=False)
 
-    if arch.betas:  # llama.cpp reads the keys
+    if arch.betas:  # llama.cpp computes with the betas of the header
         return form
     prefix = f"{arch.name}.rope.scaling.yarn_beta_"
     fast = file.get(f"{prefix}fast")
@@ -478,10 +497,15 @@ def draft_of(source: Source, config: Config) -> DraftKind | None:
     if not source.treat_as and source.weights():
         names = source.tensor_names() or ()
     kind = draft_kind(config, names, source.name)
-    if kind is None or (source.as_draft and not kind.refuse):
+    if kind is None:
+        return None
+    if source.as_draft and not kind.refuse:
         return kind
-    extended = command_line("apply", "TARGET", "--yarn", 4, "--draft", source.reference)
-    fix = kind.refuse or f"extend it with its target: {extended}"
+
+    fix = kind.refuse
+    if not fix:
+        command = command_line("apply", "TARGET", "--yarn", 4, "--draft", source.reference)
+        fix = f"extend it with its target: {command}"
     raise BadSource(
         f"{source.reference} is {kind.says} for speculative decoding, not a whole model; {fix}"
     )

@@ -1,5 +1,8 @@
-"""Runtime support in words: the runtimes that most people use by name, problems of others in a
-sentence.
+"""Runtime support in words, from the verdicts on all versions of all runtimes.
+
+`support` gives the short table that people see first, with the runtimes that most people use.
+`others` and `count_others` give the line below it, and `group_by_status` the long table of
+`--explain`.
 """
 
 import re
@@ -22,64 +25,93 @@ VerdictLike = Verdict | RuntimeRecord
 
 @dataclass(frozen=True)
 class _Range:
-    """Consecutive versions of a runtime. title: of the runtime, or the whole name where it has no
-    version.
-    """
+    """Consecutive versions of a runtime."""
 
     title: str
+    """The name of the runtime, or the whole name where it has no version."""
+
     first: str
+    """The oldest version; empty where it has none."""
+
     last: str
+    """The newest version; empty where it has none."""
+
     read: bool
+    """Whether these versions were read and not executed."""
 
     @property
     def versions(self) -> str:
-        return self.first if self.first == self.last else f"{self.first}-{self.last}"
+        """The versions in words, such as 4.51-5.23."""
+        if self.first == self.last:
+            return self.first
+        return f"{self.first}-{self.last}"
 
 
-def grouped(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[tuple[str, str]]:
-    """Pairs of a status, best first, and its runtimes:
-    `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`.
+def _runtime_of(verdict: VerdictLike) -> str:
+    """The name of a runtime without its version."""
+    return verdict.runtime.partition("@")[0]
 
-    verdicts: in the order of `runtimes()`. Consecutive versions become a range. Executed versions
-    come first. read_as: the family that a model of an unknown model type is treated as, which goes
-    before the runtimes: "as llama: ...".
+
+def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[tuple[str, str]]:
+    """Return the runtimes of each status in words, the best status first.
+
+    Args:
+        verdicts: In the order of `runtimes()`, in which the versions of a runtime are consecutive
+            and rise.
+        read_as: The family that a model of an unknown model type is treated as, which is named
+            before the runtimes: "as llama: ...".
+
+    Returns:
+        Pairs such as `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`: ranges of
+        versions that were executed come before those that were read.
     """
     ranges: dict[str, list[_Range]] = {}
-    for _, of_runtime in groupby(verdicts, key=lambda verdict: verdict.runtime.partition("@")[0]):
+    for _, of_runtime in groupby(verdicts, key=_runtime_of):
         previous = ""
         for verdict in of_runtime:
-            status_ranges = ranges.setdefault(verdict.status, [])
-            new = _range(verdict)
-            if status_ranges and previous == verdict.status and _continues(status_ranges[-1], new):
-                new = _Range(new.title, status_ranges.pop().first, new.last, new.read)
-            status_ranges.append(new)
+            _append_version(
+                ranges.setdefault(verdict.status, []), _range(verdict), verdict.status == previous
+            )
             previous = verdict.status
-    return [
-        (
-            status,
-            f"as {read_as}: " * (bool(read_as) and status not in UNREAD) + _labels(ranges[status]),
-        )
-        for status in dict.fromkeys((*get_args(Status), *ranges))
-        if status in ranges
-    ]
+
+    rows = []
+    for status in dict.fromkeys((*get_args(Status), *ranges)):
+        if status not in ranges:
+            continue
+        label = _describe_ranges(ranges[status])
+        if read_as and status not in UNREAD:
+            label = f"as {read_as}: {label}"
+        rows.append((status, label))
+    return rows
 
 
-def _labels(ranges: list[_Range]) -> str:
-    run, read = (
-        _titled([span for span in ranges if span.read is read_only]) for read_only in (False, True)
-    )
-    return "; ".join(filter(None, [run, f"read: {read}" if read else ""]))
+def _append_version(ranges: list[_Range], new: _Range, follows: bool) -> None:
+    """Add a version to the ranges of a status; `follows` if the one before has that status too."""
+    if follows and _continues(ranges[-1], new):
+        ranges[-1] = _Range(new.title, ranges[-1].first, new.last, new.read)
+    else:
+        ranges.append(new)
 
 
-def _titled(ranges: list[_Range]) -> str:
-    """The ranges with the title of a runtime once:
-    `transformers 4.51-5.8 and 5.12-5.23, vLLM 0.33`.
-    """
-    titles = (
-        (title, " and ".join(span.versions for span in group))
-        for title, group in groupby(ranges, key=lambda r: r.title)
-    )
-    return ", ".join(f"{title} {versions}".rstrip() for title, versions in titles)
+def _describe_ranges(ranges: list[_Range]) -> str:
+    """Ranges in words, first those that were executed."""
+    run = _list_titles([span for span in ranges if not span.read])
+    read = _list_titles([span for span in ranges if span.read])
+    parts = []
+    if run:
+        parts.append(run)
+    if read:
+        parts.append(f"read: {read}")
+    return "; ".join(parts)
+
+
+def _list_titles(ranges: list[_Range]) -> str:
+    """Ranges with each title once: `transformers 4.51-5.8 and 5.12-5.23, vLLM 0.33`."""
+    labels = []
+    for title, group in groupby(ranges, key=lambda span: span.title):
+        versions = " and ".join(span.versions for span in group)
+        labels.append(f"{title} {versions}".rstrip())
+    return ", ".join(labels)
 
 
 def _range(verdict: VerdictLike) -> _Range:
@@ -95,10 +127,11 @@ def _continues(left: _Range, right: _Range) -> bool:
     """Whether a range begins where another one ends, so that no version is between them."""
     if left.title != right.title or left.read != right.read or not left.last:
         return False
-    (major, minor), (next_major, next_minor) = (
-        version_key(value + ".0")[:2] for value in (left.last, right.first)
-    )
-    return (next_major, next_minor) in ((major, minor), (major, minor + 1), (major + 1, 0))
+
+    # a runtime may be named by its major version only, such as TGI 3
+    major, minor = version_key(f"{left.last}.0")[:2]
+    following = version_key(f"{right.first}.0")[:2]
+    return following in ((major, minor), (major, minor + 1), (major + 1, 0))
 
 
 POPULAR = (
@@ -129,11 +162,10 @@ PROBLEMS = {"wrong": "silently wrong in", "ignored": "silently ignored by", "fai
 
 def by_runtime(verdicts: Iterable[VerdictLike]) -> dict[str, list[VerdictLike]]:
     """The verdicts of each runtime, oldest version first."""
-    ordered = sorted(verdicts, key=lambda verdict: verdict.runtime.partition("@")[0])
-    return {
-        name: list(rows)
-        for name, rows in groupby(ordered, key=lambda verdict: verdict.runtime.partition("@")[0])
-    }
+    runtimes: dict[str, list[VerdictLike]] = {}
+    for verdict in sorted(verdicts, key=_runtime_of):
+        runtimes.setdefault(_runtime_of(verdict), []).append(verdict)
+    return runtimes
 
 
 def support(
@@ -154,29 +186,37 @@ def support(
     words: dict[str, list[str]] = {}
     for name in named or POPULAR:
         rows = runtimes.get(name, [])
-        if name in named and named[name] not in rows[-1:]:
-            words.setdefault(WORDS[named[name].status], []).append(named[name].display_name)
+        if name in named and named[name] not in rows[-1:]:  # an older version is named
+            word = WORDS[named[name].status]
+            label = named[name].display_name
         elif rows:
             word, label = _newest(rows)
-            words.setdefault(word, []).append(label)
-    return [
-        (word, ", ".join(words[word])) for word in dict.fromkeys(WORDS.values()) if word in words
-    ]
+        else:
+            continue
+        words.setdefault(word, []).append(label)
+
+    best_first = [word for word in dict.fromkeys(WORDS.values()) if word in words]
+    return [(word, ", ".join(words[word])) for word in best_first]
 
 
 def others(verdicts: Sequence[VerdictLike]) -> str:
     """Sentences on other runtimes that are wrong or fail, and on where all are shown."""
     everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
     problem = problems(verdicts)
-    return f"{problem}. {everyone}" if problem else everyone
+    if not problem:
+        return everyone
+    return f"{problem}. {everyone}"
 
 
 def count_others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -> str:
-    """As `others`, for people who asked for none of these runtimes: how many are wrong or fail,
-    without names.
+    """As `others`, with the number of runtimes that are wrong or fail in place of their names.
+
+    Args:
+        verdicts: Those of each runtime from its oldest version to the newest.
+        named: The runtimes that the user asked for, who is then told of no others.
     """
     everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
-    affected = _affected(verdicts)
+    affected = _titles_by_problem(verdicts)
     if named or not affected:
         return everyone
     counts = ", ".join(f"{word} {len(titles)}" for word, titles in affected.items())
@@ -187,13 +227,14 @@ def problems(verdicts: Sequence[VerdictLike]) -> str:
     """A clause on the runtimes beside the popular ones that are wrong or fail; empty without
     any.
     """
-    text = "; ".join(
-        f"{PROBLEMS[word]} {', '.join(titles)}" for word, titles in _affected(verdicts).items()
-    )
+    clauses = []
+    for word, titles in _titles_by_problem(verdicts).items():
+        clauses.append(f"{PROBLEMS[word]} {', '.join(titles)}")
+    text = "; ".join(clauses)
     return text[:1].upper() + text[1:]
 
 
-def _affected(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
+def _titles_by_problem(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
     """The runtimes beside the popular ones that are wrong or fail, by the word for their status."""
     affected: dict[str, list[str]] = {word: [] for word in PROBLEMS}
     for name, rows in by_runtime(verdicts).items():
@@ -204,26 +245,29 @@ def _affected(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
 
 
 def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
-    """The word for the newest version of a runtime, and its name with the oldest version from which
-    it holds.
+    """The word for the newest version of a runtime, and its name with the versions it holds for.
+
+    Untested versions between two for which the word holds do not end the range.
     """
-    word = WORDS[rows[-1].status]
-    first = rows[-1]
+    newest = rows[-1]
+    word = WORDS[newest.status]
+    oldest = newest
     for row in reversed(rows):
-        if WORDS[row.status] not in (word, "untested"):
-            break
         if WORDS[row.status] == word:
-            first = row
-    title = title_of(rows[-1])
-    newest = _range(rows[-1])
-    oldest = _range(first)
-    if (
-        not (newest.last and oldest.last)
-        or word in ("untested", "unsupported")
-        or title.startswith("llama.cpp")
-    ):
+            oldest = row
+        elif WORDS[row.status] != "untested":
+            break
+
+    title = title_of(newest)
+    versions = _range(newest)
+    first = _range(oldest).first
+    has_versions = versions.last and first
+    # llama.cpp is named by a commit and not by a version
+    if word in ("untested", "unsupported") or not has_versions or title.startswith("llama.cpp"):
         return word, title
-    return word, f"{title} {newest.versions if first is rows[-1] else f'{oldest.first} or newer'}"
+    if oldest is newest:
+        return word, f"{title} {versions.versions}"
+    return word, f"{title} {first} or newer"
 
 
 def title_of(row: VerdictLike) -> str:

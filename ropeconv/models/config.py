@@ -35,7 +35,8 @@ from .schema import (
     text_config,
 )
 
-STORED_ROPE = "_stored_rope"  # ends the model types of checkpoints that bring their rotary code
+STORED_ROPE = "_stored_rope"
+"""The end of the model types of checkpoints that bring their rotary code."""
 
 
 def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dict) -> Family:
@@ -66,12 +67,13 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
     """The family of a config by its `model_type`. Raises as `detect` does."""
+    # the text model decides, and the model around it only where that is not known
     text = text_config(config)
     parts = [config] if text is None else [text, config]
     names = [part.get("model_type") for part in parts]
     for name in names:
-        family = by_model_type().get(name) if isinstance(name, str) else None
-        if family is not None:
+        if isinstance(name, str) and name in by_model_type():
+            family = by_model_type()[name]
             _check_rotates(parts[0], family)
             return family
 
@@ -92,12 +94,11 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
         )
 
     for type_name in names:
-        reason = refused_types().get(type_name) if isinstance(type_name, str) else None
-        if reason is not None:
+        if isinstance(type_name, str) and type_name in refused_types():
+            reason = refused_types()[type_name]
             raise BadSource(f"model_type {shown(type_name)} {reason}")
-    raise UnknownModelType(
-        f"model_type {shown(name)} is not supported; " + suggestion(config, shapes())
-    )
+    advice = suggestion(config, shapes())
+    raise UnknownModelType(f"model_type {shown(name)} is not supported; {advice}")
 
 
 def _check_rotates(part: Config, family: Family) -> None:
@@ -134,7 +135,9 @@ def text_parts(config: Config, family: Family) -> list[Config]:
     if inner is None:
         return [config]
     model_type = inner.get("model_type", config.get("model_type"))
-    return [inner if model_type in family.model_types else config]
+    if model_type in family.model_types:
+        return [inner]
+    return [config]
 
 
 def halves(config: Config, family: Family) -> Iterator[tuple[str, Config]]:
@@ -165,10 +168,12 @@ def geometry(config: Config, family: Family) -> RopeSpec:
     part = text_part(config, family)
     keys = family.keys
     defaults = family.defaults
-    notes = [assumption(family)] if family.assumed else []
+    notes = []
+    if family.assumed:
+        notes.append(assumption(family))
 
-    count = (positive_int(part, keys.layers, defaults.layers) or 0) * family.layers.blocks
-    kinds = layer_kinds(part, family, count)
+    numbered = positive_int(part, keys.layers, defaults.layers) or 0
+    kinds = layer_kinds(part, family, numbered * family.layers.blocks)
     settings: Config = {}
     if "global" in kinds:
         settings = own_settings(part).get(kinds.index("global"), {})
@@ -187,6 +192,8 @@ def geometry(config: Config, family: Family) -> RopeSpec:
     rotary_dim = _rotary_dim(part, family, head_dim)
     local_width = local_head_dim(part, family, head_dim)
     local_rotary_dim = _rotary_dim(part, family, local_width, "local")
+    if local_rotary_dim == rotary_dim:
+        local_rotary_dim = 0
     return RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
@@ -196,7 +203,7 @@ def geometry(config: Config, family: Family) -> RopeSpec:
         layers=kinds,
         windows=layer_windows(part, family, kinds),
         chunked=family.window.chunked,
-        local_rotary_dim=0 if local_rotary_dim == rotary_dim else local_rotary_dim,
+        local_rotary_dim=local_rotary_dim,
         layout=family.layout,
         mla=family.mla,
         nope_query_scaling=family.hooks.nope_query_scaling(part),
@@ -310,22 +317,22 @@ TOWER = re.compile(r"(vision|visual|image|video|audio|speech)\w*_config")
 def modality_note(config: Config, sections: Sequence[int]) -> str:
     """A sentence on parts of a multimodal model that no method changes, and on M-RoPE; else empty.
 
-    Towers have position embeddings of their own, over patches or frames (the two-dimensional RoPE
-    of Qwen2.5-VL: transformers models/qwen2_5_vl/modeling_qwen2_5_vl.py,
-    Qwen2_5_VisionRotaryEmbedding).
-
     Args:
         config: The whole config.json.
         sections: The mrope_section.
     """
     thinker = config.get("thinker_config")
     whole = thinker if isinstance(thinker, dict) else config
-    towers = [
-        key for key, value in whole.items() if isinstance(value, dict) and TOWER.fullmatch(key)
-    ]
+    towers = []
+    for key, value in whole.items():
+        if isinstance(value, dict) and TOWER.fullmatch(key):
+            towers.append(key)
 
     notes = []
     if towers:
+        # Towers have position embeddings of their own, over patches or frames: the
+        # two-dimensional RoPE of Qwen2.5-VL is Qwen2_5_VisionRotaryEmbedding in transformers
+        # (models/qwen2_5_vl/modeling_qwen2_5_vl.py)
         unchanged = "they are" if len(towers) > 1 else "it is"
         notes.append(f"methods leave {' and '.join(towers)} as {unchanged}")
     if sections:
@@ -370,32 +377,34 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     if heads is None or family.encoder or not family.cache.per_token:
         return None
 
-    kept: dict[Kind, tuple[int, int]] = {}  # numbers of keys and of values per token
+    # numbers of keys and of values per token
+    numbers: dict[Kind, tuple[int, int]] = {}
     if family.mla:
         latent = positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0
-        kept["global"] = (latent, sizes.head_dim)
+        numbers["global"] = (latent, sizes.head_dim)
     else:
-        kept["global"] = _kept(part, family, sizes, "global", heads)
-        kept["local"] = _kept(part, family, sizes, "local", heads)
+        numbers["global"] = _numbers_per_token(part, family, sizes, "global", heads)
+        numbers["local"] = _numbers_per_token(part, family, sizes, "local", heads)
 
     count = len(sizes.layers)
     names = layer_names(part, family, count)
     makers = key_layers(part, family, count)
-    indexed = _indexed(part, family, count)
+    index_widths = _index_widths(part, family, count)
     groups: Counter[CachedLayers] = Counter()
     states = 0
     for layer, (name, window) in enumerate(zip(names, sizes.windows, strict=False)):
         if name in STATES or window == 0:
             states += 1
-        elif makers[layer] == layer:  # others take keys and values from an earlier layer
-            keys, values = kept.get(sizes.layers[layer], kept["global"])
-            group = CachedLayers(0, keys + indexed[layer], values, window)
-            groups[group] += family.hooks.runs(part, layer)
+            continue
+        if makers[layer] != layer:  # it takes keys and values from an earlier layer
+            continue
+        keys, values = numbers.get(sizes.layers[layer], numbers["global"])
+        group = CachedLayers(0, keys + index_widths[layer], values, window)
+        groups[group] += family.hooks.runs(part, layer)
 
-    ordered = sorted(
-        groups.items(), key=lambda item: (item[0].window is not None, item[0].window or 0)
-    )
-    return tuple(replace(group, count=runs) for group, runs in ordered), states
+    layers = [replace(group, count=runs) for group, runs in groups.items()]
+    layers.sort(key=lambda group: (group.window is not None, group.window or 0))
+    return tuple(layers), states
 
 
 def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") -> int:
@@ -409,7 +418,9 @@ def kv_heads(part: Config, family: Family, heads: int, kind: Kind = "global") ->
     return family.hooks.kv_heads(part, count, kind)
 
 
-def _kept(part: Config, family: Family, sizes: RopeSpec, kind: Kind, heads: int) -> tuple[int, int]:
+def _numbers_per_token(
+    part: Config, family: Family, sizes: RopeSpec, kind: Kind, heads: int
+) -> tuple[int, int]:
     """Numbers that a layer of a kind keeps of the keys and of the values of a token."""
     settings: Config = {}
     width = sizes.head_dim
@@ -421,25 +432,34 @@ def _kept(part: Config, family: Family, sizes: RopeSpec, kind: Kind, heads: int)
     return count * width, count * family.hooks.value_width(part, width)
 
 
-def _indexed(part: Config, family: Family, count: int) -> list[int]:
+def _index_widths(part: Config, family: Family, count: int) -> list[int]:
     """The numbers per token that the indexer of each layer keeps, 0 for a layer that has none."""
     rules = family.cache
+    widths = [0] * count
     if not rules.index_key:
-        return [0] * count
-    width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0
+        return widths
 
+    width = positive_int(part, (rules.index_key,), INDEX_WIDTH) or 0
     types = part.get("indexer_types")
     if isinstance(types, list) and types:
-        has_indexer = [kind == "full" for kind in types]
-    else:
-        has_indexer = [max(layer - 1, 0) % rules.index_interval == 0 for layer in range(count)]
-    missing = count - len(has_indexer)
-    return [width if has else 0 for has in has_indexer[:count]] + [0] * missing
+        for layer, kind in enumerate(types[:count]):
+            if kind == "full":
+                widths[layer] = width
+        return widths
+
+    # the first two layers have one, then one layer in each interval
+    for layer in range(count):
+        if max(layer - 1, 0) % rules.index_interval == 0:
+            widths[layer] = width
+    return widths
 
 
 HEADS = 8
+"""The heads of a sample."""
 HEAD_DIM = 128
+"""The width of one of them."""
 CONTEXT = 4096
+"""The context that it declares, in tokens."""
 
 
 def sample_config(family: Family) -> Config:

@@ -170,14 +170,17 @@ class ConfigSource(Source):
     def __init__(self, file: Path) -> None:
         self.file = file
         self.reference = str(file)
-        self.name = file.stem if file.name != "config.json" else file.resolve().parent.name
+        self.name = file.stem
+        if file.name == "config.json":
+            self.name = file.resolve().parent.name
 
         kind = kind_of(file)
-        if kind == "safetensors" and any(
-            DENOISER.match(name) for name in read_header(file).tensors
-        ):
-            raise BadSource(f"{file} has the weights of an image or video model; {DIFFUSION}")
-        if kind != "json" and not (file.suffix == ".json" and kind in UNTOLD):
+        if kind == "safetensors":
+            tensors = read_header(file).tensors
+            if any(DENOISER.match(name) for name in tensors):
+                raise BadSource(f"{file} has the weights of an image or video model; {DIFFUSION}")
+        may_be_json = kind == "json" or (file.suffix == ".json" and kind in UNTOLD)
+        if not may_be_json:
             raise BadSource(_not_a_config(file))
         self._seen = {file: identity(file)}
 

@@ -30,6 +30,9 @@ ENDINGS = (".gguf", ".bin", ".ggml", ".model", ".safetensors", ".part", ".downlo
 READABLE = ("gguf", "unknown", "text")
 """Kinds of files for which the reader of the header says what is wrong."""
 RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+"""The header `content-range` of an answer with a part of a file."""
+PARTIAL_CONTENT = 206
+"""The status of such an answer."""
 
 
 class HubShard(Shard):
@@ -173,14 +176,14 @@ class HubShard(Shard):
             except EntryNotFoundError:
                 raise _absent_file(self.repo_id, self.place) from None
 
-            first = size = 0
-            last = -1
+            # a server may ignore the range, or give another part of the file or another file
             content_range = RANGE.fullmatch(response.headers.get("content-range", ""))
-            if content_range:
-                first, last, size = map(int, content_range.groups())
+            if content_range is None or response.status_code != PARTIAL_CONTENT:
+                raise BadAnswer("is not the requested part of the file")
+            first, last, size = map(int, content_range.groups())
             is_range = first == start and last == min(stop, size) - 1
             is_same_file = size <= LARGEST and size == (self._size or size)
-            is_whole = response.status_code == 206 and len(response.content) == last + 1 - first
+            is_whole = len(response.content) == last + 1 - first
             if not (is_range and is_same_file and is_whole):
                 raise BadAnswer("is not the requested part of the file")
 

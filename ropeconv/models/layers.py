@@ -23,17 +23,19 @@ def layer_types(part: Config, family: Family) -> dict[str, Kind]:
     whatever their window.
     """
     types = family.layers.types
-
     settings = part.get("rope_parameters")
     if not family.layers.null_is_none or not isinstance(settings, dict):
         return types
 
     kinds: dict[str, Kind] = {}
     for name, kind in types.items():
-        kinds[name] = "none" if settings.get(name, {}) is None else kind
-    if "global" in kinds.values():
-        return kinds
-    return {name: "global" if kind == "local" else kind for name, kind in kinds.items()}
+        is_null = name in settings and settings[name] is None
+        kinds[name] = "none" if is_null else kind
+    if "global" not in kinds.values():
+        for name, kind in kinds.items():
+            if kind == "local":
+                kinds[name] = "global"
+    return kinds
 
 
 def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, ...]:
@@ -52,12 +54,11 @@ def settings_name(part: Config, family: Family, kind: Kind) -> str:
 
 def own_settings(part: Config) -> dict[int, Config]:
     """Settings of single layers by their numbers: `per_layer_config` of transformers."""
-    layers = part.get("per_layer_config") or {}
-    return {
-        int(number): settings
-        for number, settings in layers.items()
-        if LAYER_NUMBER.fullmatch(number)
-    }
+    by_layer = {}
+    for number, settings in (part.get("per_layer_config") or {}).items():
+        if LAYER_NUMBER.fullmatch(number):
+            by_layer[int(number)] = settings
+    return by_layer
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
@@ -78,7 +79,7 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
             )
         return tuple(types)
 
-    names = family.hooks.layer_names(part, rules, count) or _derived_names(part, rules, count)
+    names = family.hooks.layer_names(part, rules, count) or _names_by_rule(part, rules, count)
     if rules.backward:
         names.reverse()
     if rules.first:
@@ -88,14 +89,14 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _derived_names(part: Config, rules: Layers, count: int) -> list[str]:
+def _names_by_rule(part: Config, rules: Layers, count: int) -> list[str]:
     """The layer types of a config that does not list them."""
-    numbers = part.get(rules.indices) if rules.indices else None
-    if isinstance(numbers, list):
-        numbers = set(numbers)
-        return [rules.last if index in numbers else rules.rest for index in range(count)]
+    if rules.indices:
+        numbers = part.get(rules.indices)
+        if isinstance(numbers, list):
+            return [rules.last if layer in numbers else rules.rest for layer in range(count)]
     if rules.pattern:
-        return [rules.pattern[index % len(rules.pattern)] for index in range(count)]
+        return [rules.pattern[layer % len(rules.pattern)] for layer in range(count)]
 
     interval: int | None = rules.interval
     if rules.interval_key:
@@ -120,8 +121,11 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
             return tuple("global" if flag else "none" for flag in flags)
         if not rules.types:
             interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
-            rotates = [(index + 1) % interval != 0 for index in range(count)]
-            return tuple("global" if rotates_here else "none" for rotates_here in rotates)
+            kinds: list[Kind] = []
+            for layer in range(count):
+                is_last = (layer + 1) % interval == 0
+                kinds.append("none" if is_last else "global")
+            return tuple(kinds)
 
     without_window = rules.one_kind_without_window and window_size(part, family) is None
     if not rules.types or without_window:
@@ -133,16 +137,18 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
     """The layer that makes the keys of each layer: itself, or an earlier one of its type."""
     key, default = family.cache.shared
-    shared = 0
+    sharing = 0
     if key:
-        shared = positive_int(part, (key,), default, least=0) or 0
-    first = count - shared
+        sharing = positive_int(part, (key,), default, least=0) or 0
+    first_sharing = count - sharing
 
     names = layer_names(part, family, count)
-    last_of_type = {name: index for index, name in enumerate(names[: max(first, 0)])}
+    last_of_type: dict[str, int] = {}
     makers = []
-    for index, name in enumerate(names):
-        makers.append(index if index < first else last_of_type.get(name, index))
+    for layer, name in enumerate(names):
+        if layer < first_sharing:
+            last_of_type[name] = layer
+        makers.append(last_of_type.get(name, layer))
     return tuple(makers)
 
 
@@ -178,17 +184,7 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
     size = window_size(part, family)
     if size is None:
         return (None,) * len(kinds)
-
-    has_window = [True] * len(kinds)
-    if window.layers == "rotating":
-        has_window = [kind != "none" for kind in kinds]
-    elif window.layers == "not-rotating":
-        has_window = [kind == "none" for kind in kinds]
-    elif window.layers == "named":
-        has_window = [name in WINDOWED for name in layer_names(part, family, len(kinds))]
-        if window.first_key and not part.get("layer_types"):
-            first = positive_int(part, (window.first_key,), window.first, least=0) or 0
-            has_window = [index >= first for index in range(len(kinds))]
+    has_window = _has_window(part, family, kinds)
     if size == 0 and any(has_window):
         raise BadSource(
             f"config.json has {window.key} = 0, with which a layer sees no token; write how many"
@@ -199,9 +195,25 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
     for layer, settings in own_settings(part).items():
         own_sizes[layer] = positive_int(settings, (window.key,), size, least=0)
     windows = []
-    for layer, has in zip(range(len(kinds)), has_window, strict=False):
+    for layer, has in enumerate(has_window[: len(kinds)]):
         windows.append(own_sizes.get(layer, size) if has else None)
     return tuple(windows)
+
+
+def _has_window(part: Config, family: Family, kinds: tuple[Kind, ...]) -> list[bool]:
+    """Which layers have the sliding window or chunk of a model that has one."""
+    window = family.window
+    if window.layers == "rotating":
+        return [kind != "none" for kind in kinds]
+    if window.layers == "not-rotating":
+        return [kind == "none" for kind in kinds]
+    if window.layers == "all":
+        return [True] * len(kinds)
+
+    if window.first_key and not part.get("layer_types"):
+        first = positive_int(part, (window.first_key,), window.first, least=0) or 0
+        return [layer >= first for layer in range(len(kinds))]
+    return [name in WINDOWED for name in layer_names(part, family, len(kinds))]
 
 
 Which = Literal["q", "k"]
@@ -257,18 +269,20 @@ def fused_heads(
     order = family.weights.fused_order
     gates = heads if order == "gate-and-blocks" else 0
     kv_heads = (rows // head_dim - gates - heads) // 2
-    if order.endswith("blocks"):
-        if which == "q":
-            numbers = range(gates, gates + heads)
-        else:
+    if order.endswith("blocks"):  # a block of all queries, then one of all keys
+        numbers = range(gates, gates + heads)
+        if which == "k":
             numbers = range(gates + heads, gates + heads + kv_heads)
         return tuple(number * head_dim for number in numbers)
 
     # groups of the queries of one head of keys, followed by its keys and its values
     if order == "per-head":
         kv_heads = heads
-    group = heads // kv_heads + 2
-    offsets = range(group - 2) if which == "q" else range(group - 2, group - 1)
+    queries = heads // kv_heads
+    group = queries + 2
+    offsets = range(queries)
+    if which == "k":
+        offsets = range(queries, queries + 1)
     starts = []
     for index in range(kv_heads):
         for offset in offsets:

@@ -82,12 +82,13 @@ def length_limits(source: Source) -> tuple[LengthLimit, ...]:
     Files that a conversion generates have none.
     """
     texts = source.generated_texts()
-    converted = source.kind in CONVERTED
+    is_converted = source.kind in CONVERTED
     limits: list[LengthLimit] = []
     for file in source.files():
-        if not _rules_of(file.name) or (converted and file.name not in texts):
+        is_text = file.name in texts
+        if not _rules_of(file.name) or (is_converted and not is_text):
             continue
-        if file.size > SMALL and file.name not in texts:
+        if file.size > SMALL and not is_text:
             limits += limits_in(file.name, _blocks(source, file), large=True)
         else:
             limits += limits_in_text(file.name, source.text(file.name) or "")
@@ -152,8 +153,10 @@ def _json_limits(
     name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule], large: bool
 ) -> list[LengthLimit]:
     """The limits in a JSON file, by the paths of keys, which may have wildcards."""
-    exceptions = {key for rule in paths.values() for key in rule.unless}
-    outer = {path.partition(".")[0] for path in paths} | exceptions
+    outer = set()
+    for path, rule in paths.items():
+        outer.add(path.partition(".")[0])
+        outer |= set(rule.unless)
 
     limits: list[LengthLimit] = []
     present = set[str]()
@@ -164,9 +167,9 @@ def _json_limits(
             continue
         for pattern, rule in paths.items():
             if path == pattern or ("*" in pattern and fnmatchcase(path, pattern)):
-                limits.append(
-                    LengthLimit(name, path, int(number.value), number.start, number.stop, rule)
-                )
+                tokens = int(number.value)
+                limits.append(LengthLimit(name, path, tokens, number.start, number.stop, rule))
+    # a key of `unless` takes the effect away
     return [limit for limit in limits if present.isdisjoint(limit.rule.unless)]
 
 

@@ -84,11 +84,16 @@ def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
         )
 
     version = params.version
+    bos_token = 1
+    eos_token = 2
+    if version >= 3:  # special_tokens: <|begin_of_text|> and <|end_of_text|>
+        bos_token = 128000
+        eos_token = 128001
     config: Config = {
         "architectures": ["LlamaForCausalLM"],
         "attention_bias": False,
-        "bos_token_id": 128000 if version >= 3 else 1,
-        "eos_token_id": 128001 if version >= 3 else 2,
+        "bos_token_id": bos_token,
+        "eos_token_id": eos_token,
         "head_dim": params.dim // params.n_heads,
         "hidden_act": "silu",
         "hidden_size": params.dim,

@@ -165,7 +165,9 @@ class StoredModel:
     def _messages(self) -> Iterator[str]:
         """The MESSAGE lines."""
         text = self._text("messages")
-        messages = loads(text, f"the messages of {self.name.typed}") if text else []
+        if not text:
+            return
+        messages = loads(text, f"the messages of {self.name.typed}")
         if not isinstance(messages, list):
             return
         for message in messages:
@@ -197,13 +199,18 @@ def name_in(reference: str) -> OllamaName | None:
     ollama.com. None for paths and Hub ids.
     """
     match = NAME.fullmatch(reference)
-    if match is None or any(part and ".." in part for part in match.groups()):
+    if match is None:
         return None
+    for part in match.groups():
+        if part and ".." in part:
+            return None
+
     host, namespace, model, tag = match.groups()
-    on_page = "ollama.com/" in reference or reference.startswith("ollama://")
-    if host is None and namespace is not None and tag is None and not on_page:
+    is_page = "ollama.com/" in reference or reference.startswith("ollama://")
+    is_id = host is None and namespace is not None and tag is None
+    if is_id and not is_page:
         return None  # owner/name is an id on the Hub
-    if host is not None and tag is None and host != HOST:
+    if tag is None and host not in (None, HOST):
         return None  # so is hf.co/owner/name
     if host is not None and "." not in host and ":" not in host:
         return None
@@ -247,24 +254,29 @@ def _manifest(folder: Path, parts: tuple[str, ...]) -> Path | None:
     place = folder
     for part in parts:
         exact = place / part
-        if not exact.exists():
-            try:
-                alike = [path for path in place.iterdir() if path.name.lower() == part.lower()]
-            except OSError:
-                return None
-            if not alike:
-                return None
-            exact = alike[0]
-        place = exact
-    return place if place.is_file() else None
+        if exact.exists():
+            place = exact
+            continue
+        try:
+            alike = [path for path in place.iterdir() if path.name.lower() == part.lower()]
+        except OSError:
+            return None
+        if not alike:
+            return None
+        place = alike[0]
+    if not place.is_file():
+        return None
+    return place
 
 
 def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
     """The model of a manifest."""
     content = parse(read_text(manifest, str(manifest)), str(manifest))
     listed = content.get("layers")
+    if not isinstance(listed, list):
+        listed = []
     layers = []
-    for layer in listed if isinstance(listed, list) else []:
+    for layer in listed:
         kind = layer.get("mediaType") if isinstance(layer, dict) else None
         if not isinstance(kind, str):
             raise BadSource(f"{manifest} is damaged; run `ollama pull {name.short}`")

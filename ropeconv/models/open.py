@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import BadSource, UsageError
 from ..formats.files import FROZEN, expand_home
-from ..formats.kind import is_gguf, is_graph, kind_of, named_gguf
+from ..formats.kind import has_gguf_name, is_gguf, is_graph, kind_of
 from ..rope.errors import shown
 from . import ollama
 from .folder import ConfigSource, FolderSource
@@ -88,7 +88,7 @@ def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
         repository, revision, file = on_hub.groups()
         _check_address(reference, repository, revision, file)
         return HubGguf(HubShard.find(repository, file, revision))
-    if named_gguf(reference):
+    if has_gguf_name(reference):
         return GgufSource(path)
     if is_graph(reference):
         raise BadSource(

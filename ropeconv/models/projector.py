@@ -43,18 +43,18 @@ def _folder(source: Origin) -> Path | None:
 
 def _width(source: Origin) -> int | None:
     """The width of the embeddings of a model; None where it does not say it."""
+    width = None
     with suppress(BadSource):
         if isinstance(source, GgufSource):
             arch = source.file.get("general.architecture")
             width = source.file.get(f"{arch}.embedding_length")
         elif isinstance(source, Source):
             config = source.config()
-            text = config.get("text_config")
-            width = (text if isinstance(text, dict) else config).get("hidden_size")
-        else:
-            return None
-        return width if isinstance(width, int) else None
-    return None
+            part = config.get("text_config")
+            if not isinstance(part, dict):
+                part = config
+            width = part.get("hidden_size")
+    return width if isinstance(width, int) else None
 
 
 def _fits(path: Path, width: int | None) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from ..errors import BadSource
 from ..formats.files import expand_home, read_text
-from ..formats.kind import first_text, is_gguf, kind_of, named_gguf
+from ..formats.kind import first_text, has_gguf_name, is_gguf, kind_of
 from ..rope.errors import shown
 from . import ollama
 
@@ -59,7 +59,7 @@ def resolve_reference(reference: str) -> str:
     if page["revision"] not in (None, "main"):
         resolved += f"@{unquote(page['revision'])}"
     file = unquote(page["path"] or "")
-    if named_gguf(file):
+    if has_gguf_name(file):
         resolved += file
     return resolved
 
@@ -93,16 +93,19 @@ def modelfile_of(reference: str) -> Modelfile | None:
     """
     path = modelfile_in(reference)
     if path is None:
-        stored = None if expand_home(reference).exists() else ollama.find(reference)
+        if expand_home(reference).exists():
+            return None
+        stored = ollama.find(reference)
         if stored is None:
             return None
         return Modelfile(stored.name.short, stored.modelfile)
 
     text = read_text(path, path.name)
     model = _from_line(path, text)
-    stored = None if _beside(path, model) else ollama.find(model)
-    if stored is not None:
-        text = _inherit(text, stored.modelfile)
+    if not _beside(path, model):
+        stored = ollama.find(model)
+        if stored is not None:
+            text = _inherit(text, stored.modelfile)
     return Modelfile(str(path), text)
 
 

@@ -434,32 +434,42 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         config: The whole config.json.
         shapes: The shape of each tensor by its name; None where they are not known.
     """
-    text = text_config(config)
-    part = config if text is None else text
+    part = text_config(config)
+    if part is None:
+        part = config
     class_keys = config_keys()
-    candidates = [
-        family.name for family in families() if family.name in class_keys and not family.refuse
-    ]
+    candidates = []
+    for family in families():
+        if family.name in class_keys and not family.refuse:
+            candidates.append(family.name)
 
     # families whose class the config names come first, and need fewer keys
-    declared = _with_class(candidates, _classes(config) | _classes(part))
-    least = NAMED if declared else GOOD
+    least = GOOD
+    named = _with_class(candidates, _classes(config) | _classes(part))
+    if named:
+        candidates = named
+        least = NAMED
 
     keys = set(part) - NOT_OF_MODELS
     share_of_config = {}
     share_of_class = {}
-    for name in declared or candidates:
+    for name in candidates:
         of_config, of_class = _shares(keys, class_keys[name])
         if of_config >= least and of_class >= ALIKE:
             share_of_config[name] = of_config
             share_of_class[name] = of_class
+    if not share_of_config:
+        return ""
 
-    misfits = {name: _misfits(part, by_name()[name], shapes or {}) for name in share_of_config}
-    fewest = min(misfits.values(), default=0)
+    # those with the fewest misfits, and among them those with nearly the most keys
+    misfits = {}
+    for name in share_of_config:
+        misfits[name] = _count_misfits(part, by_name()[name], shapes or {})
+    fewest = min(misfits.values())
     if fewest >= MOST_MISFITS:
         return ""
-    fitting = [name for name, number in misfits.items() if number == fewest]
-    most = max((share_of_config[name] for name in fitting), default=0.0)
+    fitting = [name for name in misfits if misfits[name] == fewest]
+    most = max(share_of_config[name] for name in fitting)
     near_best = [name for name in fitting if share_of_config[name] >= most - NEAR]
 
     def place(name: str) -> tuple[int, bool, float]:
@@ -467,7 +477,7 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         commonness = COMMON.index(name) if name in COMMON else len(COMMON)
         return commonness, by_name()[name].layout != "half", -share_of_class[name]
 
-    return min(near_best, key=place, default="")
+    return min(near_best, key=place)
 
 
 def _with_class(names: Sequence[str], classes: Set[str]) -> list[str]:
@@ -491,20 +501,24 @@ def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
     return shared / (shared + foreign), shared / (shared + absent)
 
 
-def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
+def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     """How many tensors of a layer are not as in a family; `part` is the text part of the config."""
     if not shapes:
         return 0
     weights = family.weights
-    prefixes = [layer_prefix(layer, family, shapes) for layer in range(LAYERS)]
-    prefix = next((prefix for prefix in prefixes if prefix), None)
-    projections = [name for name in (weights.fused, weights.q, weights.k) if name]
-    if prefix is None or any(f"{prefix}{name}.weight" not in shapes for name in projections):
+    prefix = _first_prefix(family, shapes)
+    if prefix is None:
         return MOST_MISFITS
+    rows = {}
+    for name in (weights.fused, weights.q, weights.k):
+        if not name:
+            continue
+        if f"{prefix}{name}.weight" not in shapes:
+            return MOST_MISFITS
+        rows[name] = shapes[f"{prefix}{name}.weight"][:1]
 
-    rows = {name: shapes[f"{prefix}{name}.weight"][:1] for name in projections}
-    misfits = _misfit_norms(weights, prefix, rows.get(weights.q, ()), shapes)
-    has_bias = any(f"{prefix}{name}.bias" in shapes for name in projections)
+    misfits = _count_misfit_norms(weights, prefix, rows.get(weights.q, ()), shapes)
+    has_bias = any(f"{prefix}{name}.bias" in shapes for name in rows)
     if has_bias and not weights.bias:
         misfits += 1
     has_input_norm = any(f"{prefix}{name}.weight" in shapes for name in weights.input_norm)
@@ -512,30 +526,45 @@ def _misfits(part: Config, family: Family, shapes: Shapes) -> int:
         misfits += 1
 
     # rows of queries and of keys are heads and heads of keys of the same width
+    has_other_rows = family.mla or weights.q_gate or weights.keys_and_values
+    if has_other_rows or not (weights.q and weights.k) or not all(rows.values()):
+        return misfits
     heads = first_present(part, family.keys.heads)
     kv_heads = first_present(part, family.keys.kv_heads)
-    other_rows = family.mla or weights.q_gate or weights.keys_and_values
-    if not (weights.q and weights.k) or other_rows or not all(rows.values()):
+    if not isinstance(heads, int) or not isinstance(kv_heads, int):
         return misfits
-    if isinstance(heads, int) and isinstance(kv_heads, int):
-        misfits += rows[weights.q][0] * kv_heads != rows[weights.k][0] * heads
+    if rows[weights.q][0] * kv_heads != rows[weights.k][0] * heads:
+        misfits += 1
     return misfits
 
 
-def _misfit_norms(
+def _first_prefix(family: Family, shapes: Shapes) -> str | None:
+    """The prefix of the tensors of the first layer with attention; None without one."""
+    for layer in range(LAYERS):
+        prefix = layer_prefix(layer, family, shapes)
+        if prefix:
+            return prefix
+    return None
+
+
+def _count_misfit_norms(
     weights: WeightNames, prefix: str, query_rows: Sequence[int], shapes: Shapes
 ) -> int:
     """How many norms are not as in a family; `query_rows` is the first dimension of queries."""
     names = [name for name in (weights.q_norm, weights.k_norm) if name]
-    norms = {name: shapes.get(f"{prefix}{name}.weight") for name in names}
-    misfits = sum(shape is None for shape in norms.values())
-    if not norms:
-        misfits += any(name.startswith(prefix) and NORM.search(name) for name in shapes)
+    if not names:
+        has_norm = any(name.startswith(prefix) and NORM.search(name) for name in shapes)
+        return int(has_norm)
 
-    of_query = norms.get(weights.q_norm)
-    if of_query and query_rows:
-        over_all_heads = tuple(of_query[:1]) == tuple(query_rows)
-        misfits += over_all_heads != (weights.norm == "rms-all-heads")
+    misfits = 0
+    for name in names:
+        if f"{prefix}{name}.weight" not in shapes:
+            misfits += 1
+    of_query = shapes.get(f"{prefix}{weights.q_norm}.weight")
+    if weights.q_norm and of_query and query_rows:
+        is_over_all_heads = tuple(of_query[:1]) == tuple(query_rows)
+        if is_over_all_heads != (weights.norm == "rms-all-heads"):
+            misfits += 1
     return misfits
 
 

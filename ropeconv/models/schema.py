@@ -31,12 +31,11 @@ def first_present(part: Config, keys: Iterable[str], default: object = None) -> 
 
 
 def text_config(config: Config) -> Config | None:
-    """The `text_config` of a config; None without one.
-
-    Qwen's Omni models have it in their `thinker_config`.
-    """
+    """The `text_config` of a config; None without one."""
     thinker = config.get("thinker_config")
-    text = (thinker if isinstance(thinker, dict) else config).get("text_config")
+    if isinstance(thinker, dict):  # Qwen's Omni models have it in there
+        config = thinker
+    text = config.get("text_config")
     return text if isinstance(text, dict) else None
 
 
@@ -51,13 +50,17 @@ def positive_int(
     value = first_present(part, keys, default)
     if value is None:
         return None
-
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    whole = is_number and math.isfinite(value)
-    if not whole or value != int(value) or value < least:
+    if not _is_whole(value) or value < least:
         kind = "positive whole number" if least else "whole number"
         raise BadSource(f"config.json has {keys[0]} = {shown(value)}; write a {kind} there")
     return int(value)
+
+
+def _is_whole(value: object) -> bool:
+    """Whether a value of JSON is a whole number, which may be written as 4096.0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value) and value == int(value)
 
 
 LARGEST = 1e30
@@ -306,34 +309,32 @@ def _types_of(family: Family) -> dict[str, object]:
     keys = family.keys
     layers = family.layers
     window = family.window
-
+    cache = family.cache
     types: dict[str, object] = dict(TOP)
-    groups: tuple[tuple[tuple[str, ...], object], ...] = (
-        (keys.theta, Base),
-        (keys.local_theta, Base),
-        (keys.partial, Share),
-        (keys.rotary_dim, Width),
-        (keys.head_dim, Width),
-        (keys.local_head_dim, Width),
-        (keys.hidden, Size),
-        (keys.heads, Size),
-        (keys.kv_heads, Size),
-        (keys.layers, Layers),
-        (keys.context, Tokens),
-        ((layers.interval_key,), Interval),
-        ((layers.flags,), Flags),
-        ((keys.layer_theta,), Bases),
-        ((layers.indices,), Numbers),
-        ((window.key,), Index),
-        ((window.switch,), Switch),
-        ((window.first_key, family.cache.shared[0]), Index),
-        ((family.cache.index_key, *family.cache.global_heads[:1]), Size),
-    )
-    if family.mla:
-        groups += ((("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), Size),)
 
-    for names, kind in groups:
+    def add(kind: object, *names: str) -> None:
         for name in names:
-            if name:
+            if name:  # a family without such a key has an empty name
                 types[name] = kind
+
+    # the RoPE
+    add(Base, *keys.theta, *keys.local_theta)
+    add(Share, *keys.partial)
+    add(Width, *keys.rotary_dim, *keys.head_dim, *keys.local_head_dim)
+    add(Tokens, *keys.context)
+
+    # sizes
+    add(Size, *keys.hidden, *keys.heads, *keys.kv_heads)
+    add(Layers, *keys.layers)
+    if family.mla:
+        add(Size, "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
+
+    # layers, windows and the cache
+    add(Interval, layers.interval_key)
+    add(Flags, layers.flags)
+    add(Bases, keys.layer_theta)  # which is the key of the flags too in Granite with windows
+    add(Numbers, layers.indices)
+    add(Index, window.key, window.first_key, cache.shared[0])
+    add(Switch, window.switch)
+    add(Size, cache.index_key, *cache.global_heads[:1])
     return types | dict(family.hooks.keys)

@@ -386,17 +386,21 @@ class Source(Origin, ABC):
         return any(item.name == name for item in self.generated_files())
 
     def copy(self, name: str, target: Path, advance: Advance = lambda done: None) -> None:
-        """Write a file to a path: a copy, or what a conversion makes. Raises OSError.
+        """Write a file to a path: a copy, or what a conversion makes.
 
         Args:
             name: As in `files`.
             target: The path.
             advance: Called with the bytes done since the last call.
+
+        Raises:
+            OSError: It cannot be written.
         """
-        generated = next((item for item in self.generated_files() if item.name == name), None)
-        if generated is not None:
-            generated.write(target, advance)
-        elif name in self.generated_texts():
+        for file in self.generated_files():
+            if file.name == name:
+                file.write(target, advance)
+                return
+        if name in self.generated_texts():
             target.write_bytes((self.text(name) or "").encode())
         else:
             copy_file(self.path(name), target, advance)

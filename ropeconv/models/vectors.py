@@ -262,38 +262,54 @@ def _read_text(path: Path) -> JsonObject:
 
     Empty lines and comments do not count.
     """
-    text = read_text(path, str(path)).removeprefix("\ufeff")
-    lines = [COMMENT.sub("", line) for line in text.splitlines()]
-    try:
-        read = list(csv.reader(lines))
-    except csv.Error as problem:
-        raise BadSource(f"{path.name} is not CSV: {problem}") from None
-    rows = [[cell.strip() for cell in row] for row in read if any(row)]
-
-    if len(rows) == 1 and len(rows[0]) == 1:  # numpy.savetxt writes one line without commas
-        rows = [rows[0][0].split()]
-    rows = [row for row in rows if any(row)]
+    rows = _read_rows(path)
     numbers = [_floats(row) for row in rows]
-
-    if len(rows) > 1 and numbers[0] is None:
-        names = rows[0]
-        columns = [row for row in numbers[1:] if row and len(row) == len(rows[0])]
-        if len(columns) < len(rows) - 1:
-            raise BadSource(
-                f"a line of {path.name} is not {counted(len(names), 'number')}, as many as its"
-                " first line has names"
-            )
-        return {name: [row[index] for row in columns] for index, name in enumerate(names)}
+    if len(rows) > 1 and numbers[0] is None:  # the first line has names
+        return _named_columns(rows[0], numbers[1:], path.name)
 
     flat: list[float] = []
-    for row_numbers in numbers:
-        flat += row_numbers or []
-    several_columns = len(rows) > 1 and max(map(len, rows)) > 1
-    if not flat or None in numbers or several_columns:
+    for row in numbers:
+        flat += row or []
+    has_columns = len(rows) > 1 and max(map(len, rows)) > 1
+    if not flat or None in numbers or has_columns:
         raise BadSource(
             "write one column of numbers, or columns with their names in the first line"
         )
     return _under_each_name(flat)
+
+
+def _read_rows(path: Path) -> list[list[str]]:
+    """The cells of a text file, without empty lines and comments."""
+    text = read_text(path, str(path)).removeprefix("\ufeff")
+    lines = [COMMENT.sub("", line) for line in text.splitlines()]
+    rows = []
+    try:
+        for row in csv.reader(lines):
+            cells = [cell.strip() for cell in row]
+            if any(row):
+                rows.append(cells)
+    except csv.Error as problem:
+        raise BadSource(f"{path.name} is not CSV: {problem}") from None
+
+    if len(rows) == 1 and len(rows[0]) == 1:  # numpy.savetxt writes one line without commas
+        rows = [rows[0][0].split()]
+    return [row for row in rows if any(row)]
+
+
+def _named_columns(
+    names: list[str], rows: list[list[float] | None], file: str
+) -> dict[str, list[float]]:
+    """The columns of rows of numbers, one number for each name; None is a row without numbers."""
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        if not row or len(row) != len(names):
+            raise BadSource(
+                f"a line of {file} is not {counted(len(names), 'number')}, as many as its"
+                " first line has names"
+            )
+    for index, name in enumerate(names):
+        columns[name] = [row[index] for row in rows if row]
+    return columns
 
 
 def _read_torch(path: Path) -> JsonObject:

@@ -59,7 +59,9 @@ class RampApproximation:
     def distance(self) -> str:
         """The distance in words."""
         times = max(self.ratio, 1 / self.ratio)
-        how = f"{abs(self.ratio - 1):.0%}" if times < 2 else f"{times:.1f} times"
+        how = f"{times:.1f} times"
+        if times < 2:
+            how = f"{abs(self.ratio - 1):.0%}"
         speed = "slower" if self.ratio < 1 else "faster"
         rotate = "pair rotates" if self.pairs == 1 else "pairs rotate"
         return (

@@ -157,29 +157,34 @@ def _widen(
 
 
 def _compose(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
-    """The schedule of a method with another base, or with the product of the divisors."""
+    """The scaling of a model, multiplied by what a method does to the unscaled model.
+
+    Args:
+        schedule: The method's, for the unscaled model.
+        start: The unscaled model.
+        spec: The scaled model.
+    """
     current = spec.current()
-    base = start.form.inv_freq(spec.rotary_dim)
     attention_factor = current.attention_factor * schedule.attention_factor
     softmax_scale = current.softmax_scale * schedule.softmax_scale
     if spec.softmax_follows:
         softmax_scale *= schedule.attention_factor**2
-    inv_freq = current.inv_freq * _ratio(schedule.inv_freq, base)
 
+    unscaled = start.form.inv_freq(spec.rotary_dim)
+    inv_freq = current.inv_freq * _ratio(schedule.inv_freq, unscaled)
     short = None
     original = spec.original_context
     form: Form | None = None
     if current.short_inv_freq is not None or schedule.short_inv_freq is not None:
-        short = _short_or_only(current) * _ratio(_short_or_only(schedule), base)
+        # two lists: runtimes change from the short to the long one at the trained context
+        short = _short_or_only(current) * _ratio(_short_or_only(schedule), unscaled)
         if current.short_inv_freq is None:
             original = spec.context
-        plain = base_inv_freq(spec.rope_theta, spec.rotary_dim)
-        short_factor = tuple(divisors(plain, short).tolist())
-        long_factor = tuple(divisors(plain, inv_freq).tolist())
-        form = LongRope(spec.rope_theta, short_factor, long_factor, original)
+        form = _factor_lists(spec, short, inv_freq, original)
     elif spec.form == start.form:
         form = schedule.form
     elif schedule.form is not None and schedule.form == spec.base_form(schedule.form.theta):
+        # the method is another base: the scaling keeps its formula
         form = replace(spec.form, theta=schedule.form.theta)
         inv_freq = form.inv_freq(spec.rotary_dim)
 
@@ -194,6 +199,14 @@ def _compose(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
     )
 
 
+def _factor_lists(spec: RopeSpec, short: Vector, long: Vector, original_context: int) -> LongRope:
+    """Two vectors of frequencies as LongRoPE's two lists of divisors of the base."""
+    base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+    short_factor = tuple(divisors(base, short).tolist())
+    long_factor = tuple(divisors(base, long).tolist())
+    return LongRope(spec.rope_theta, short_factor, long_factor, original_context)
+
+
 def _short_or_only(schedule: Schedule) -> Vector:
     """The frequencies up to the trained context, of LongRoPE's two lists the short one."""
     if schedule.short_inv_freq is None:
@@ -204,6 +217,10 @@ def _short_or_only(schedule: Schedule) -> Vector:
 def _ratio(inv_freq: Vector, base: Vector) -> Vector:
     """inv_freq_i / base_i, and 0 for pairs that stand still in the unscaled model."""
     return np.divide(inv_freq, base, out=np.zeros(len(base)), where=base > 0)
+
+
+SAME = 1e-9
+"""By how much two factors may differ, relatively, and count as one."""
 
 
 def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
@@ -240,13 +257,15 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             "--keep-short: the source has two factor lists already, and no runtime takes a third"
         )
 
-    if abs(schedule.attention_factor - current.attention_factor) > 1e-9 * current.attention_factor:
+    attention_distance = abs(schedule.attention_factor - current.attention_factor)
+    if attention_distance > SAME * current.attention_factor:
         raise RecipeError(
             "--keep-short: both lists share one attention factor; the source has"
             f" {current.attention_factor:.6g} and this method {schedule.attention_factor:.6g}; pass"
             f" --attention-factor {current.attention_factor:.12g}"
         )
-    if abs(schedule.softmax_scale - current.softmax_scale) > 1e-9 * current.softmax_scale:
+    softmax_distance = abs(schedule.softmax_scale - current.softmax_scale)
+    if softmax_distance > SAME * current.softmax_scale:
         raise RecipeError(
             "--keep-short: both lists share one softmax scale; the source has"
             f" {current.softmax_scale:.6g} and this method {schedule.softmax_scale:.6g}; leave it"
@@ -260,10 +279,7 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             " out"
         )
 
-    base = base_inv_freq(source.rope_theta, source.rotary_dim)
-    short_factor = tuple(divisors(base, current.inv_freq).tolist())
-    long_factor = tuple(divisors(base, schedule.inv_freq).tolist())
-    form = LongRope(source.rope_theta, short_factor, long_factor, switch)
+    form = _factor_lists(source, current.inv_freq, schedule.inv_freq, switch)
     return replace(schedule, form=form, short_inv_freq=current.inv_freq, original_context=switch)
 
 
@@ -424,12 +440,18 @@ class Recipe:
         if self.temperature_slope is None and self.temperature_intercept is None:
             return schedule.attention_factor
 
-        factor = None if self.on_top else self.method.factor_over(schedule.original_context)
+        factor = None
+        if not self.on_top:
+            factor = self.method.factor_over(schedule.original_context)
         if factor is None:
             factor = schedule.context / schedule.original_context
-        slope = 0.1 if self.temperature_slope is None else self.temperature_slope
-        intercept = 1.0 if self.temperature_intercept is None else self.temperature_intercept
-        return temperature_attention_factor(factor, slope, intercept)
+
+        settings = {}
+        if self.temperature_slope is not None:
+            settings["slope"] = self.temperature_slope
+        if self.temperature_intercept is not None:
+            settings["intercept"] = self.temperature_intercept
+        return temperature_attention_factor(factor, **settings)
 
     def modifiers(self) -> dict[str, Any]:
         """The modifiers that are set, by name."""
@@ -454,18 +476,18 @@ class Recipe:
         Raises:
             RecipeError: For unknown names and wrong types.
         """
-        parameters = data.get("parameters", {}) if isinstance(data, dict) else None
-        if not isinstance(data, dict) or not isinstance(parameters, dict):
+        if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
             raise RecipeError(
                 'a recipe is a JSON object like {"method": "yarn", "parameters": {"factor": 16.0}}'
             )
         name = data.get("method")
-        kind = REGISTRY.get(name) if isinstance(name, str) else None
-        if kind is None:
+        if not isinstance(name, str) or name not in REGISTRY:
             raise RecipeError(
                 f"the recipe names the method {shown(name)}; known: {', '.join(REGISTRY)}"
             )
 
+        kind = REGISTRY[name]
+        parameters = data.get("parameters", {})
         known = {item.name for item in dataclasses.fields(kind)}
         unknown = [key for key in data if key not in (*MODIFIERS, "method", "parameters")]
         unknown += [key for key in parameters if key not in known]
@@ -475,11 +497,11 @@ class Recipe:
                 f" {', '.join(sorted(known))}"
             )
 
-        # JSON has no tuples, and methods keep lists of numbers as tuples
-        values = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in parameters.items()
-        }
+        values = {}
+        for key, value in parameters.items():
+            if isinstance(value, list):  # JSON has no tuples, in which methods keep numbers
+                value = tuple(value)
+            values[key] = value
         try:
             method = kind(**values)
         except TypeError:
@@ -504,40 +526,45 @@ def parse_recipe(text: str) -> Recipe:
     name, *parts = text.split(":")
     kind = REGISTRY.get(name)
     if kind is None or kind.value is Value.FILE:
-        known = ", ".join(
-            method.name for method in REGISTRY.values() if method.value is not Value.FILE
-        )
+        methods = [method for method in REGISTRY.values() if method.value is not Value.FILE]
+        names = ", ".join(method.name for method in methods)
         raise RecipeError(
-            f"{text!r} is not a method; choose base, recipe:FILE, {known} (with a value: yarn:4)"
+            f"{text!r} is not a method; choose base, recipe:FILE, {names} (with a value: yarn:4)"
         )
 
-    pairs = [_setting(part, text) for part in parts if "=" in part]
-    settings = dict(pairs)
-    values = [part for part in parts if "=" not in part]
-    if len(settings) < len(pairs):
+    settings: dict[str, Any] = {}
+    values = []
+    repeats = False
+    for part in parts:
+        if "=" not in part:
+            values.append(part)
+            continue
+        key, setting = _setting(part, text)
+        repeats = repeats or key in settings
+        settings[key] = setting
+    if repeats:
         raise RecipeError(f"{text!r} gives a setting twice; leave one of them out")
     value = _value(kind, values, text)
 
-    modifiers = {key: settings.pop(key) for key in list(settings) if key in MODIFIERS}
-    first, *others = [item.name for item in dataclasses.fields(kind)] or [""]
-    if first in settings and value is not None:
-        raise RecipeError(f"{text!r} gives {first} twice; leave one of them out")
-
-    unknown = settings.keys() - {*others, first}
+    modifiers = {key: settings.pop(key) for key in MODIFIERS if key in settings}
+    fields = [item.name for item in dataclasses.fields(kind)]
+    if value is not None and fields[0] in settings:
+        raise RecipeError(f"{text!r} gives {fields[0]} twice; leave one of them out")
+    unknown = settings.keys() - set(fields)
     if unknown:
-        known = ", ".join((*others, *MODIFIERS))
+        known = ", ".join((*fields[1:], *MODIFIERS))
         raise RecipeError(
             f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has"
             f" {known}"
         )
-
-    if "at" in others and settings.get("at") is None:
+    if "at" in fields and settings.get("at") is None:
         raise RecipeError(
             f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k"
         )
 
-    parsed = {} if value is None else {first: kind.parse(value)}
-    return Recipe(kind(**parsed, **settings), **modifiers)
+    if value is not None:
+        settings[fields[0]] = kind.parse(value)
+    return Recipe(kind(**settings), **modifiers)
 
 
 def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
@@ -666,4 +693,6 @@ def _text(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     short = format(value, ".12g")
-    return short if float(short) == value else repr(value)
+    if float(short) == value:
+        return short
+    return repr(value)

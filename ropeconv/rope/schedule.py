@@ -185,19 +185,24 @@ class Schedule(TableSummary):
 
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
-        log_n = self.log_n
-        scale = self.softmax_scale
-        scaling = self.query_scaling
-        shown = {
+        values = {
             "sentence": self.sentence,
             "context": f"{self.context:,} tokens",
             "original_context": f"{self.original_context:,} tokens",
             "attention_factor": f"{self.attention_factor:.6g}",
-            "softmax_scale": "" if scale == 1 else f"{scale:.6g}",
-            "log_n": f"{log_n.kind}, over {log_n.length:,} tokens" if log_n else "",
-            "query_scaling": f"beta {scaling.beta:.6g} over {scaling.length:,}" if scaling else "",
+            "softmax_scale": "",
+            "log_n": "",
+            "query_scaling": "",
+            "digest": self.digest,
         }
-        return shown | {"digest": self.digest}
+        if self.softmax_scale != 1:
+            values["softmax_scale"] = f"{self.softmax_scale:.6g}"
+        if self.log_n is not None:
+            values["log_n"] = f"{self.log_n.kind}, over {self.log_n.length:,} tokens"
+        if self.query_scaling is not None:
+            scaling = self.query_scaling
+            values["query_scaling"] = f"beta {scaling.beta:.6g} over {scaling.length:,}"
+        return values
 
     def shown_tables(self) -> list[SummaryTable]:
         """A table with a row for each pair, with wavelengths in tokens."""
@@ -217,16 +222,18 @@ class Schedule(TableSummary):
 
         A pair that does not rotate has an infinite wavelength.
         """
-        short = self.short_inv_freq
-        return [
-            {
+        rows = []
+        for pair, frequency in enumerate(self.inv_freq.tolist()):
+            row = {
                 "pair": pair,
-                "inv_freq": float(frequency),
-                "wavelength": math.tau / float(frequency) if frequency else math.inf,
-                "short_inv_freq": None if short is None else float(short[pair]),
+                "inv_freq": frequency,
+                "wavelength": math.tau / frequency if frequency else math.inf,
+                "short_inv_freq": None,
             }
-            for pair, frequency in enumerate(self.inv_freq)
-        ]
+            if self.short_inv_freq is not None:
+                row["short_inv_freq"] = float(self.short_inv_freq[pair])
+            rows.append(row)
+        return rows
 
     @property
     def digest(self) -> str:

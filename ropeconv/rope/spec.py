@@ -230,10 +230,11 @@ class RopeSpec:
     @property
     def scaled(self) -> bool:
         """Whether the checkpoint has a context extension already."""
-        unscaled = self.base_form(self.form.theta)
-        if isinstance(self.form, Proportional) and self.form == unscaled:
-            return self.attention_factor != 1.0
-        return self.attention_factor != 1.0 or self.form.scaled
+        if self.attention_factor != 1.0:
+            return True
+        if self.form == self.base_form(self.form.theta):  # the pairs of p-RoPE that stand still
+            return False
+        return self.form.scaled
 
     @property
     def rotating_pairs(self) -> int:
@@ -288,12 +289,14 @@ class RopeSpec:
 
         None where one of them sees the whole context.
         """
-        rotating = [
-            size for size, kind in zip(self.windows, self.layers, strict=False) if kind == "global"
-        ]
-        if not rotating or None in rotating:
-            return None
-        return max(size for size in rotating if size is not None)
+        widest = None
+        for size, kind in zip(self.windows, self.layers, strict=False):
+            if kind != "global":
+                continue
+            if size is None:
+                return None
+            widest = max(size, widest or 0)
+        return widest
 
     def visible(self, context: int) -> int:
         """The largest distance, in tokens, that the layers an extension changes can see."""

@@ -69,27 +69,32 @@ class Summary:
     def __repr__(self) -> str:
         values = {name: value for name, value in self.summary().items() if value}
         tables = [table for table in self.shown_tables() if table.rows]
-        width = max(map(len, [*values, *(table.name for table in tables)]), default=0)
+        names = [*values] + [table.name for table in tables]
+        width = max(map(len, names), default=0)
 
         lines = [type(self).__name__]
         for name, value in values.items():
             lines += _indent(name, value.splitlines(), width)
         previous = ""
         for table in tables:
+            # two tables of one attribute have its name once
             name = "" if table.name == previous else table.name
             lines += _indent(name, _align(table), width)
             previous = table.name
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = [
-            f"<tr><th{CELL}>{escape(name)}</th><td{CELL}>{_with_breaks(value)}</td></tr>"
-            for name, value in self.summary().items()
-            if value
-        ]
-        head = f"<table><caption>{escape(type(self).__name__)}</caption>"
-        parts = [f"{head}<tbody>{''.join(rows)}</tbody></table>"]
-        parts += [_html(table) for table in self.shown_tables() if table.rows]
+        rows = []
+        for name, value in self.summary().items():
+            if value:
+                cells = f"<th{CELL}>{escape(name)}</th><td{CELL}>{_with_breaks(value)}</td>"
+                rows.append(f"<tr>{cells}</tr>")
+
+        caption = f"<caption>{escape(type(self).__name__)}</caption>"
+        parts = [f"<table>{caption}<tbody>{''.join(rows)}</tbody></table>"]
+        for table in self.shown_tables():
+            if table.rows:
+                parts.append(_html(table))
         return "\n".join(parts)
 
 
@@ -132,14 +137,19 @@ def _indent(name: str, lines: Sequence[str], width: int) -> list[str]:
 
 def _align(table: SummaryTable) -> list[str]:
     """Return a table as lines of text, with its first rows."""
-    shown = [table.columns]
+    rows = [table.columns]
     for row in table.rows[:MOST_LINES]:
-        shown.append(tuple(" ".join(cell.split()) for cell in row))
-    widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
-    lines = [table.title] if table.title else []
-    for row in shown:
+        rows.append(tuple(" ".join(cell.split()) for cell in row))
+    columns = zip(*rows, strict=True)
+    widths = [max(map(len, column)) for column in columns]
+
+    lines = []
+    if table.title:
+        lines.append(table.title)
+    for row in rows:
         padded = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(padded).rstrip())
+
     left_out = len(table.rows) - MOST_LINES
     if left_out > 0:
         lines.append(f"... and {left_out:,} more")
@@ -148,20 +158,23 @@ def _align(table: SummaryTable) -> list[str]:
 
 def _html(table: SummaryTable) -> str:
     """Return a table as HTML, with its first rows."""
-    caption = f"{table.name}: {table.title}" if table.title else table.name
-    titles = "".join(f"<th{CELL}>{escape(column)}</th>" for column in table.columns)
-    lines = []
+    caption = table.name
+    if table.title:
+        caption = f"{table.name}: {table.title}"
+    titles = [f"<th{CELL}>{escape(column)}</th>" for column in table.columns]
+
+    rows = []
     for row in table.rows[:MOST_ROWS]:
-        cells = "".join(f"<td{CELL}>{_with_breaks(cell)}</td>" for cell in row)
-        lines.append(f"<tr>{cells}</tr>")
+        cells = [f"<td{CELL}>{_with_breaks(cell)}</td>" for cell in row]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
     left_out = len(table.rows) - MOST_ROWS
     if left_out > 0:
         span = f'<td colspan="{len(table.columns)}"{CELL}>'
-        lines.append(f"<tr>{span}... and {left_out:,} more</td></tr>")
-    return (
-        f"<table><caption>{escape(caption)}</caption><thead><tr>{titles}</tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table>"
-    )
+        rows.append(f"<tr>{span}... and {left_out:,} more</td></tr>")
+
+    head = f"<thead><tr>{''.join(titles)}</tr></thead>"
+    body = f"<tbody>{''.join(rows)}</tbody>"
+    return f"<table><caption>{escape(caption)}</caption>{head}{body}</table>"
 
 
 def _with_breaks(text: str) -> str:

@@ -56,14 +56,17 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             tensors: Names of its tensors, empty where they are not known.
         """
         architectures = config.get("architectures")
-        names = architectures if isinstance(architectures, list) else []
-        if any(re.search(self.classes, str(name), re.IGNORECASE) for name in names):
-            return True
+        if isinstance(architectures, list):
+            for name in architectures:
+                if re.search(self.classes, str(name), re.IGNORECASE):
+                    return True
         for part in (config, text_config(config) or {}):
             if any(part.get(key) is not None for key in self.keys):
                 return True
         if any(re.match(self.tensors, name) for name in tensors):
             return True
+
+        # a whole model has layers beside those of the draft
         if not self.without or not any(re.search(self.beside, name) for name in tensors):
             return False
         return not any(re.search(self.without, name) for name in tensors)
@@ -113,15 +116,17 @@ def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> D
     Args:
         config: The config.json.
         tensors: Names of its tensors, empty where they are not known.
-        name: The name of the checkpoint. The first EAGLE heads have the class of their target, and
-            vLLM and people know them by their name:
-            https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440.
+        name: The name of the checkpoint.
     """
     tensors = tuple(tensors)
-    draft = next((kind for kind in draft_table().kinds if kind.has(config, tensors)), None)
-    if draft is None and "eagle" in name.lower() and config.get("num_hidden_layers") == 1:
-        draft = find_kind("eagle")
-    return draft
+    for kind in draft_table().kinds:
+        if kind.has(config, tensors):
+            return kind
+    # The first EAGLE heads have the class of their target, and vLLM and people know them by their
+    # name: https://github.com/vllm-project/vllm/blob/v0.33.0/vllm/config/speculative.py#L1440
+    if "eagle" in name.lower() and config.get("num_hidden_layers") == 1:
+        return find_kind("eagle")
+    return None
 
 
 def find_kind(name: str) -> DraftKind:

@@ -196,14 +196,19 @@ def read_keys(runtime: Runtime) -> ReadKeys:
     one, so that a new row does not lose what its neighbours read; without any they are none.
     """
     extracted = _records(runtime.name)
-    covered = [keys for version, keys in extracted.items() if runtime.covers(version)]
-    if covered:
-        return covered[-1]
+    if not extracted:
+        return ReadKeys((), {})
 
+    covered = None
+    earlier = None
     last = version_key(runtime.last)
-    earlier = [keys for version, keys in extracted.items() if version_key(version) <= last]
-    candidates = [*reversed(earlier), *extracted.values()]
-    return candidates[0] if candidates else ReadKeys((), {})
+    for version, keys in extracted.items():  # the newest comes last
+        if runtime.covers(version):
+            covered = keys
+        if version_key(version) <= last:
+            earlier = keys
+    first, *_ = extracted.values()
+    return covered or earlier or first
 
 
 @cache
@@ -247,22 +252,24 @@ def unknown_key(
         is_usual = part[key] in (None, known.values.get(key))
         if is_read and not is_usual and family.name not in known.families.get(key, ()):
             keys.append(key)
-    keys += [key for key in rope if rope[key] is not None and key in record.rope]
+    for key in rope:
+        if rope[key] is not None and key in record.rope:
+            keys.append(key)
     if not keys:
         return ""
-    names = _mentioned_keys(family, runtime, rules)
+    names = _known_keys(family, runtime, rules)
     return next((key for key in keys if key not in names), "")
 
 
-def _mentioned_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
+def _known_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
     """The config keys that the schema of configs, a family and the rules of a runtime name."""
+    names = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
+    for statement in runtime.keys:
+        names |= set(statement.names)
+    names |= {need.key for need in rules.need}
+    names |= set(rules.required)
     settings = msgspec.json.encode([getattr(family, name) for name in ROPE_FIELDS])
-    keyed = set()
-    for setting in runtime.keys:
-        keyed |= set(setting.names)
-    needed = {need.key for need in rules.need} | set(rules.required)
-    schema = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
-    return _words(settings) | keyed | needed | schema
+    return names | _words(settings)
 
 
 @cache

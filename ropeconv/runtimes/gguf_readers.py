@@ -1,7 +1,7 @@
 """Readers of GGUF other than llama.cpp, as `readers/*.toml` states them."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cache, partial
 from typing import Literal, get_args
 
@@ -195,34 +195,44 @@ def judge_reader(
     verdict = partial(Verdict, reader.key, reader.display_name)
     read = Evidence("read")
     if reader.runs_in and llamacpp is not None:
-        reason = "; ".join(filter(None, [llamacpp.reason, reader.remark]))
+        reason = _join(llamacpp.reason, reader.remark)
         return verdict(llamacpp.status, reason, reader.source, reader.last, read)
 
-    used = [feature for feature in WORDS if feature in features]
     statements = {}
-    for feature in used:
+    for feature in WORDS:
+        if feature not in features:
+            continue
         statement = reader.statement(feature, arch) or UNTESTED
         if statement is not UNTESTED or feature not in MARKS:
             statements[feature] = statement
     unknown = [feature for feature in statements if statements[feature].status == "unknown"]
-    if unknown or not used:
-        subject = arch
-        known_arch = any(arch in statement.archs for statement in reader.statements)
-        if known_arch and unknown:
-            words = " and ".join(WORDS[feature] for feature in unknown)
-            subject = f"{words} of {arch}"
-        reason = "; ".join(filter(None, [f"{subject} is untested", reader.remark]))
+    if unknown or not features:
+        reason = _join(f"{_untested_part(reader, arch, unknown)} is untested", reader.remark)
         return verdict("unknown", reason, reader.source, reader.last)
 
     order = get_args(Status)
     worst = max(statements, key=lambda feature: order.index(statements[feature].status))
     statement = statements[worst]
     if statement.status == "exact":
-        remarks = [*(statement.reason for statement in statements.values()), reader.window]
-        reason = "; ".join(dict.fromkeys(filter(None, remarks)))
+        remarks = [statement.reason for statement in statements.values()]
+        reason = _join(*dict.fromkeys((*remarks, reader.window)))
         return verdict("exact", reason, reader.source, reader.last, read)
     reason = statement.reason
     if ANY not in statement.features:
         reason = f"{WORDS[worst]}: {reason}"
     source = statement.source or reader.source
     return verdict(statement.status, reason, source, reader.last, read)
+
+
+def _join(*reasons: str) -> str:
+    """Reasons in one sentence, without empty ones."""
+    return "; ".join(reason for reason in reasons if reason)
+
+
+def _untested_part(reader: Reader, arch: str, unknown: Sequence[Feature]) -> str:
+    """The part of a file that was not tested: features of an architecture, or all of it."""
+    is_known = any(arch in statement.archs for statement in reader.statements)
+    if not is_known or not unknown:
+        return arch
+    words = " and ".join(WORDS[feature] for feature in unknown)
+    return f"{words} of {arch}"

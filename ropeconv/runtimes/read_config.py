@@ -246,7 +246,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
 
     attention_factor = _attention_factor(rope, rules, form, sizes)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
-    tokens, origin, reference = _trained(part, rope, form, family, sizes)
+    tokens, origin, reference = _trained_context(part, rope, form, family, sizes)
 
     query_scaling = None
     if rules.query_beta:
@@ -289,23 +289,21 @@ def rope_dict(
         The dictionary, and a note where it is the class default.
     """
     reader = reading or newest("transformers").rule_set(family.name)
-    present = [part[key] for key in reader.schemas if part.get(key)]
     nested = nested_settings(part, family, "global")
     if family.writing.nested and (nested or not family.still_pairs):
-        inner = dict(nested) if reader.nested else {}
+        settings = dict(nested) if reader.nested else {}
         if "rope_scaling" in reader.schemas:
-            inner.update(part.get("rope_scaling") or {})
-        return inner, []
+            settings.update(part.get("rope_scaling") or {})
+        return settings, []
 
-    if present:
-        return present[0], []
-    if family.defaults.scaling is not None:
-        note = (
-            f"rope_scaling is absent: the class default {family.defaults.scaling['rope_type']}"
-            " holds"
-        )
-        return family.defaults.scaling, [note]
-    return {}, []
+    # the new name, rope_parameters, and the old one, rope_scaling, in the order of this reader
+    for schema in reader.schemas:
+        if part.get(schema):
+            return part[schema], []
+    default = family.defaults.scaling
+    if default is None:
+        return {}, []
+    return default, [f"rope_scaling is absent: the class default {default['rope_type']} holds"]
 
 
 def rope_type(rope: JsonObject, reader: RuleSet) -> str:
@@ -344,7 +342,9 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
 
 def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
     """The base in a list of their own that layers of a kind rotate with; None without a list."""
-    thetas = part.get(family.keys.layer_theta) if family.keys.layer_theta else None
+    if not family.keys.layer_theta:
+        return None
+    thetas = part.get(family.keys.layer_theta)
     if not isinstance(thetas, list):
         return thetas
 
@@ -359,7 +359,9 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
             f"config.json has layers with different bases in {family.keys.layer_theta},"
             f" {different}; a method extends only one base; give these layers the same base"
         )
-    return bases.pop() if bases else None
+    if not bases:
+        return None
+    return bases.pop()
 
 
 def _local_form(
@@ -373,18 +375,21 @@ def _local_form(
     if reader.local == "same-theta":
         return Plain(theta)
 
+    # settings of these layers, else a list of bases, else a key of their own, else a default
     default = family.defaults.local_theta
-    settings = nested_settings(part, family, "local") if reader.nested else {}
-    if settings:
-        return Plain(number(settings, "rope_theta", default or theta))
-
+    if reader.nested:
+        settings = nested_settings(part, family, "local")
+        if settings:
+            return Plain(number(settings, "rope_theta", default or theta))
     theta_of_layers = _layer_theta(part, family, "local")
     if theta_of_layers is not None:
         return Plain(number({"local": theta_of_layers}, "local"))
-    if default is None:
-        return Plain(family.defaults.theta if reader.nested else theta)
-    theta_of_local = first_present(part, family.keys.local_theta, default)
-    return Plain(number({"local": theta_of_local}, "local"))
+    if default is not None:
+        theta_of_local = first_present(part, family.keys.local_theta, default)
+        return Plain(number({"local": theta_of_local}, "local"))
+    if reader.nested:
+        return Plain(family.defaults.theta)
+    return Plain(theta)
 
 
 def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
@@ -418,29 +423,31 @@ def _query_scaling(
     return QueryScaling(number(scaling, key), length)
 
 
-def _trained(
+def _trained_context(
     part: Config, rope: JsonObject, form: Form, family: Family, sizes: RopeSpec
 ) -> tuple[int, ContextSource, str]:
     """The tokens that the unscaled embedding was trained for, how that is known, and the source."""
     key = "original_max_position_embeddings"
-
     if isinstance(form, (Yarn, Llama3)):
-        original = part.get(key) or rope.get(key)
-        return form.original_context, "config" if original else "declared", ""
+        is_in_config = part.get(key) or rope.get(key)
+        return form.original_context, "config" if is_in_config else "declared", ""
     if isinstance(form, LongRope) and form.original_context < sizes.context:
         return form.original_context, "config", ""
+
     if isinstance(form, InterpolatedForm):
         original = rope.get(key)
         if original:
             return int(original), "config", ""
-        if part.get("max_sequence_length") == sizes.context * form.factor:  # Vicuna 16k, LongChat
+        # Vicuna 16k and LongChat declare the trained length, and the reached one beside it
+        if part.get("max_sequence_length") == sizes.context * form.factor:
             return sizes.context, "config", ""
         return max(1, round(sizes.context / form.factor)), "factor", ""
 
-    chunked = (part.get(DUAL_CHUNK) or {}).get(key)
-    if chunked and chunked < sizes.context:
-        return int(chunked), "config", ""
-    for declared in family.trained:
-        if declared.declared == sizes.context and declared.doubt is None:
-            return declared.trained, "family", declared.source
+    # dual chunk attention has the trained length among its own settings (Qwen2.5-1M)
+    original = (part.get(DUAL_CHUNK) or {}).get(key)
+    if original and original < sizes.context:
+        return int(original), "config", ""
+    for known in family.trained:
+        if known.declared == sizes.context and known.doubt is None:
+            return known.trained, "family", known.source
     return sizes.context, "declared", ""

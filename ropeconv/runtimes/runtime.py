@@ -317,16 +317,19 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
     if not version:
         return tuple(row for row in rows if row.current)
 
-    covering = [row for row in rows if row.covers(version)]
-    if covering:
-        return (msgspec.structs.replace(covering[-1], version=version, through=version),)
-    parts = [row for row in rows if version_key(version) and within(row.version, version, version)]
-    if parts:
-        return (parts[-1],)
-    ranges = ", ".join(
-        f"{row.version}-{row.through}" if row.through else row.version for row in rows
-    )
-    raise RecipeError(f"--runtime {name}: this version is untested; tested: {ranges}")
+    newest_first = list(reversed(rows))
+    for row in newest_first:
+        if row.covers(version):
+            return (msgspec.structs.replace(row, version=version, through=version),)
+    if version_key(version):
+        for row in newest_first:
+            if within(row.version, version, version):
+                return (row,)
+
+    ranges = []
+    for row in rows:
+        ranges.append(f"{row.version}-{row.through}" if row.through else row.version)
+    raise RecipeError(f"--runtime {name}: this version is untested; tested: {', '.join(ranges)}")
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -486,12 +489,15 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
     parent = row.pop("inherits", None)
     if parent is None:
         return row
+
     base = _inherit(parent, raw)
+    base.pop("through", None)
     rules = dict(base["rules"])
     for set_name, values in row.pop("rules", {}).items():
-        rules[set_name] = _merge(rules[set_name], values) if set_name in rules else values
+        if set_name in rules:
+            values = _merge(rules[set_name], values)
+        rules[set_name] = values
     families = [*base.get("families", []), *row.pop("families", [])]
-    base.pop("through", None)
     return {**base, **row, "rules": rules, "families": families}
 
 
@@ -571,15 +577,16 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     if not rows and program is not None and program.answer:
         raise RecipeError(f"--runtime {runtime}: {program.answer}")
     if not rows:
-        names = [*(row.name for row in runtimes()), *also]
-        names = list(dict.fromkeys(names))
+        known = dict.fromkeys(row.name for row in runtimes())
+        names = list(known | dict.fromkeys(also))
         near = get_close_matches(name, names, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise RecipeError(
             f"--runtime {runtime}: unknown runtime{hint}; supported: {', '.join(names)}"
         )
 
-    if program is not None and program.runs == name and version:
+    # a program that runs GGUF in llama.cpp has versions of its own
+    if version and program is not None and program.runs == name:
         raise RecipeError(
             f"--runtime {runtime}: versions of {program.title} are not known; leave @{version} out,"
             f" or name the build of llama.cpp that it ships, such as {rows[-1].key}"

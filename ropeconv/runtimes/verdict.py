@@ -589,14 +589,17 @@ def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
     """
     verdicts = []
     for row in rows_for(family):
-        outside = None
-        weights = None
-        if row.custom_code == "exact":
-            outside = without_config(row, family)
-            weights = quantised(config, row)
+        status: Status = row.custom_code
         reason = row.custom_code_reason or CODE_REASONS[row.custom_code]
-        finding: Finding = weights or (row.custom_code, reason)
-        verdicts.append(outside or _verdict(row, family, "", *finding, row.source, CUSTOM_CODE))
+        if row.custom_code == "exact":  # it runs the code, and needs the rest of the model too
+            outside = without_config(row, family)
+            if outside is not None:
+                verdicts.append(outside)
+                continue
+            weights = quantised(config, row)
+            if weights is not None:
+                status, reason = weights
+        verdicts.append(_verdict(row, family, "", status, reason, row.source, CUSTOM_CODE))
     return tuple(verdicts)
 
 
@@ -693,10 +696,13 @@ def _verdict(
     if status != "unknown" and not family.assumed and not family.origin:
         known = evidence(row, family.name, kind, model_type)
     if family.assumed:
-        reason = "; ".join(filter(None, [f"if it runs {family.assumed} as {family.name}", reason]))
+        condition = f"if it runs {family.assumed} as {family.name}"
+        reason = f"{condition}; {reason}" if reason else condition
     if not source:
+        source = row.source
         statement = row.statement(family.name, model_type)
-        source = (statement.source if statement else "") or row.source
+        if statement is not None and statement.source:
+            source = statement.source
     return Verdict(row.key, row.display_name, status, reason, source, row.last, known)
 
 

@@ -22,9 +22,9 @@ from .validation import (
     Validation,
     bucket_result,
     conclusion,
+    count_compared,
+    describe_changes,
     on_reach,
-    otherwise,
-    reached,
     rule,
 )
 
@@ -96,7 +96,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     runs = [
         run.until(len(hidden)) for run, hidden in zip(reading.runs, states.reference, strict=True)
     ]
-    states.baked = states.timed("baked", runs, lambda run: spec.plain(stock, run))
+    states.baked = states.read_runs("baked", runs, lambda run: spec.plain(stock, run))
     runs = [run.until(len(hidden)) for run, hidden in zip(runs, states.baked, strict=True)]
     partial = [len(run.kept) for run in runs] != [len(run.kept) for run in reading.runs]
 
@@ -104,7 +104,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
     if states.formula:
         sentence += _on_steps(reading, runs)
-    sentence += otherwise(reading.changes) + comparison.remark
+    sentence += describe_changes(reading.changes) + comparison.remark
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
     if partial:
         sentence += " It was stopped before its end."
@@ -126,7 +126,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
         score_factor=spec.score_factor,
         temperature=reading.temperature,
         rule=rule(SAME_KERNELS, not reading.head.has_logits),
-        reached=reached(results),
+        reached=count_compared(results),
         **comparison.result_fields(),
     )
 
@@ -164,10 +164,17 @@ def _buckets(
         measures = reading.measure(reading.head, reference, stock, baked, run.targets())
 
         # each spread run has a control, and a whole run has their ranges as its buckets
-        controls = reading.controls[number:] if run.kind == "spread" else reading.controls
+        controls = reading.controls
+        if run.kind == "spread":
+            controls = controls[number:]
         for control, (bucket, rows) in zip(controls, run.parts(), strict=False):
             result = bucket_result(
-                bucket, measures[rows], control.kl, control.noise, run.kind, control.allowed
+                bucket,
+                measures[rows],
+                control.kl,
+                noise=control.noise,
+                kind=run.kind,
+                allowed=control.allowed,
             )
             results.append(result)
         if run.kind == "whole":

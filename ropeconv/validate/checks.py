@@ -43,7 +43,6 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
     if "error" in answer:
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
     modules = answer["modules"]
-    local = spec.local_inv_freq
     # transformers makes frequencies only for layer types of the config; the probe calls a single
     # one global
     only_local = len(modules) == 1 and "local" in spec.layers and "global" not in spec.layers
@@ -54,14 +53,8 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
     for label, module in modules.items():
         if label == "local" and "local" not in spec.layers:
             continue
-        inv_freq = schedule.inv_freq
-        short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
-        factor = schedule.attention_factor
-        if (label == "local" or only_local) and local is not None:
-            inv_freq = local
-            short = local
-            factor = 1.0
 
+        inv_freq, short, factor = _expected(schedule, spec, label == "local" or only_local)
         for vector, expected in ((module["inv_freq"], inv_freq), (module["short"], short)):
             distance = ulp_distance(np.asarray(vector), expected)
             worst = max(worst, distance)
@@ -70,6 +63,7 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
                     f"{title} computes other {label} frequencies than the schedule, by up to"
                     f" {distance} ulp of float32"
                 )
+
         computed = module["attention_factor"]
         if abs(computed - factor) > ATTENTION_FACTOR_TOLERANCE * factor:
             raise Disagreement(
@@ -79,6 +73,16 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
         if label == "global":
             attention_factor = computed
     return CheckRecord(answer["transformers"], worst, attention_factor, answer.get("read_as", ""))
+
+
+def _expected(schedule: Schedule, spec: RopeSpec, is_local: bool) -> tuple[Vector, Vector, float]:
+    """The frequencies of a layer, those of short sequences, and its attention factor."""
+    local = spec.local_inv_freq
+    if is_local and local is not None:
+        return local, local, 1.0
+    if schedule.short_inv_freq is None:
+        return schedule.inv_freq, schedule.inv_freq, schedule.attention_factor
+    return schedule.inv_freq, schedule.short_inv_freq, schedule.attention_factor
 
 
 def ulp_distance(first: Vector, second: Vector) -> int:
@@ -156,12 +160,15 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
 
 def _other_code(folder: Path) -> Iterator[str]:
     """Yield everything else in a folder that transformers may run, or load on top of the model."""
+    own_code = folder / f"{MODULE}.py"
     for place, subfolders, names in os.walk(folder):
-        for name in (*subfolders, *names):
+        for name in subfolders:
             path = Path(place, name)
-            if name in subfolders and path.is_symlink():
+            if path.is_symlink():
                 yield f"{path.relative_to(folder)} is a link to another folder"
-            elif name in names and path.suffix in CODE and path != folder / f"{MODULE}.py":
+        for name in names:
+            path = Path(place, name)
+            if path.suffix in CODE and path != own_code:
                 yield f"{path.relative_to(folder)} is a file of code that ropeconv did not write"
 
     for path in folder.glob("*config*.json"):

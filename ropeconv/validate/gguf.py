@@ -65,10 +65,10 @@ from .validation import (
     beyond,
     bucket_result,
     conclusion,
+    count_compared,
+    describe_changes,
     measure,
     on_reach,
-    otherwise,
-    reached,
     rule,
     spread_of,
     tolerance,
@@ -202,9 +202,10 @@ def by_divisors(
         control = _logits_by_divisors(source.file, spec, spec.current(), SPLIT, runs, progress)
     else:
         control = logits_of(LlamaCppEngine(source.path), runs, progress)
-    references = [
-        _logits_by_divisors(source.file, spec, schedule, split, runs, progress) for split in splits
-    ]
+    references = []
+    for split in splits:
+        logits = _logits_by_divisors(source.file, spec, schedule, split, runs, progress)
+        references.append(logits)
     return ReferenceLogits(control, *references)
 
 
@@ -381,7 +382,7 @@ def validate_gguf(
             " output."
         )
     if temperature != 1:
-        sentence += otherwise([f"logits divided by their spread of {temperature:.2g}"])
+        sentence += describe_changes([f"logits divided by their spread of {temperature:.2g}"])
     if isinstance(comparison.scale, QueryScaling):
         sentence += " The output and the reference scale queries in steps, in place of log-n."
     return Validation(
@@ -397,7 +398,7 @@ def validate_gguf(
         length=max((len(run.ids) for run in all_runs if run.kind == "whole"), default=0),
         temperature=temperature,
         rule=rule(references[0].floor) + "".join(reference.rule for reference in references),
-        reached=reached(results),
+        reached=count_compared(results),
         **comparison.result_fields(),
     )
 
@@ -531,8 +532,12 @@ def _of_checkpoint(
     if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:
         logits = partial(by_export, comparison, source, output)
         return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
+
+    separation = None
+    if rounded:
+        separation = SEPARATION
     logits = partial(by_patch, comparison, source, "float32")
-    return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION if rounded else None)
+    return GgufReference(logits, floor=KL_FLOOR, separation=separation)
 
 
 def _in_llamacpp(
@@ -540,8 +545,10 @@ def _in_llamacpp(
 ) -> GgufReference | None:
     """The reference that llama.cpp computes from a GGUF file itself; None where it cannot.
 
-    The file is the source of the output, or with `of_output` the output, whose weights then run
-    without its own scaling.
+    Args:
+        comparison: The output and its source.
+        source: The file: the source of the output, or the output.
+        of_output: Whether it is the output, whose weights then run without its own scaling.
     """
     arch = arch_of(source.file)
     spec = comparison.spec
@@ -552,24 +559,29 @@ def _in_llamacpp(
     if source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier"):
         return None
 
-    two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
-    divides = arch.freqs == "used" and "local" not in spec.layers and not two_lists
-    spreads = not two_lists and not _has_states(source.file)
+    has_two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
+    can_divide = arch.freqs == "used" and "local" not in spec.layers and not has_two_lists
+    spreads = not has_two_lists and not _has_states(source.file)
+
+    # keys, where the output has keys too; else divisors, which are another way than the output's
     if not of_output and not rope_tensors(source.file):
         keys = overrides(schedule, arch.name)
-        if keys is not None and (comparison.receipt.encoding == "keys" or not divides):
+        if keys is not None and (comparison.receipt.encoding == "keys" or not can_divide):
             return GgufReference(partial(by_keys, source, keys), spreads=spreads)
-    if not divides:
+    if not can_divide:
         return None
 
-    exact = not weights_type(source.file)
-    splits = (SPLIT,) if exact else (SPLIT, SECOND_SPLIT)
+    splits: tuple[float, ...] = (SPLIT,)
+    rule = ""
+    if weights_type(source.file):  # rounded weights, whose noise a second way shows
+        splits = (SPLIT, SECOND_SPLIT)
+        rule = DIVISORS_RULE
     return GgufReference(
         partial(by_divisors, source, spec, schedule, splits, of_output),
         times=2 + len(splits),
         spreads=spreads,
         remark=DIVISORS,
-        rule="" if exact else DIVISORS_RULE,
+        rule=rule,
     )
 
 

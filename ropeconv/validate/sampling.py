@@ -189,7 +189,8 @@ def _read_utf8(file: Path) -> str:
 
 SPREAD = 512
 """Tokens of a spread run."""
-KEPT = 256  # positions of a bucket whose logits are compared
+KEPT = 256
+"""Positions of a bucket whose logits are compared."""
 
 
 @dataclass(frozen=True)
@@ -226,16 +227,19 @@ class TokenRun:
     def blocks(cls, low: int, high: int, ids: list[int], most: int) -> TokenRun:
         """Return a run of blocks of tokens at even distances below position `high`.
 
-        At most `most` tokens from position `low` on are compared. The first token of a block is
-        not, since llama.cpp shows it no block before (see `LlamaModel.spread_logits`).
+        At most `most` tokens from position `low` on are compared.
         """
-        size = BLOCK if len(ids) < high else high
+        size = high
+        if len(ids) < high:
+            size = BLOCK
         count = max(1, len(ids) // size)
-        firsts = [index * (high - size) // max(1, count - 1) for index in range(count)]
         positions: list[int] = []
-        for first in firsts:
+        for index in range(count):
+            first = index * (high - size) // max(1, count - 1)
             positions += range(first, first + size)
 
+        # The first token of a block is not compared: llama.cpp shows it no block before (see
+        # `LlamaModel.spread_logits`).
         kept = []
         for index, position in enumerate(positions):
             is_first = index % size == 0

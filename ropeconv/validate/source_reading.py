@@ -144,7 +144,7 @@ class SourceReading:
         faint = []
         if attention_modules(engine.model):
             fault = replace(spec, score_factor=FAINT * spec.score_factor)
-            faint = [fault.patched(engine, run) for run in runs if run.kind == "spread"]
+            faint = [fault.read_patched(engine, run) for run in runs if run.kind == "spread"]
         states = read_source(engine, spec, runs, at.dtype)
         states.faint = faint
         indexed = bool(indexers(engine.model))
@@ -172,10 +172,10 @@ class SourceReading:
     @property
     def is_stopped(self) -> bool:
         """Whether it was stopped before its end."""
-        return any(
-            len(hidden) < len(run.kept)
-            for run, hidden in zip(self.runs, self.states.reference, strict=True)
-        )
+        for run, hidden in zip(self.runs, self.states.reference, strict=True):
+            if len(hidden) < len(run.kept):
+                return True
+        return False
 
     def normalise(self) -> SourceReading:
         """Return the reading with logits divided by their spread for the KL.
@@ -197,26 +197,29 @@ class SourceReading:
     def controls(self) -> list[Control]:
         """The control of each spread run, which come first among the runs."""
         states = self.states
-        folded = bool(self.spec.comparison.rounded_weights(self.at.dtype))
-        part = 1.0 if folded else 1 / NOISE  # folded keys round to other numbers in low precision
+        part = 1 / NOISE
+        if self.spec.comparison.rounded_weights(self.at.dtype):
+            part = 1.0  # folded keys round to other numbers in low precision
+
         controls = []
-        noise = 0.0  # it does not fall with the position
+        noise = 0.0
         for number, unscaled in enumerate(states.control):
-            run = self.runs[number]
-            noise_kls = [
-                self._kl(number, engine or self.head, hidden[number])
-                for engine, hidden in states.noise_runs
-            ]
+            noise_kls = []
+            for engine, hidden in states.noise_runs:
+                noise_kls.append(self._kl(number, engine or self.head, hidden[number]))
             floors = [kl.quantile(0.95).item() for kl in noise_kls]
+            # the noise does not fall with the position
             noise = max(noise, states.noise_floor(floors, part))
+
             faint = math.inf
             if states.faint:
                 faint = self._kl(number, self.head, states.faint[number]).mean().item()
+            last = self.runs[number].positions[-1]
             control = Control(
                 kl=self._kl(number, self.head, unscaled).mean().item(),
                 faint=faint,
                 noise=noise,
-                allowed=tolerance(run.positions[-1], noise, SAME_KERNELS, faint),
+                allowed=tolerance(last, noise, SAME_KERNELS, faint),
                 worst_noise=max((kl.max().item() for kl in noise_kls), default=0.0),
             )
             controls.append(control)
@@ -291,13 +294,15 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
         folder: The folder of the source.
         at: Device and precision.
     """
-    named_dtype = at.dtype if spec.settings.dtype != "auto" else "float32"
+    named_dtype = ""
+    if spec.settings.dtype != "auto" and at.dtype != "float32":
+        named_dtype = at.dtype
+
     best = None
     for reading in _readings(spec, folder, at):
         if spec.comparison.unchanged:
             return reading
-        in_named_dtype = named_dtype != "float32" and reading.at.dtype == named_dtype
-        if in_named_dtype and _is_clear(reading):
+        if reading.at.dtype == named_dtype and _is_clear(reading):
             return reading
         if best is None or _worth(reading) > _worth(best):
             best = reading
@@ -384,11 +389,11 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
 
     def detail(factor: float) -> float:
         scaled = replace(spec, score_factor=factor, progress=Progress())
-        reference = scaled.patched(engine, run)
-        fault = replace(scaled, score_factor=FAINT * factor).patched(engine, run)
-        noise_runs = [scaled.patched(engine, run, schedule=nudge(schedule))]
+        reference = scaled.read_patched(engine, run)
+        fault = replace(scaled, score_factor=FAINT * factor).read_patched(engine, run)
+        noise_runs = [scaled.read_patched(engine, run, schedule=nudge(schedule))]
         if schedule.short_inv_freq is None and engine.chunked:
-            noise_runs.append(scaled.patched(engine, run, math.ceil(count / PARTS)))
+            noise_runs.append(scaled.read_patched(engine, run, math.ceil(count / PARTS)))
         noise = 0.0
         for hidden in noise_runs:
             noise += _measure_over_spread(engine, reference, hidden).kl.quantile(0.95).item()
@@ -463,7 +468,7 @@ class HiddenStates:
                 largest_other = max(largest_other, kl * part)
         return max(same, largest_other)
 
-    def timed(
+    def read_runs(
         self, name: str, runs: list[TokenRun], read: Callable[[TokenRun], Tensor]
     ) -> list[Tensor]:
         """Return the hidden states of every run, and keep the speed of a whole one.
@@ -498,7 +503,7 @@ class ComparisonSpec:
     all_keys: bool = False
     """Whether indexers choose all keys."""
 
-    def patched(
+    def read_patched(
         self,
         engine: TransformersEngine,
         run: TokenRun,
@@ -560,26 +565,28 @@ def read_source(
     states = HiddenStates()
     states.control = [spec.plain(engine, run) for run in samples]
     if isinstance(comparison.scale, QueryScaling) and schedule.log_n is not None:
-        states.formula = [spec.patched(engine, run, scale=schedule.log_n) for run in samples]
-    states.reference = states.timed("reference", runs, lambda run: spec.patched(engine, run))
+        states.formula = [spec.read_patched(engine, run, scale=schedule.log_n) for run in samples]
+    states.reference = states.read_runs(
+        "reference", runs, lambda run: spec.read_patched(engine, run)
+    )
 
     if schedule.short_inv_freq is None and engine.chunked:
         # not of two lists, whose choice changes with the chunk, which is more than noise
         in_parts = []
         for run in samples:
             chunk = math.ceil(len(run.ids) / PARTS)
-            in_parts.append(spec.patched(engine, run, chunk))
+            in_parts.append(spec.read_patched(engine, run, chunk))
         states.noise_runs.append((None, in_parts))
 
     nearby = nudge(schedule)
-    nudged = [spec.patched(engine, run, schedule=nearby) for run in samples]
+    nudged = [spec.read_patched(engine, run, schedule=nearby) for run in samples]
     states.noise_runs.append((None, nudged))
 
     folded = comparison.rounded_weights(dtype)
     if folded:
         stored = {name: comparison.checkpoint.tensors[name].dtype for name in folded}
         round_weights(engine.model, stored)
-        rounded = [spec.patched(engine, run) for run in samples]
+        rounded = [spec.read_patched(engine, run) for run in samples]
         states.noise_runs.append((None, rounded))
     return states
 
@@ -591,5 +598,5 @@ def read_noise_run(
 
     The engine keeps only its head.
     """
-    states = [spec.patched(engine, run) for run in runs if run.kind == "spread"]
+    states = [spec.read_patched(engine, run) for run in runs if run.kind == "spread"]
     return engine.without_layers(), states

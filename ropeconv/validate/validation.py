@@ -52,6 +52,9 @@ class Measures:
 
     def __getitem__(self, rows: slice) -> Measures:
         """Return the measures of some positions."""
+        cosine = self.cosine
+        if cosine is not None:
+            cosine = cosine[rows]
         return Measures(
             kl=self.kl[rows],
             max_dlogit=self.max_dlogit[rows],
@@ -59,7 +62,7 @@ class Measures:
             top5=self.top5[rows],
             loss_reference=self.loss_reference[rows],
             loss_other=self.loss_other[rows],
-            cosine=None if self.cosine is None else self.cosine[rows],
+            cosine=cosine,
         )
 
 
@@ -67,9 +70,6 @@ def measure(
     reference: Tensor, other: Tensor, targets: Tensor | None = None, temperature: float = 1.0
 ) -> Measures:
     """Compare logits of shape [positions, vocabulary].
-
-    KL is summed as `p (d + e^-d - 1)`, d = ln p - ln q, whose terms are positive: it resolves 1e-12
-    in float32, while sums of `p d` resolve 1e-7.
 
     Args:
         reference: Logits of the reference.
@@ -83,11 +83,7 @@ def measure(
     other = other.float()
     p = torch.log_softmax(reference / temperature, dim=-1)
     q = torch.log_softmax(other / temperature, dim=-1)
-    d = p - q
-    share = p.exp()
-    near = share * (torch.expm1(-d) + d)
-    far = share * d - share + q.exp()
-    terms = torch.where(d.abs() < SMALL, near, far)
+    kl = _kl(p, q)
 
     width = min(5, reference.shape[-1])
     likely = reference.topk(width, dim=-1).indices
@@ -98,13 +94,29 @@ def measure(
         p = torch.log_softmax(reference, dim=-1)
         q = torch.log_softmax(other, dim=-1)
     return Measures(
-        kl=terms.sum(dim=-1).clamp(min=0).cpu().double(),
+        kl=kl.cpu().double(),
         max_dlogit=(reference - other).abs().amax(dim=-1).cpu(),
         top1=(likely[:, 0] == likely_other[:, 0]).float().cpu(),
         top5=in_both.float().mean(dim=-1).cpu(),
         loss_reference=_losses(p, targets),
         loss_other=_losses(q, targets),
     )
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) of log-probabilities in nats, [positions].
+
+    It is summed as `p (d + e^-d - 1)`, d = ln p - ln q, whose terms are positive: it resolves 1e-12
+    in float32, while sums of `p d` resolve 1e-7.
+    """
+    import torch
+
+    d = p - q
+    share = p.exp()
+    near = share * (torch.expm1(-d) + d)
+    far = share * d - share + q.exp()
+    terms = torch.where(d.abs() < SMALL, near, far)
+    return terms.sum(dim=-1).clamp(min=0)
 
 
 def _losses(log_probs: Tensor, targets: Tensor | None) -> Tensor:
@@ -127,7 +139,9 @@ def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int
         vocabulary: The number of logits per position.
     """
     rows = max(1, BLOCK_BYTES // (4 * vocabulary))
-    parts = [measured(slice(first, min(first + rows, count))) for first in range(0, count, rows)]
+    parts = []
+    for first in range(0, count, rows):
+        parts.append(measured(slice(first, min(first + rows, count))))
     return _concatenate(parts)
 
 
@@ -135,15 +149,17 @@ def _concatenate(parts: Sequence[Measures]) -> Measures:
     """The measures of all positions of several parts."""
     import torch
 
-    cosines = [part.cosine for part in parts if part.cosine is not None]
+    def join(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts])
+
     return Measures(
-        kl=torch.cat([part.kl for part in parts]),
-        max_dlogit=torch.cat([part.max_dlogit for part in parts]),
-        top1=torch.cat([part.top1 for part in parts]),
-        top5=torch.cat([part.top5 for part in parts]),
-        loss_reference=torch.cat([part.loss_reference for part in parts]),
-        loss_other=torch.cat([part.loss_other for part in parts]),
-        cosine=torch.cat(cosines) if cosines else None,
+        kl=join("kl"),
+        max_dlogit=join("max_dlogit"),
+        top1=join("top1"),
+        top5=join("top5"),
+        loss_reference=join("loss_reference"),
+        loss_other=join("loss_other"),
+        cosine=None if parts[0].cosine is None else join("cosine"),
     )
 
 
@@ -310,29 +326,31 @@ OPTIONAL = ("KL max", "max |dlogit|", "top-5", "KL mean", "top-1")
 
 def describe_bucket(bucket: BucketResult) -> dict[str, str]:
     """Return the row of a bucket for people, by column."""
-    return _describe_logits(bucket) if bucket.cosine is None else _describe_states(bucket)
+    if bucket.cosine is None:
+        return _describe_logits(bucket)
+    return _describe_states(bucket)
 
 
 def _describe_states(bucket: BucketResult) -> dict[str, str]:
     """A row for hidden states by column, with relative errors instead of KLs."""
-    kls = {
-        "relative error": bucket.kl_mean,
-        "95 %": bucket.kl_95,
-        "max": bucket.kl_max,
-        "allowed": bucket.tolerance,
-    }
+
+    def error(kl: float) -> str:  # the inverse of `measure_states`
+        return f"{math.sqrt(2 * kl):.1e}"
+
     return {
         "positions": bucket.name,
-        **{name: f"{math.sqrt(2 * kl):.1e}" for name, kl in kls.items()},
+        "relative error": error(bucket.kl_mean),
+        "95 %": error(bucket.kl_95),
+        "max": error(bucket.kl_max),
+        "allowed": error(bucket.tolerance),
         "cosine": f"{bucket.cosine:.9f}",
-        "unscaled source": f"{math.sqrt(2 * bucket.control_kl):.1e}",
+        "unscaled source": error(bucket.control_kl),
         "": "agrees" if bucket.agrees else "disagrees",
     }
 
 
 def _describe_logits(bucket: BucketResult) -> dict[str, str]:
     """A row for logits by column."""
-    shares = {"top-1": bucket.top1, "top-5": bucket.top5}
     return {
         "positions": bucket.name,
         "KL mean": f"{bucket.kl_mean:.1e}",
@@ -340,10 +358,18 @@ def _describe_logits(bucket: BucketResult) -> dict[str, str]:
         "KL max": f"{bucket.kl_max:.1e}",
         "allowed": f"{bucket.tolerance:.1e}",
         "max |dlogit|": f"{bucket.max_dlogit:.1e}",
-        **{name: "-" if value is None else f"{value:.1%}" for name, value in shares.items()},
+        "top-1": _describe_share(bucket.top1),
+        "top-5": _describe_share(bucket.top5),
         "unscaled source": f"KL {bucket.control_kl:.1e}",
         "": "agrees" if bucket.agrees else "disagrees",
     }
+
+
+def _describe_share(share: float | None) -> str:
+    """A share of positions in percent; a dash for an unknown one."""
+    if share is None:
+        return "-"
+    return f"{share:.1%}"
 
 
 def hidden_columns(buckets: Sequence[BucketResult]) -> tuple[str, ...]:
@@ -476,47 +502,48 @@ def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = m
 
 
 def bucket_result(
-    run: Bucket,
+    bucket: Bucket,
     measures: Measures,
     control_kl: float,
     noise: float = 0.0,
     kind: Literal["spread", "whole"] = "spread",
     allowed: float | None = None,
 ) -> BucketResult:
-    """Return the result of a bucket.
+    """Return the result of a bucket, which agrees if 95 % of its positions are within a tolerance.
 
     Args:
-        run: The bucket.
+        bucket: The bucket.
         measures: The measures of its positions, between the reference and the output.
         control_kl: The mean KL of the unscaled source, in nats.
         noise: The noise floor, in nats.
-        kind: The kind of its run.
+        kind: The kind of the run that it is a part of.
         allowed: The tolerance, by default that at its end.
     """
-    last = run.positions[-1]
+    last = bucket.positions[-1]
     if allowed is None:
         allowed = tolerance(last, noise)
     kl_95 = measures.kl.quantile(0.95).item()
-    cosine = None
+    lowest_cosine = None
     if measures.cosine is not None:
-        cosine = measures.cosine.quantile(0.05).item()
+        lowest_cosine = measures.cosine.quantile(0.05).item()
+
     return BucketResult(
-        name=run.name,
+        name=bucket.name,
+        run=kind,
         last=last,
+        agrees=kl_95 <= allowed,
+        tolerance=allowed,
+        noise_kl=noise,
+        control_kl=control_kl,
         kl_mean=measures.kl.mean().item(),
         kl_95=kl_95,
         kl_max=measures.kl.max().item(),
         max_dlogit=measures.max_dlogit.max().item(),
         top1=_mean(measures.top1),
-        control_kl=control_kl,
-        tolerance=allowed,
-        agrees=kl_95 <= allowed,
         top5=_mean(measures.top5),
         loss_reference=_mean(measures.loss_reference),
         loss_baked=_mean(measures.loss_other),
-        noise_kl=noise,
-        run=kind,
-        cosine=cosine,
+        cosine=lowest_cosine,
     )
 
 
@@ -590,7 +617,7 @@ def beyond(results: list[BucketResult], trained: int) -> list[BucketResult]:
     return [result for result in results if result.last >= trained] or results
 
 
-def reached(results: Sequence[BucketResult]) -> int:
+def count_compared(results: Sequence[BucketResult]) -> int:
     """Return up to how many tokens positions were compared."""
     return max((result.last + 1 for result in results), default=0)
 
@@ -604,7 +631,7 @@ def on_reach(results: Sequence[BucketResult], trained: int, context: int, flag: 
         context: The new one.
         flag: The option of a longer run.
     """
-    tokens = reached(results)
+    tokens = count_compared(results)
     if tokens > trained or context <= trained:
         return ""
     longer = min(context, trained + max(512, trained // 4))
@@ -648,7 +675,7 @@ def conclusion(
     return True, f"{passed}; without scaling, the source does not."
 
 
-def otherwise(changes: Sequence[str]) -> str:
+def describe_changes(changes: Sequence[str]) -> str:
     """Return a sentence on changed settings; empty without `changes`, which are phrases."""
     if not changes:
         return ""
@@ -659,7 +686,9 @@ LEAST = 1e-7
 """The probability of all other tokens below which it is rounding."""
 
 
-def coarse(logits: Tensor, answers: Sequence[LogProbs], targets: Sequence[int]) -> Measures:
+def measure_answers(
+    logits: Tensor, answers: Sequence[LogProbs], targets: Sequence[int]
+) -> Measures:
     """Compare logits of the reference with log-probabilities of some tokens from a server.
 
     All other tokens count as one, so the KL is at most that of the whole distributions (data
@@ -676,11 +705,11 @@ def coarse(logits: Tensor, answers: Sequence[LogProbs], targets: Sequence[int]) 
     logs = torch.log_softmax(logits.float(), dim=-1).cpu().double()
     parts = []
     for row, answer, target in zip(logs, answers, targets, strict=True):
-        parts.append(_coarse_at(row, answer, target))
+        parts.append(_measure_answer(row, answer, target))
     return _concatenate(parts)
 
 
-def _coarse_at(row: Tensor, answer: LogProbs, target: int) -> Measures:
+def _measure_answer(row: Tensor, answer: LogProbs, target: int) -> Measures:
     """The measures of one position, from the log-probabilities of both sides."""
     import torch
 
@@ -688,10 +717,13 @@ def _coarse_at(row: Tensor, answer: LogProbs, target: int) -> Measures:
     q = torch.tensor(list(answer.values()), dtype=torch.float64)
     d = p - q
     kl = (p.exp() * (torch.expm1(-d) + d)).sum().item()
+
+    # all tokens that the server does not name count as one
     others = max(0.0, 1 - p.exp().sum().item())
     others_served = max(0.0, 1 - q.exp().sum().item())
     if min(others, others_served) >= LEAST:
-        kl += max(0.0, others * math.log(others / others_served) - others + others_served)
+        of_others = others * math.log(others / others_served) - others + others_served
+        kl += max(0.0, of_others)
 
     likely = row.topk(min(5, len(answer))).indices.tolist()
     likely_served = sorted(answer, key=lambda token: -answer[token])[: len(likely)]
@@ -726,10 +758,10 @@ def log_probs_of(logits: Tensor, answers: Sequence[LogProbs]) -> list[LogProbs]:
     import torch
 
     logs = torch.log_softmax(logits.float(), dim=-1).cpu()
-    return [
-        {token: row[token].item() for token in answer}
-        for row, answer in zip(logs, answers, strict=True)
-    ]
+    named = []
+    for row, answer in zip(logs, answers, strict=True):
+        named.append({token: row[token].item() for token in answer})
+    return named
 
 
 def measure_states(reference: Tensor, other: Tensor) -> Measures:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from ..bake.advice import Advice, MatrixCell, counts, letters
 from ..bake.ranked import RankedMethods
 from ..formats.jsontext import JsonObject
-from ..inspection.support import grouped
+from ..inspection.support import group_by_status
 from ..models.gguf import GgufSource
 from ..rope.errors import command_line
 from ..rope.recipe import recipe_text
@@ -97,7 +97,7 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
         sheet.say(f"    {line}")
     for name, writing in row.writings.items():
         wrong = []
-        for status, runtimes in grouped(writing.verdicts):
+        for status, runtimes in group_by_status(writing.verdicts):
             if status in WRONG:
                 wrong.append(f"{status}: {runtimes}")
         if wrong:

@@ -10,7 +10,7 @@ from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import commands, facts_of
-from ..inspection.support import grouped, others, support
+from ..inspection.support import group_by_status, others, support
 from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.source import Source
@@ -154,7 +154,8 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
             rows.append(("note", note))
     sheet.table(inspection.source.reference, ("", ""), rows)
     if inspection.verdicts:
-        lines = grouped(inspection.verdicts, inspection.name if inspection.assumption else "")
+        read_as = inspection.name if inspection.assumption else ""
+        lines = group_by_status(inspection.verdicts, read_as)
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")
 
@@ -221,7 +222,7 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
     sheet.table("How it was made", ("", ""), list(facts.items()))
     for command in commands(receipt):
         sheet.copyable(command)
-    lines = grouped(receipt.runtimes, receipt.source.family)
+    lines = group_by_status(receipt.runtimes, receipt.source.family)
     if lines:
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(statuses(lines))

@@ -17,7 +17,7 @@ from ..inspection.receipts.folder import OriginalSource
 from ..inspection.receipts.gguf import earlier
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import facts_of, read_receipt
-from ..inspection.support import grouped
+from ..inspection.support import group_by_status
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import RECEIPT
@@ -70,7 +70,7 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
         recipe=facts_of(receipt) if receipt else {},
         changes=changed_keys(baked, receipt) if receipt else (),
         gguf=is_gguf(baked),
-        runtimes=grouped(receipt.runtimes, receipt.source.family) if receipt else (),
+        runtimes=group_by_status(receipt.runtimes, receipt.source.family) if receipt else (),
         pictures=drawn(validation_pictures(result)),
         evaluations=receipt.evaluations if receipt else (),
     )

@@ -17,7 +17,7 @@ from ropeconv.bake.evidence import Study, evidence
 from ropeconv.errors import UsageError
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.receipt import FineTuningRecord
-from ropeconv.inspection.support import grouped
+from ropeconv.inspection.support import group_by_status
 from ropeconv.models.config import sample_config
 from ropeconv.models.open import open_source
 from ropeconv.models.registry import families
@@ -61,7 +61,7 @@ def test_what_is_known_of_llama_2_at_8_times(ranked: list[Advice]) -> None:
     words = {v.runtime: v.status for v in by_name["yarn"].writings["safetensors"].verdicts}
     assert (words["transformers@4.48"], words["vllm@0.33"]) == ("differs", "exact")
     groups = {
-        name: dict(grouped(by_name[name].writings["safetensors"].verdicts))
+        name: dict(group_by_status(by_name[name].writings["safetensors"].verdicts))
         for name in ("yarn", "ntk")
     }
     assert groups["yarn"]["differs"] == "transformers 4.45-4.50; read: lmdeploy TurboMind 0.18"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.formats.disk import made_folder
+from ropeconv.formats.disk import make_folder
 
 from ..conftest import Run, hashes
 from ..support.gguf_files import write
@@ -77,12 +77,12 @@ def test_nothing_is_made_where_nothing_is_written(
 
 def test_a_failure_removes_the_folders_that_it_made(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    with pytest.raises(ValueError, match="full"), made_folder(tmp_path / "there/a/b"):
+    with pytest.raises(ValueError, match="full"), make_folder(tmp_path / "there/a/b"):
         raise ValueError("full")
     assert folders(tmp_path) == {"there"}
-    with made_folder(tmp_path / "there/a/b"):
+    with make_folder(tmp_path / "there/a/b"):
         (tmp_path / "there/a/b/x").touch()
-    with made_folder(tmp_path / "there"):
+    with make_folder(tmp_path / "there"):
         pass
     assert folders(tmp_path) == {
         "there",

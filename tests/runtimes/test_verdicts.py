@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ropeconv.inspection.support import grouped
+from ropeconv.inspection.support import group_by_status
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import InterpolatedForm, LongRope, Plain
@@ -392,4 +392,4 @@ def verdict(
     ],
 )
 def test_verdicts_in_groups(verdicts: list[Verdict], expected: list[tuple[str, str]]) -> None:
-    assert grouped(verdicts) == expected
+    assert group_by_status(verdicts) == expected

@@ -17,8 +17,8 @@ from ropeconv.validate.validation import (
     Measures,
     bucket_result,
     conclusion,
+    count_compared,
     on_reach,
-    reached,
     with_noise,
     with_rounded_weights,
 )
@@ -128,7 +128,7 @@ def test_a_tenth_of_the_control_is_still_the_rule_without_a_measured_noise() -> 
 
 def test_a_result_that_does_not_go_beyond_the_trained_context_says_so() -> None:
     inside = replace(judged(0.0, 1.0, 0), last=TRAINED - 1)
-    assert reached([inside]) == TRAINED
+    assert count_compared([inside]) == TRAINED
     words = on_reach([inside], TRAINED, 131072, "--tokens")
     assert f"up to {TRAINED:,} tokens" in words
     assert "does not show the extension" in words

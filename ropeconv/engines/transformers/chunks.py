@@ -145,24 +145,32 @@ def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor 
     """The stock function of transformers for masks, with a `ChunkMask` for a causal one."""
 
     def mask(*args: Any, **given: Any) -> Tensor | None:
-        rows = given.get("q_length", 1)
-        columns = given.get("kv_length", 0)
-        window = given.get("local_size")
-        tokens = given.get("attention_mask")
-        last_row = int(given.get("q_offset", 0)) + rows
-        last_column = given.get("kv_offset", 0) + columns
-
-        is_chunk = 1 < rows < columns and last_row == last_column
-        is_causal = (
-            given.get("allow_is_causal_skip", True)
-            and (window is None or columns < window)
-            and (tokens is None or bool(tokens.all()))
-        )
-        if is_chunk and is_causal:
-            return ChunkMask.of(rows, columns, given.get("device", "cpu"))
+        if _is_chunk(given) and _is_causal(given):
+            device = given.get("device", "cpu")
+            return ChunkMask.of(given["q_length"], given["kv_length"], device)
         return stock(*args, **given)
 
     return mask
+
+
+def _is_chunk(given: Mapping[str, Any]) -> bool:
+    """Whether a mask is for several last tokens of a sequence, behind others."""
+    rows = given.get("q_length", 1)
+    columns = given.get("kv_length", 0)
+    last_row = int(given.get("q_offset", 0)) + rows
+    last_column = given.get("kv_offset", 0) + columns
+    return 1 < rows < columns and bool(last_row == last_column)
+
+
+def _is_causal(given: Mapping[str, Any]) -> bool:
+    """Whether a mask hides only later tokens: no padding, and none that a window leaves out."""
+    window = given.get("local_size")
+    tokens = given.get("attention_mask")
+    if not given.get("allow_is_causal_skip", True):
+        return False
+    if window is not None and given["kv_length"] >= window:
+        return False
+    return tokens is None or bool(tokens.all())
 
 
 def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -243,11 +251,11 @@ def preallocate(cache: object, length: int) -> None:
         length: The length of the sequence in tokens.
     """
     layers = getattr(cache, "layers", [])
-    growing: Mapping[int, DynamicLayer] = {
-        index: layer
-        for index, layer in enumerate(layers)
-        if type(layer) is DynamicLayer and layer.is_initialized
-    }
+    growing: dict[int, DynamicLayer] = {}
+    for index, layer in enumerate(layers):
+        # subclasses such as those with a window do not grow
+        if type(layer) is DynamicLayer and layer.is_initialized:
+            growing[index] = layer
 
     sizes: dict[torch.device, int] = {}
     for layer in growing.values():
@@ -255,11 +263,10 @@ def preallocate(cache: object, length: int) -> None:
         for states in (layer.keys, layer.values):
             bytes_per_token = states.nbytes // states.shape[-2]
             sizes[device] = sizes.get(device, 0) + bytes_per_token * length
-    full = {
-        device
-        for device, size in sizes.items()
-        if device.type != "cpu" and size > free_bytes(str(device))
-    }
+    full = set()
+    for device, size in sizes.items():
+        if device.type != "cpu" and size > free_bytes(str(device)):
+            full.add(device)
 
     for index, layer in growing.items():
         on_host = layer.keys.device in full

@@ -95,7 +95,9 @@ class DeviceSpec:
         if dtype not in DTYPES:
             raise UsageError(f"unknown dtype {dtype!r}; choose {', '.join(DTYPES)}")
         if dtype == "auto":
-            dtype = "float32" if device == "cpu" or stored not in DTYPES else stored
+            dtype = "float32"
+            if device != "cpu" and stored in DTYPES:
+                dtype = stored
         return replace(self, device=device, dtype=dtype)
 
 
@@ -200,7 +202,10 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
     import transformers
     from transformers.utils import logging
 
-    at = DeviceSpec(where, "float32") if isinstance(where, str) else where
+    if isinstance(where, str):
+        at = DeviceSpec(where, "float32")
+    else:
+        at = where
     logging.disable_progress_bar()
     settings = read_json(folder / "config.json") if at.stands_for else {}
     if at.stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING:

@@ -105,20 +105,21 @@ def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
         for key, _ in module.named_buffers():
             if key.endswith("inv_freq") and "original" not in key:
                 prefixes.append(key.removesuffix("inv_freq"))
-        # the layers that see the whole context
+        # Gemma 3 and others have a set for each layer type; that of the layers that see the whole
+        # context is extended
         whole = [prefix for prefix in prefixes if "sliding" not in prefix and prefix != "main_"]
-        prefix = (whole or prefixes or [""])[0]
+        candidates = [*whole, *prefixes, ""]
+        prefix = candidates[0]
         if hasattr(module, f"{prefix}inv_freq"):
             yield module, prefix
 
 
 def _scale_latent_attention(stack: ExitStack, model: PreTrainedModel, softmax_scale: float) -> None:
     """Set the softmax scale of multi-head latent attention."""
-    heads = [
-        module
-        for module in model.modules()
-        if hasattr(module, "scaling") and hasattr(module, "qk_head_dim")
-    ]
+    heads = []
+    for module in model.modules():
+        if hasattr(module, "scaling") and hasattr(module, "qk_head_dim"):
+            heads.append(module)
     _set(stack, heads, "scaling", lambda head: head.qk_head_dim**-0.5 * softmax_scale)
 
 

@@ -167,7 +167,10 @@ def _model_and_adapter(value: object, path: Path) -> tuple[str, str]:
         raise BadSource(
             f"{path} names the model {shown(value)}; write it as PATH, or as PATH+ADAPTER"
         )
-    return names[0], names[1] if len(names) > 1 else ""
+    if len(names) == 1:
+        names.append("")
+    model, adapter = names
+    return model, adapter
 
 
 def _place(value: object) -> str:
@@ -230,14 +233,14 @@ class Compatibility(Summary):
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
-        adapters = [
-            f"{adapter.source.reference} over {over.source.reference}"
-            for adapter, over in self.adapters
-        ]
+        models = [model.source.reference for model in self.models]
+        adapters = []
+        for adapter, over in self.adapters:
+            adapters.append(f"{adapter.source.reference} over {over.source.reference}")
         return {
             "sentence": self.sentence,
             "base": self.base.source.reference,
-            "models": "\n".join(model.source.reference for model in self.models),
+            "models": "\n".join(models),
             "adapters": "\n".join(adapters),
             "notes": "\n".join(self.notes),
         }
@@ -249,9 +252,9 @@ class Compatibility(Summary):
 
     def to_dict(self) -> JsonObject:
         """Return the result as JSON-ready data; keys stay within a schema."""
-        adapters = [
-            {**adapter.to_dict(), "over": over.source.reference} for adapter, over in self.adapters
-        ]
+        adapters = []
+        for adapter, over in self.adapters:
+            adapters.append({**adapter.to_dict(), "over": over.source.reference})
         return {
             "fits": self.fits,
             "sentence": self.sentence,
@@ -322,16 +325,18 @@ def _open_merge(merge: Merge, file: str, family: str) -> tuple[list[Inspection],
 
 def _open_each(names: Sequence[str], family: str) -> tuple[list[Inspection], list[Adapter]]:
     """Open sources, some of which are adapters."""
+    sources = [open_source(name, "" if names_gguf(name) else family) for name in names]
     models = []
     adapters = []
-    # every adapter is found before a model is inspected, which takes longer
-    sources = [open_source(name, "" if names_gguf(name) else family) for name in names]
-    for source, adapter in [(source, read_adapter(source)) for source in sources]:
+    for source in sources:
+        adapter = read_adapter(source)
         if adapter is None:
-            models.append(inspect_source(source))
+            models.append(source)
         else:
             adapters.append(adapter)
-    return models, adapters
+
+    # models come last, since to inspect one takes longer
+    return [inspect_source(source) for source in models], adapters
 
 
 def compatibility(
@@ -605,9 +610,11 @@ def _size_misfits(base: Source, other: Source, aligned: bool) -> Iterator[Misfit
 def token_ids(source: Source) -> dict[str, int]:
     """Return the id of every token of tokenizer.json; empty without one."""
     text = source.text(TOKENIZER)
-    data = jsontext.parse(text, TOKENIZER, LONGEST) if text else {}
-    ids: dict[str, Any] = {}
+    if not text:
+        return {}
+    data = jsontext.parse(text, TOKENIZER, LONGEST)
 
+    ids: dict[str, Any] = {}
     model = data.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocab, dict):
@@ -617,6 +624,7 @@ def token_ids(source: Source) -> dict[str, int]:
             if isinstance(pair, list) and pair:
                 ids[str(pair[0])] = number
 
+    # tokens such as <|im_start|> are beside the vocabulary
     added = data.get("added_tokens")
     if isinstance(added, list):
         for token in added:
@@ -682,10 +690,10 @@ def _was_made_from(base: Inspection, name: str) -> bool:
     receipt = _receipt(base)
     if base.first is None or receipt is None or not name:
         return False
-    return any(
-        name in (record.reference, record.repository, record.name)
-        for record in (receipt.first, receipt.source)
-    )
+    names = set()
+    for record in (receipt.first, receipt.source):
+        names |= {record.reference, record.repository, record.name}
+    return name in names
 
 
 def _same_weights(adapter: Adapter, base: Inspection) -> bool:
@@ -708,11 +716,13 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
     if adapter.base == base.source.reference:
         return
     trained = adapter.trained_on
-    folded = _folded_tensors(base) ^ _folded_tensors(trained)
-    changed = set(adapter.sizes) or folded  # of an adapter without sizes, any weight may change
-    if folded & changed:
-        model = base if trained is None or _folded_tensors(base) else trained
-        message = (
-            f"changes weights that have factors of the attention in {model.source.reference} only"
-        )
-        yield Misfit(adapter.source.reference, "folded", message, undo(model))
+    in_one = _folded_tensors(base) ^ _folded_tensors(trained)
+    changed = set(adapter.sizes) or in_one  # without sizes, an adapter may change any weight
+    if not in_one & changed:
+        return
+
+    model = base
+    if trained is not None and not _folded_tensors(base):
+        model = trained
+    message = f"changes weights that have factors of the attention in {model.source.reference} only"
+    yield Misfit(adapter.source.reference, "folded", message, undo(model))

@@ -24,7 +24,7 @@ from ropeconv.formats.disk import sha256, text_digest
 from ropeconv.formats.files import expand_home
 from ropeconv.formats.journal import Journal, JournalKind, Line
 from ropeconv.formats.jsontext import JsonObject
-from ropeconv.formats.kind import is_gguf, named_gguf
+from ropeconv.formats.kind import has_gguf_name, is_gguf
 from ropeconv.hub.options import repository
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.gguf import GgufSource
@@ -193,7 +193,7 @@ def _query(text: str) -> list[str]:
 def _name_source(reference: str) -> NamedSource:
     """A source with its name and identity, or with the problem of opening it."""
     path = Path(reference)
-    name = (path.stem if named_gguf(reference) else path.name) or reference
+    name = (path.stem if has_gguf_name(reference) else path.name) or reference
     try:
         if path.exists():
             return NamedSource(reference, name, open_source(reference).identity)

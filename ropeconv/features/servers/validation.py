@@ -50,12 +50,12 @@ from ropeconv.validate.validation import (
     Measures,
     Validation,
     bucket_result,
-    coarse,
     conclusion,
+    count_compared,
     in_blocks,
     log_probs_of,
+    measure_answers,
     on_reach,
-    reached,
     rule,
     with_rounded_weights,
 )
@@ -104,7 +104,9 @@ def validate_server(
     source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
     dequantised = "auto"
     if source.kind == "gguf":
-        dequantised = "float32" if settings.dtype == "auto" else settings.dtype
+        dequantised = settings.dtype
+        if dequantised == "auto":
+            dequantised = "float32"
     with folder_of(source, dequantised) as folder:
         return _compare(ComparisonSpec(comparison, settings, progress), server, source, folder)
 
@@ -166,7 +168,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         curve=curve,
         rule=SERVER_RULE,
         unchecked=(*UNCHECKED, *server.unchecked),
-        reached=reached(results),
+        reached=count_compared(results),
         **comparison.result_fields(),
     )
 
@@ -242,7 +244,7 @@ def _judge(
 
     def compare_with(log_probs: Callable[[slice], list[LogProbs]]) -> Measures:
         def measure_rows(rows: slice) -> Measures:
-            return coarse(head.head(reference[rows]), log_probs(rows), targets[rows])
+            return measure_answers(head.head(reference[rows]), log_probs(rows), targets[rows])
 
         return in_blocks(measure_rows, len(answers), head.vocabulary)
 
@@ -272,7 +274,9 @@ def _judge(
 def _refuse_other_model(server: Server, comparison: Comparison) -> None:
     """Refuse a server that loaded another model from the disk of this machine."""
     baked = comparison.baked
-    path = Path(server.path) if server.path else baked
+    if not server.path:
+        return
+    path = Path(server.path)
     if not path.exists() or path.resolve() == baked.resolve():
         return
     if not _is_same_output(path, comparison):

@@ -93,9 +93,10 @@ class Edit:
     def merge(self, other: Edit) -> Edit:
         """Return both edits as one; where both set the same key or tensor, `other` wins."""
         values = {key: value for key, value in self.values.items() if key not in other.dropped}
+        dropped = self.dropped - other.values.keys()
         return Edit(
             values={**values, **other.values},
-            dropped=(self.dropped - other.values.keys()) | other.dropped,
+            dropped=dropped | other.dropped,
             arch=other.arch or self.arch,
             changes={**self.changes, **other.changes},
             added={**self.added, **other.added},

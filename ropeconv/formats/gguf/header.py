@@ -547,8 +547,11 @@ class _HeaderReader:
         """The alignment of the data, in bytes."""
         if value is None:
             return DEFAULT_ALIGNMENT
-        alignment = value.decode() if value.kind == UINT32 else 0
-        if alignment < 1 or alignment & (alignment - 1):
+        alignment = 0
+        if value.kind == UINT32:
+            alignment = value.decode()
+        is_power_of_two = alignment > 0 and alignment & (alignment - 1) == 0
+        if not is_power_of_two:
             raise self._bad(
                 f"has {ALIGNMENT} {shown(value.decode())}, which must be a power of two (u32)"
             )

@@ -49,7 +49,7 @@ Entry = tuple[int, int, int]
 """A range in a journal: its first byte in the file, its length, its first byte in the journal."""
 
 
-def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
+def change_by_phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
     """Change the first shard of a model in place. Yields the name of each finished phase.
 
     An error that is thrown into it before "done" undoes the change.
@@ -64,6 +64,8 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
     rewritten = _rewrite_in_place(header, edit, path)
     head = head_bytes(rewritten, header, edit, keep_data=True)
     shift = len(head) - header.data_start
+    size = _final_size(header, edit, rewritten, shift)
+    places = _places(header, edit, rewritten)
     changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
 
     with lock_file(path) as file:
@@ -72,15 +74,7 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
         if read_header(path) != header:
             raise RopeconvError(f"{path} was changed since it was read; run again")
         _refuse_no_space(path, shift)
-
-        final = _final_size(header, edit, rewritten, shift)
-        # the size tells `_undo` whether data moved
-        if shift and (final == header.size or (shift < 0 and edit.added)):
-            raise RopeconvError(
-                f"{path.name} would have moved data and the size of before, so that a kill could"
-                " not be undone; write a new file with -o"
-            )
-        places = _places(header, edit, rewritten)
+        _refuse_not_undoable(path, header, edit, shift, size)
         if sum(length for _, length in places) > MAX_KEPT:
             raise RopeconvError(
                 f"too much of {path.name} changes for doing it in place; write a new file with -o"
@@ -99,7 +93,7 @@ def phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
             for name, data in edit.added.items():
                 write_at(file, data, len(head) + rewritten.tensors[name].offset)
             if edit.removed or edit.layout:
-                os.ftruncate(file, final)
+                os.ftruncate(file, size)
             yield "added"
             os.fsync(file)
             yield "durable"
@@ -342,7 +336,9 @@ def move_data(file: int, shift: int) -> None:
 
 def _refuse_no_space(path: Path, shift: int) -> None:
     """Raise RopeconvError where the filesystem cannot move the data."""
-    if not shift or (shift % PAGE == 0 and can_insert(path)):
+    if shift == 0:
+        return
+    if shift % PAGE == 0 and can_insert(path):
         return
     if shift > 0:
         raise RopeconvError(
@@ -353,6 +349,18 @@ def _refuse_no_space(path: Path, shift: int) -> None:
         f"the header of {path.name} has {-shift} bytes too many, and this filesystem cannot remove"
         " them; write a new file with -o"
     )
+
+
+def _refuse_not_undoable(path: Path, header: GgufHeader, edit: Edit, shift: int, size: int) -> None:
+    """Raise RopeconvError where `_undo` could not tell from the size that the data has moved."""
+    if shift == 0:
+        return
+    passes_old_size = shift < 0 and bool(edit.added)
+    if size == header.size or passes_old_size:
+        raise RopeconvError(
+            f"{path.name} would have moved data and the size of before, so that a kill could"
+            " not be undone; write a new file with -o"
+        )
 
 
 def can_insert(path: Path) -> bool:

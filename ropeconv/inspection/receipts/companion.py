@@ -57,7 +57,7 @@ def is_companion(data: object) -> bool:
     return isinstance(data, dict) and KEY in data
 
 
-def described_kind(data: JsonObject) -> str:
+def describe_kind(data: JsonObject) -> str:
     """Return in words what a receipt of this kind is for."""
     return "an adapter" if data[KEY] == "adapter" else "a compiled graph"
 

@@ -15,7 +15,15 @@ from ...models.source import CARD, RECEIPT, SOURCE_CARD, Source, SourceFile
 from ...rope.errors import RopeconvError
 from ...rope.spec import RopeSpec
 from ...runtimes.read_config import read_spec
-from .receipt import FolderRecord, GgufRecord, OriginalRecord, Receipt, SourceRecord, TextRecord
+from .receipt import (
+    FolderRecord,
+    GgufRecord,
+    OriginalRecord,
+    Receipt,
+    SourceRecord,
+    StepRecord,
+    TextRecord,
+)
 from .storage import no_receipt, parse_receipt
 
 WEIGHTS = ".safetensors"
@@ -185,10 +193,11 @@ class OriginalSource(Source):
         self.reference = inner.reference
         self.commit = inner.commit
         self.treat_as = inner.treat_as or receipt.source.family
-        sizes = {file.name: file.size for file in inner.files()}
-        # the Hub copies files under the names it has
-        self.kind = "folder" if any(name in sizes for name in record.renamed) else inner.kind
-        check_folder(record, sizes, inner.reference)
+        names = {file.name for file in inner.files()}
+        check_folder(record, names, inner.reference)
+        self.kind = inner.kind
+        if names & record.renamed.keys():  # the Hub copies files under the names it has
+            self.kind = "folder"
         self._texts = {text.name: self._restore(text) for text in record.texts}
         self._inner_names = {original: now for now, original in record.renamed.items()}
 
@@ -320,16 +329,17 @@ def folder_record(
     """
     record = _known_record(source)
     present = {file.name for file in source.files()}
-    moved = set(renamed.values())
-    new = {name for name in (*written, *generated) if name not in present or name in moved}
-    added = {name for name in record.added if name in present} | new
+    kept = present - set(renamed.values())
+    new = {*written, *generated} - kept
+    added = present.intersection(record.added) | new
 
+    # texts of the first source that the output has otherwise
     texts = {text.name: text for text in record.texts}
     for name, text in written.items():
         if name in new or name in record.added:
             continue
         original = (source.text(name) or "").encode()
-        if name in texts:
+        if name in texts:  # an earlier bake has changed it
             original = texts[name].restore(original)
         content = text.encode()
         if content == original:
@@ -337,15 +347,17 @@ def folder_record(
         else:
             texts[name] = _difference(name, original, content)
 
+    # a file that an earlier bake renamed has the name of the first source
     names = dict(record.renamed)
     for now, origin in renamed.items():
         names[now] = names.pop(origin, origin)
-    left_out = [name for name in skipped if safe_name(name)]
+
+    left_out = {name for name in skipped if safe_name(name)}
     return FolderRecord(
         texts=tuple(texts.values()),
         added=tuple(sorted(added)),
         renamed=names,
-        skipped=tuple(sorted({*record.skipped, *left_out})),
+        skipped=tuple(sorted(left_out.union(record.skipped))),
         multiplied=tuple(sorted({*record.multiplied, *multiplied})),
     )
 
@@ -375,13 +387,17 @@ def original_record(
         gguf: The parts of a GGUF file that the output changes.
     """
     if isinstance(source, OriginalSource):  # the output is made from the first source again
-        original = source.receipt.original
-        return OriginalRecord(original.source if original else record, folder, gguf)
-    receipt = valid_receipt(source)
-    if receipt is None:
-        return OriginalRecord(record, folder, gguf)
+        receipt = source.receipt
+        steps: tuple[StepRecord, ...] = ()
+    else:
+        valid = valid_receipt(source)
+        if valid is None:
+            return OriginalRecord(record, folder, gguf)
+        receipt = valid
+        steps = receipt.steps
+
     first = receipt.original.source if receipt.original else record
-    return OriginalRecord(first, folder, gguf, receipt.steps)
+    return OriginalRecord(first, folder, gguf, steps)
 
 
 def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
@@ -389,15 +405,20 @@ def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
     digest = hashlib.sha256(old).hexdigest()
     if name in WHOLE:
         return TextRecord(name, digest, old.decode())
+
     prefix = _common(old, new)
-    while any(
-        prefix < len(text) and text[prefix] & 0xC0 == 0x80 for text in (old, new)
-    ):  # inside a character of UTF-8
+    while _is_inside_character(old, prefix) or _is_inside_character(new, prefix):
         prefix -= 1
     suffix = _common(old[prefix:][::-1], new[prefix:][::-1])
-    while suffix and old[-suffix] & 0xC0 == 0x80:
+    while suffix and _is_inside_character(old, len(old) - suffix):
         suffix -= 1
-    return TextRecord(name, digest, old[prefix : len(old) - suffix].decode(), prefix, suffix)
+    middle = old[prefix : len(old) - suffix]
+    return TextRecord(name, digest, middle.decode(), prefix, suffix)
+
+
+def _is_inside_character(text: bytes, place: int) -> bool:
+    """Whether a place is behind the first byte of a character of UTF-8: bytes 10xxxxxx."""
+    return place < len(text) and text[place] & 0b1100_0000 == 0b1000_0000
 
 
 def _common(first: bytes, second: bytes) -> int:

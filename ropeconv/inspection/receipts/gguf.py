@@ -90,14 +90,20 @@ def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         yield f"says GGUF version {record.version}"
     if record.data_start < 0 or not 0 <= record.tail <= SMALL:
         yield f"says that data began at byte {record.data_start} with {record.tail} bytes after it"
+
     repeated = len(set(record.keys)) != len(record.keys)
     if repeated or any(len(key.encode()) > KEY for key in record.keys):
         yield "names keys twice, or too long"
     if ARCH not in record.keys:
         yield f"has no {ARCH}"
-    aligned = ALIGNMENT in record.keys or file.header.alignment == DEFAULT_ALIGNMENT
-    if ALIGNMENT in record.values or not aligned:
+
+    # tensors stay at their places, so the alignment stays too
+    has_default = ALIGNMENT not in record.keys
+    if has_default and file.header.alignment != DEFAULT_ALIGNMENT:
         yield f"has another {ALIGNMENT}"
+    if ALIGNMENT in record.values:
+        yield f"has another {ALIGNMENT}"
+
     spaces = [value.spaces for value in record.values.values()]
     if min(spaces, default=0) < 0 or sum(spaces) > SPACES:
         yield f"asks for {sum(spaces)} spaces"
@@ -129,7 +135,8 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
             yield f"has divisors in {name} that are not positive"
     for name in record.interleaved:
         info = file.tensors.get(name)
-        if name in ROPE_TENSORS or (info is not None and not _has_heads(info, record.head_dim)):
+        has_heads = info is None or _has_heads(info, record.head_dim)
+        if name in ROPE_TENSORS or not has_heads:
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
 
 
@@ -142,7 +149,9 @@ def _has_heads(info: TensorInfo, head_dim: int) -> bool:
     """Whether the rows of a weight, or the numbers of a bias, form whole heads."""
     if not 0 < head_dim <= HEAD_DIM or head_dim % 2:
         return False
-    rows = prod(info.shape[1:]) if len(info.shape) > 1 else info.shape[0]
+    rows = info.shape[0]
+    if len(info.shape) > 1:  # GGUF has the length of a row first
+        rows = prod(info.shape[1:])
     if rows <= 0 or rows % head_dim:
         return False
     return info.size > 0 and info.size % rows == 0
@@ -386,15 +395,20 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
     # the header can be restored byte for byte where it is laid out as ropeconv does it
     layout = Layout(header.version, header.data_start, 0)
     rewritten = rewrite(header, Edit(base=header.values, layout=layout))
-    same = rewritten.exact(layout) == head
+    digest = ""
+    if rewritten.exact(layout) == head:
+        digest = hashlib.sha256(head).hexdigest()
+
     unchanged = GgufRecord(
         keys=tuple(header.values),
         version=header.version,
         data_start=header.data_start,
         tail=len(tail) if is_padding else 0,
-        sha256=hashlib.sha256(head).hexdigest() if same else "",
+        sha256=digest,
     )
-    return _record(unchanged, header, rewrite(header, edit), file.tensors, file.read, edit.changes)
+    output = rewrite(header, edit)
+    restorable = _sort_changes(unchanged, file.tensors, file.read, edit.changes)
+    return _record_of(unchanged, header, output, restorable)
 
 
 def record_of_output(
@@ -410,7 +424,10 @@ def record_of_output(
         replaced: Whether the output is made from the first source.
     """
     output = rewrite(before.header if replaced else file.header, edit)
-    return _record(known, before.header, output, file.tensors, file.read, edit.changes, replaced)
+    restorable = _sort_changes(known, file.tensors, file.read, edit.changes)
+    if not replaced:
+        restorable = _add_earlier_changes(known, restorable, edit.changes)
+    return _record_of(known, before.header, output, restorable)
 
 
 def record_of_export(
@@ -431,17 +448,82 @@ def record_of_export(
     if quantised and QUANTISED not in keys:
         keys.append(QUANTISED)
     known = GgufRecord(tuple(keys))
-    return _record(known, plain, rewrite(header, edit), header.tensors, read, edit.changes)
+    restorable = _sort_changes(known, header.tensors, read, edit.changes)
+    return _record_of(known, plain, rewrite(header, edit), restorable)
 
 
-def _record(
+@dataclass(frozen=True)
+class _Restorable:
+    """The tensors that an output changes, by how `restore` gets them back."""
+
+    contents: Mapping[str, str]
+    """Small tensors, whose bytes in the first source are in the receipt, in base64."""
+
+    interleaved: tuple[str, ...]
+    """Tensors whose rows were reordered, which is undone."""
+
+    head_dim: int
+    """The rows of a head of these."""
+
+    lost: tuple[str, ...]
+    """Other tensors, which cannot be brought back."""
+
+
+def _sort_changes(
     known: GgufRecord,
-    first: GgufHeader,
-    output: RewrittenHeader,
     tensors: Mapping[str, TensorInfo],
     read: Callable[[str], bytes],
     changes: Mapping[str, Change],
-    replaced: bool = False,
+) -> _Restorable:
+    """Sort the tensors that an output changes by how they are brought back.
+
+    Args:
+        known: The record of the file that is changed.
+        tensors: The tensors of the file.
+        read: Returns the bytes of a tensor of the file.
+        changes: The new tensors of the output.
+    """
+    contents: dict[str, str] = {}
+    interleaved = []
+    lost = []
+    head_dim = 0
+    remaining = SMALL
+    for name, change in changes.items():
+        if name in known.added:  # the first source does not have it
+            continue
+        head_dim = max(head_dim, change.interleaved)
+        size = tensors[name].size
+        if name in known.contents:
+            contents[name] = known.contents[name]
+        elif change.interleaved:
+            interleaved.append(name)
+        elif size <= remaining and name not in known.interleaved:
+            contents[name] = base64.b64encode(read(name)).decode()
+            remaining -= size
+        else:
+            lost.append(name)
+    return _Restorable(contents, tuple(interleaved), head_dim or known.head_dim, tuple(lost))
+
+
+def _add_earlier_changes(
+    known: GgufRecord, new: _Restorable, changes: Mapping[str, Change]
+) -> _Restorable:
+    """The tensors that an output changes, with those that the file itself has changed before."""
+    contents = {**new.contents, **known.contents}
+    interleaved = dict.fromkeys((*known.interleaved, *new.interleaved))
+    # rows that were reordered before cannot be brought back after a further change
+    changed_again = [name for name in known.interleaved if name in changes]
+    lost = dict.fromkeys((*known.changed, *new.lost, *changed_again))
+    return _Restorable(
+        contents,
+        tuple(name for name in interleaved if name not in contents),
+        new.head_dim,
+        tuple(lost),
+    )
+
+
+def _record_of(
+    known: GgufRecord, first: GgufHeader, output: RewrittenHeader, restorable: _Restorable
 ) -> GgufRecord:
     """A record with the parts of the first source that an output changes.
 
@@ -449,44 +531,16 @@ def _record(
         known: The record of the file that is changed.
         first: The header of the first source.
         output: The header of the output.
-        tensors: The tensors of the file.
-        read: Returns the bytes of a tensor of the file.
-        changes: The new tensors of the output.
-        replaced: Whether they are made from the first source, so that earlier changes end.
+        restorable: The tensors that the output changes.
     """
-    changes = {name: change for name, change in changes.items() if name not in known.added}
-    small: dict[str, str] = {}
-    interleaved = list[str]()
-    other = list[str]()
-    remaining = SMALL
-    for name, change in changes.items():
-        size = tensors[name].size
-        if name in known.contents:
-            small[name] = known.contents[name]
-        elif change.interleaved:
-            interleaved.append(name)
-        elif size <= remaining and name not in known.interleaved:
-            small[name] = base64.b64encode(read(name)).decode()
-            remaining -= size
-        else:
-            other.append(name)
-
-    if not replaced:
-        small |= known.contents
-        all_interleaved = dict.fromkeys((*known.interleaved, *interleaved))
-        interleaved = [name for name in all_interleaved if name not in small]
-        # rows that were reordered before cannot be brought back after a further change
-        changed_again = changes.keys() & set(known.interleaved)
-        other = list(dict.fromkeys((*known.changed, *other, *changed_again)))
-    head_dim = max((change.interleaved for change in changes.values()), default=0)
     return msgspec.structs.replace(
         known,
         values=_changed_values(first, output.values),
         added=tuple(sorted(output.tensors.keys() - first.tensors.keys())),
-        contents=small,
-        interleaved=tuple(interleaved),
-        head_dim=head_dim or known.head_dim,
-        changed=tuple(other),
+        contents=dict(restorable.contents),
+        interleaved=restorable.interleaved,
+        head_dim=restorable.head_dim,
+        changed=restorable.lost,
     )
 
 

@@ -105,10 +105,17 @@ def find_source(output: Path, use_state: bool = True) -> str:
     if source.repository:
         revision = f"{source.repository}@{source.commit}"
         file = re.fullmatch(HUB_FILE, source.reference or "")
-        return f"{revision}/{file[3]}" if file else revision
+        if file is None:
+            return revision
+        return f"{revision}/{file[3]}"
 
-    noted = _read_noted(receipt) if use_state else []
-    own = next((place for place in noted if place.output == os.path.abspath(output)), None)
+    output_path = os.path.abspath(output)
+    noted = _read_notes(receipt) if use_state else []
+    own = None
+    for place in noted:
+        if place.output == output_path:
+            own = place
+            break
     if own is not None and own.is_there:
         return own.source
 
@@ -119,7 +126,7 @@ def find_source(output: Path, use_state: bool = True) -> str:
     # outputs with an equal receipt may be of other fine-tunes, so only copies of this source count
     for place in noted:
         is_copy = own is None or place.contents == own.contents
-        if is_copy and place.is_there and place.source != os.path.abspath(output):
+        if is_copy and place.is_there and place.source != output_path:
             return place.source
     return ""
 
@@ -134,7 +141,7 @@ def _near(output: Path, receipt: Receipt) -> Path | None:
     if receipt.source.kind == "gguf":
         folders.append(folder.parent.parent)  # of the folder of GGUF profiles
     for place in folders:
-        for path in _named(place, receipt):
+        for path in _possible_paths(place, receipt):
             if path.exists() and not output.samefile(path):
                 return path
     return None
@@ -147,7 +154,7 @@ def why_not_found(output: Path) -> str:
         BadSource: The output has no receipt.
     """
     receipt = read_receipt(output)
-    paths = _named(output.parent, receipt)
+    paths = _possible_paths(output.parent, receipt)
     is_source = any(path.exists() and output.samefile(path) for path in paths)
     if output.is_file() and is_source:
         again = command_line("restore", output, "-o", f"{output.stem}-source.gguf")
@@ -156,7 +163,7 @@ def why_not_found(output: Path) -> str:
             " --against"
         )
     changed = ""
-    noted = _read_noted(receipt)
+    noted = _read_notes(receipt)
     if noted:
         changed = f", and {noted[0].source}, from which it was made, was changed or removed since"
     return (
@@ -165,14 +172,14 @@ def why_not_found(output: Path) -> str:
     )
 
 
-def _read_noted(receipt: Receipt) -> list[Place]:
+def _read_notes(receipt: Receipt) -> list[Place]:
     """The places of the source of a receipt, the newest first."""
     with suppress(OSError, RuntimeError):
         return list(reversed(_read(_file_of(receipt))))
     return []
 
 
-def _named(folder: Path, receipt: Receipt) -> list[Path]:
+def _possible_paths(folder: Path, receipt: Receipt) -> list[Path]:
     """The paths that the source of an output may have in a folder.
 
     A file of several shards is named by its first one.
@@ -194,7 +201,10 @@ def state_folder() -> Path:
     """
     # https://specifications.freedesktop.org/basedir-spec/latest/: a relative path is to be ignored
     given = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    if os.path.isabs(given):
+        base = Path(given)
+    else:
+        base = Path.home() / ".local" / "state"
     return base / "ropeconv" / "sources"
 
 
@@ -210,14 +220,16 @@ def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
     Those of folders in it are left out, and its own receipt, which gets results when the source
     itself is validated.
     """
-    place = _place_of(source)
+    folder = _place_of(source)
     files: dict[str, tuple[int, str]] = {}
     for path in source.identities():
         name = os.path.abspath(path)
-        of_folder = os.path.dirname(name) == place and path.suffix in COMPUTED
-        # a GGUF file may have any name, such as that of a blob of Ollama
-        if isinstance(source, GgufSource) or (of_folder and path.name != RECEIPT):
-            files[name] = _size_and_digest(path)
+        if not isinstance(source, GgufSource):  # which may have any name, as blobs of Ollama do
+            if os.path.dirname(name) != folder or path.suffix not in COMPUTED:
+                continue
+            if path.name == RECEIPT:
+                continue
+        files[name] = _size_and_digest(path)
     return files
 
 
@@ -235,14 +247,17 @@ def _file_of(receipt: Receipt) -> Path:
 
 def _read(note: Path) -> tuple[Place, ...]:
     """The places in a file; none where it is missing, damaged, or of another version."""
+    if not note.is_file():
+        return ()
     try:
-        text = read_text(note, note.name) if note.is_file() else "{}"
-        places = msgspec.json.decode(text, type=Places).places
+        places = msgspec.json.decode(read_text(note, note.name), type=Places).places
     except (OSError, BadSource, msgspec.MsgspecError):
         return ()
-    return tuple(
-        place for place in places if os.path.isabs(place.source) and os.path.isabs(place.output)
-    )
+    absolute = []
+    for place in places:
+        if os.path.isabs(place.source) and os.path.isabs(place.output):
+            absolute.append(place)
+    return tuple(absolute)
 
 
 def _write(note: Path, places: Iterable[Place]) -> None:

@@ -664,18 +664,24 @@ class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
-        validation = self.validation or {}
-        return {
+        values = {
             "sentence": self.sentence,
             "family": self.family,
             "method": self.method,
             "context": f"{self.before.context:,} -> {self.context:,} tokens",
             "encoding": self.encoding,
-            "check": self.check.sentence if self.check else "",
-            "validation": str(validation.get("sentence", "")),
+            "check": "",
+            "validation": "",
             "servers": ", ".join(self.servers),
-            "evaluations": f"{len(self.evaluations)}" if self.evaluations else "",
+            "evaluations": "",
         }
+        if self.check is not None:
+            values["check"] = self.check.sentence
+        if self.validation is not None:
+            values["validation"] = str(self.validation.get("sentence", ""))
+        if self.evaluations:
+            values["evaluations"] = f"{len(self.evaluations)}"
+        return values
 
     @property
     def computed_inv_freq(self) -> tuple[float, ...]:

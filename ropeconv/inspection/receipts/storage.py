@@ -31,7 +31,7 @@ from ...rope.lengths import format_factor
 from ...rope.methods.method import REGISTRY
 from ...rope.recipe import Recipe, flags, resolved_factor
 from ...version import SCHEMA
-from .companion import CompanionReceipt, described_kind, is_companion
+from .companion import CompanionReceipt, describe_kind, is_companion
 from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 
 RESULTS = ("validation", "servers", "evaluations")
@@ -124,7 +124,7 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
     data = jsontext.parse(text, name)
     if is_companion(data):
         raise BadSource(
-            f"{name} is the receipt of {described_kind(data)} and not of a model; `ropeconv"
+            f"{name} is the receipt of {describe_kind(data)} and not of a model; `ropeconv"
             " validate` compares its files"
         )
     _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
@@ -265,8 +265,10 @@ def _short(name: str, value: object) -> str:
         return f"of {counted(len(value), 'value')}"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, float) and name == "factor":
+        return format_factor(value)
     if isinstance(value, float):
-        return format_factor(value) if name == "factor" else f"{value:.12g}"
+        return f"{value:.12g}"
     return str(value)
 
 
@@ -295,8 +297,10 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
             continue
         if not path.is_file():
             raise BadSource(f"{path} no longer exists; run apply again")
-        digest = file.sha256 if weights or path.suffix != ".safetensors" else None
-        if path.stat().st_size != file.size or (digest and sha256(path) != digest):
+        same = path.stat().st_size == file.size
+        if same and file.sha256 and (weights or path.suffix != ".safetensors"):
+            same = sha256(path) == file.sha256
+        if not same:
             raise BadSource(
                 f"{path} is not the file that ropeconv wrote; run apply again, or pass"
                 " --ignore-receipt if it was edited on purpose"
@@ -371,7 +375,8 @@ def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> N
         record: The evaluation, in place of those that it `replaces`.
     """
     others = [older for older in receipt.evaluations if not record.replaces(older)]
-    _add(baked, receipt, "evaluations", (*others[1 - MOST_EVALUATIONS :], record))
+    newest = others[1 - MOST_EVALUATIONS :]
+    _add(baked, receipt, "evaluations", (*newest, record))
 
 
 def _add(baked: Path, receipt: Receipt, field: str, value: object) -> None:
@@ -392,7 +397,10 @@ def clear_drafts(baked: Path) -> None:
     Args:
         baked: The folder or GGUF file, which need not exist.
     """
-    drafts = [_results_draft(baked)] if is_gguf(baked) else _drafts(baked.resolve())
+    if is_gguf(baked):
+        drafts = [_results_draft(baked)]
+    else:
+        drafts = _drafts(baked.resolve())
     for draft in drafts:
         with suppress(OSError):
             _remove_unless_locked(draft)
@@ -448,7 +456,9 @@ def commands(receipt: Receipt) -> list[str]:
 
 
 def _file_name(name: str, is_gguf: bool) -> str:
-    return f"{name}.gguf" if is_gguf else name
+    if is_gguf:
+        return f"{name}.gguf"
+    return name
 
 
 def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") -> list[str]:
@@ -467,7 +477,9 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
     recipe = None
     with suppress(RopeconvError):  # of another version
         recipe = flags(Recipe.from_dict(step.recipe))
-    words += ["--recipe", RECEIPT] if recipe is None else recipe
+    if recipe is None:
+        recipe = ["--recipe", RECEIPT]
+    words += recipe
 
     target = step.target
     if is_gguf != (target.to == "gguf"):
@@ -478,7 +490,9 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
             for item in value:
                 words += [option.flag, item]
         elif value != option.default:
-            words += [option.flag] if value is True else [option.flag, value]
+            words.append(option.flag)
+            if value is not True:
+                words.append(value)
     return words
 
 

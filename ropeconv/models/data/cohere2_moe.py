@@ -26,12 +26,14 @@ class Hooks(FamilyHooks):
             return kinds
 
         types = part.get("mlp_layer_types")
-        dense = [index < self._dense(part) for index in range(len(kinds))]
         if isinstance(types, list):
-            dense = [name == "dense" for name in types]
-        return tuple(
-            "global" if is_dense else kind for kind, is_dense in zip(kinds, dense, strict=False)
-        )
+            is_dense = [name == "dense" for name in types]
+        else:
+            is_dense = [layer < self._dense(part) for layer in range(len(kinds))]
+        own: list[Kind] = []
+        for kind, dense in zip(kinds, is_dense, strict=False):
+            own.append("global" if dense else kind)
+        return tuple(own)
 
     def _dense(self, part: JsonObject) -> int:
         """How many of the first layers have no experts."""

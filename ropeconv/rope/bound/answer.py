@@ -24,6 +24,7 @@ from ..forms import asymptotic_base
 from ..summary import Summary, SummaryTable
 from .reach import refuse_beyond
 from .smallest import (
+    WIDTH,
     Proof,
     exp,
     interval_end,
@@ -72,12 +73,9 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
         return FIRST
 
     end = table["end"][row]
-    return Step(
-        table["length"][row],
-        table["begin"][row],
-        math.inf if end is None else end,
-        table["distance"][row],
-    )
+    if end is None:  # JSON has no infinity
+        end = math.inf
+    return Step(table["length"][row], table["begin"][row], end, table["distance"][row])
 
 
 def farthest(rotary_dim: int) -> tuple[int, float]:
@@ -107,7 +105,11 @@ def _read(kind: Kind, rotary_dim: int) -> dict[str, Any] | None:
 
 
 LONG_WIDE = 1 << 20
+"""Up to this length, in tokens, the first wide interval is looked for without being asked."""
 LONG_LAST = 1 << 17
+"""Up to this length, the last base that violates is looked for without being asked."""
+QUICK = 1 << 18
+"""Up to this length, the first wide interval is found in seconds."""
 
 
 @dataclass(frozen=True)
@@ -156,24 +158,29 @@ class Bound(Summary):
 
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
-        shown = {
+        values = {
             "sentence": self.sentence,
             "length": f"{self.length:,} tokens",
             "base": repr(self.base),
         }
         if self.binding_distance is None:
-            return shown
+            return values
 
-        wide = self.first_wide_window
-        last = self.last_violating_base
-        return shown | {
+        values |= {
             "binding_distance": f"{self.binding_distance:,} tokens",
             "window": _describe_interval(self.window),
-            "width": "" if self.width is None else f"{self.width:.2g}",
-            "first_wide_window": "" if wide is None else _describe_interval(wide),
-            "last_violating_base": "" if last is None else f"{last:,.0f}",
+            "width": "",
+            "first_wide_window": "",
+            "last_violating_base": "",
             "asymptotic": f"{self.asymptotic:,.0f}",
         }
+        if self.width is not None:
+            values["width"] = f"{self.width:.2g}"
+        if self.first_wide_window is not None:
+            values["first_wide_window"] = _describe_interval(self.first_wide_window)
+        if self.last_violating_base is not None:
+            values["last_violating_base"] = f"{self.last_violating_base:,.0f}"
+        return values
 
     def shown_tables(self) -> list[SummaryTable]:
         """The bases that papers published for this length."""
@@ -249,30 +256,41 @@ def bound(
     """
     sums = _sums(length, rotary_dim, head_dim)
     if sums.automatic:
-        return Bound(length, rotary_dim, head_dim, 1.0, None, (1.0, None), (1.0, None), None, True)
+        return Bound(
+            length=length,
+            rotary_dim=rotary_dim,
+            head_dim=head_dim,
+            base=1.0,
+            binding_distance=None,
+            window=(1.0, None),
+            first_wide_window=(1.0, None),
+            last_violating_base=None,
+            known_windows=True,
+        )
 
-    step = _base(sums, length, tell, proof)
+    search_wide = length <= LONG_WIDE
+    search_last = length <= LONG_LAST
+    if windows is not None:
+        search_wide = windows
+        search_last = windows
+
+    smallest = _smallest(sums, length, tell, proof)
     wide = _table("wide", sums, length)
-    last = _table("last", sums, length)
-    search_wide = length <= LONG_WIDE if windows is None else windows
-    search_last = length <= LONG_LAST if windows is None else windows
     if wide is None and search_wide:
         tell("looking for the first interval that is 1 % wide")
-        low, high = next(wide_intervals(sums, length, math.log(step.begin)))
+        low, high = next(wide_intervals(sums, length, math.log(smallest.begin)))
         wide = Step(length, exp(low), exp(high), None)
+    last = _table("last", sums, length)
     if last is None and search_last:
-        at, distance = last_violating(
-            sums, length, lambda at: tell(f"proven: no base above {exp(at):,.0f} violates")
-        )
-        last = Step(length, exp(at), math.inf, distance)
+        last = _last(sums, length, tell)
 
     return Bound(
         length=length,
         rotary_dim=rotary_dim,
         head_dim=head_dim,
-        base=step.begin,
-        binding_distance=step.distance,
-        window=_ends(step),
+        base=smallest.begin,
+        binding_distance=smallest.distance,
+        window=_ends(smallest),
         first_wide_window=_ends(wide) if wide else None,
         last_violating_base=last.begin if last and last.distance else None,
         known_windows=wide is not None and last is not None,
@@ -281,7 +299,7 @@ def bound(
 
 def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
     """Whether `wide_base` takes seconds: up to 2^18 tokens, or where the tables have it."""
-    if length <= 1 << 18:
+    if length <= QUICK:
         return True
     return _table("wide", Sums(rotary_dim, head_dim), length) is not None
 
@@ -304,15 +322,16 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     sums = _sums(length, rotary_dim, head_dim)
     known = _table("wide", sums, length)
     if known is not None and skip == 0:
-        return known.begin, min(known.end, known.begin * 1.01)
+        return known.begin, min(known.end, known.begin * (1 + WIDTH))
 
-    step = known or _base(sums, length, lambda message: None)
-    intervals = wide_intervals(sums, length, math.log(step.begin))
+    lowest = known or _smallest(sums, length, lambda message: None)
+    intervals = wide_intervals(sums, length, math.log(lowest.begin))
     low, high = next(islice(intervals, skip, None), (math.inf, math.inf))
-    return exp(low), min(exp(high), exp(low) * 1.01)
+    return exp(low), min(exp(high), exp(low) * (1 + WIDTH))
 
 
 def _sums(length: int, rotary_dim: int, head_dim: int) -> Sums:
+    """The sums of a head, for a length and a number of dimensions that can be searched."""
     refuse_beyond(length)
     if rotary_dim < 4:
         raise RecipeError(
@@ -322,29 +341,47 @@ def _sums(length: int, rotary_dim: int, head_dim: int) -> Sums:
 
 
 def _table(kind: Kind, sums: Sums, length: int) -> Step | None:
+    """As `look_up`; the tables are of heads all of whose dimensions rotate."""
     if sums.head_dim != sums.rotary_dim:
         return None
     return look_up(kind, sums.rotary_dim, length)
 
 
-def _base(sums: Sums, length: int, tell: Callable[[str], None], proof: Proof | None = None) -> Step:
+def _smallest(
+    sums: Sums, length: int, tell: Callable[[str], None], proof: Proof | None = None
+) -> Step:
     """The smallest base for a length with its interval; `proof` and `tell` are as in `bound`."""
-    known = None if proof is not None else _table("base", sums, length)
-    if known is not None:
-        return known
+    known_length = 1
+    known_base = 1.0
+    if proof is None:  # a proof begins at the base 1
+        known = _table("base", sums, length)
+        if known is not None:
+            return known
+        if not sums.unrotated:
+            known_length, known_base = farthest(sums.rotary_dim)
 
-    reached = (1, 1.0)
-    if proof is None and not sums.unrotated:
-        reached = farthest(sums.rotary_dim)
-    exact, distance = smallest_log_base(
-        sums, length, reached, proof, lambda at: tell(f"ruled out: all bases up to {exp(at):,.0f}")
-    )
+    def tell_base(log_base: float) -> None:
+        tell(f"ruled out: all bases up to {exp(log_base):,.0f}")
+
+    exact, distance = smallest_log_base(sums, length, (known_length, known_base), proof, tell_base)
     if distance is None:
         return FIRST
     end = interval_end(sums, length, float(exact))
     return Step(length, up(exact.exp()), exp(end), distance)
 
 
+def _last(sums: Sums, length: int, tell: Callable[[str], None]) -> Step:
+    """The last base that violates, with all larger ones; `tell` is as in `bound`."""
+
+    def tell_base(log_base: float) -> None:
+        tell(f"proven: no base above {exp(log_base):,.0f} violates")
+
+    log_base, distance = last_violating(sums, length, tell_base)
+    return Step(length, exp(log_base), math.inf, distance)
+
+
 def _ends(step: Step) -> tuple[float, float | None]:
     """The ends of an interval of bases, None for one that has no end."""
-    return step.begin, None if math.isinf(step.end) else step.end
+    if math.isinf(step.end):
+        return step.begin, None
+    return step.begin, step.end

@@ -36,10 +36,13 @@ from .sums import (
 )
 
 FARTHEST = 1 << 27
+"""The largest length that is searched, in tokens."""
 SEARCHED = 1 << 24
+"""Up to here the first violation is looked for where a shorter length has none."""
 MOST_COUNTED = 1 << 31
 """Distances times pairs that are searched by default: 2^24 tokens for heads of 256 dimensions."""
 SHOWN = 100
+"""How many intervals of distances with a negative sum are kept."""
 
 
 def refuse_beyond(length: int) -> None:
@@ -58,7 +61,8 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
         unrotated: (d - r)/2.
         length: In tokens.
     """
-    unrotated += count_zero(inv_freq)  # pairs that stand still, whose cosine is 1 at every distance
+    # a pair that stands still has the cosine 1 at every distance
+    unrotated += count_zero(inv_freq)
     inv_freq = inv_freq[inv_freq > 0]
     if unrotated >= len(inv_freq):
         return
@@ -67,13 +71,16 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
     error = float64_error(len(inv_freq), length)
     for first in starts(1, length):
         start = int(first[0])
-        value = (blocks.cosine_sums(first) + np.float32(unrotated)).reshape(-1)[: length - start]
+        value = (blocks.cosine_sums(first) + np.float32(unrotated)).reshape(-1)
+        value = value[: length - start]
         negative = value < -blocks.slack
 
+        # float64 decides where float32 cannot, and decimal arithmetic where float64 cannot
         unclear = np.flatnonzero(np.abs(value) <= blocks.slack)
-        surer = values(inv_freq, unrotated, start + unclear)
+        distances = start + unclear
+        surer = values(inv_freq, unrotated, distances)
         for index in np.flatnonzero(np.abs(surer) < error):
-            surer[index] = float(exact_value(inv_freq, unrotated, int(start + unclear[index])))
+            surer[index] = float(exact_value(inv_freq, unrotated, int(distances[index])))
         negative[unclear] = surer < 0
         yield start + np.flatnonzero(negative)
 
@@ -161,13 +168,14 @@ class Reach(Summary):
 
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""
-        first = self.first_violation
-        counts = f"{self.count:,} in {counted(self.runs, 'run')} below {self.length:,}"
+        first = ""
+        if self.first_violation is not None:
+            first = f"{self.first_violation:,} tokens"
         return {
             "sentence": self.sentence,
-            "first_violation": "" if first is None else f"{first:,} tokens",
+            "first_violation": first,
             "searched": f"{self.searched:,} tokens",
-            "count": counts,
+            "count": f"{self.count:,} in {counted(self.runs, 'run')} below {self.length:,}",
         }
 
     def shown_tables(self) -> list[SummaryTable]:
@@ -209,15 +217,18 @@ class _Runs:
 
     def add(self, distances: Distances) -> None:
         """Add at least one distance; the first ones may continue the last run."""
-        begins = np.flatnonzero(np.diff(distances, prepend=self.last) > 1)
-        ends = np.append(begins, len(distances))[1:] - 1
-        continuing = int(begins[0]) if len(begins) else len(distances)
+        gaps = np.diff(distances, prepend=self.last) > 1
+        begins = np.flatnonzero(gaps)
+        stops = np.append(begins, len(distances))  # behind the last run, and behind each new one
 
-        if len(self.places) == self.count:  # the places of all runs are kept so far
-            if continuing:
-                self.places[-1] = (self.places[-1][0], int(distances[continuing - 1]))
-            for begin, end in zip(begins[:SHOWN], ends[:SHOWN], strict=True):
-                self.places.append((int(distances[begin]), int(distances[end])))
+        are_all_kept = len(self.places) == self.count
+        if are_all_kept:
+            if stops[0] > 0:  # the last run has further distances
+                first, _ = self.places[-1]
+                self.places[-1] = (first, int(distances[stops[0] - 1]))
+            for begin, stop in zip(begins[:SHOWN], stops[1 : SHOWN + 1], strict=True):
+                self.places.append((int(distances[begin]), int(distances[stop - 1])))
+
         self.distances += len(distances)
         self.count += len(begins)
         self.last = int(distances[-1])
@@ -246,12 +257,15 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         if len(distances):
             runs.add(distances)
 
-    first = runs.places[0][0] if runs.places else None
+    first = None
     searched = length
     farther = min(SEARCHED, MOST_COUNTED // max(1, rotating))
-    if first is None and length < farther:
+    if runs.places:
+        first, _ = runs.places[0]
+    elif length < farther:
         first = first_violation(inv_freq, unrotated, farther)
         searched = farther
+
     return Reach(
         length=length,
         searched=searched,
@@ -364,10 +378,11 @@ def head_reach(
     heads = len(weights.rotated)
     columns = np.ascontiguousarray(weights.rotated.T, dtype=np.float32)
     unrotated = weights.unrotated.astype(np.float32)
+    # an angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum; a head
+    # whose weights are all zero has no error, and nothing of it is unclear
     total = weights.rotated.sum(axis=1) + weights.unrotated
-    # an angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum; all
-    # zeros are exact
-    slack = np.where(total > 0, total * (1e-6 + 1e-7 * len(inv_freq)), -1).astype(np.float32)
+    error = total * (1e-6 + 1e-7 * len(inv_freq))
+    slack = np.where(total > 0, error, -1).astype(np.float32)
 
     first = np.zeros(heads, np.int64)
     count = np.zeros(heads, np.int64)
@@ -428,6 +443,10 @@ class Profile:
         return self.reach.to_dict() | numbers
 
 
+ROUNDING = 1e-9
+"""By how much an angle may be above another one, relatively, and still be the same."""
+
+
 def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     """Return the profile of a schedule.
 
@@ -439,24 +458,32 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
         spec: The model as it was trained. Where it is scaled, it was trained with the scaling at
             its whole `context`.
     """
+    inv_freq = schedule.inv_freq
+    visible = spec.visible(schedule.context)
     trained = spec.current().inv_freq
     trained_length = spec.context if spec.scaled else schedule.original_context
-    length = spec.visible(trained_length)
-    visible = spec.visible(schedule.context)
+    trained_visible = spec.visible(trained_length)
 
-    complete = length * trained >= math.tau
-    beyond = visible * schedule.inv_freq > length * trained * (1 + 1e-9)
-    rotates = (schedule.inv_freq > 0) & (trained > 0)
-    ratio = np.divide(trained, schedule.inv_freq, out=np.ones(len(trained)), where=rotates)
+    # the largest angles, now and in training
+    largest = visible * inv_freq
+    trained_largest = trained_visible * trained
+    complete = trained_largest >= math.tau
+    beyond = largest > trained_largest * (1 + ROUNDING)
+
+    rotates = (inv_freq > 0) & (trained > 0)
+    ratio = np.divide(trained, inv_freq, out=np.ones(len(trained)), where=rotates)
     change = np.maximum(ratio, 1 / ratio)
+    largest_change_at = None
+    if rotates.any():
+        largest_change_at = int(np.where(rotates, change, 0.0).argmax())
 
-    counted = min(visible, FARTHEST, MOST_COUNTED // len(schedule.inv_freq))
+    length = min(visible, FARTHEST, MOST_COUNTED // len(inv_freq))
     return Profile(
-        reach=reach(schedule.inv_freq, spec.unrotated, counted),
+        reach=reach(inv_freq, spec.unrotated, length),
         critical_dimension=2 * int(complete.sum()),
         outside=2 * int((beyond & ~complete).sum()),
         largest_change=float(change.max()),
-        largest_change_at=int(np.where(rotates, change, 0.0).argmax()) if rotates.any() else None,
+        largest_change_at=largest_change_at,
         fast_change=float(change[complete].max(initial=1.0)),
-        not_rotating=int((schedule.inv_freq == 0).sum()),
+        not_rotating=int((inv_freq == 0).sum()),
     )

@@ -43,6 +43,12 @@ SLOW = 2.5
 """Radians within a block, up to which a pair is slow."""
 GROUP = 4096
 """Blocks that are searched together."""
+LOWEST_BLOCKS = 100
+"""Blocks of a group that are computed: those with the lowest sum over the slow pairs."""
+FEW_BLOCKS = 256
+"""Lengths of fewer blocks are scanned as a whole."""
+FURTHER = 1e-15
+"""The smallest step of a walk over ln b, relative: a few ulp of float64."""
 
 
 class Sweep:
@@ -104,32 +110,37 @@ class Sweep:
         return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure_margin]
 
     def _search_slow(self, inv_freq: Vector) -> bool:
-        """Search the 100 blocks of each group with the lowest sum over the slow pairs.
+        """Fill the pool from blocks in which the slow pairs have a low sum, if one violates.
 
-        Those are nearly constant in a block.
+        The slow pairs are nearly constant in a block, so one value of them stands for the block.
+
+        Returns:
+            Whether some distance in these blocks surely violates.
         """
         slow = inv_freq[BLOCK * inv_freq < SLOW]
         blocks = self.length // BLOCK
-        if blocks < 256 or not len(slow):
+        if blocks < FEW_BLOCKS or not len(slow):
             return False
 
         kernel = Blocks(inv_freq, self.sums.unrotated)
-        groups = -(-blocks // GROUP)
+        surely_negative = -kernel.slack - self.sums.sure_margin
+        groups = math.ceil(blocks / GROUP)
         for turn in range(groups):
-            number = (self.group + turn) % groups
-            first = 1 + BLOCK * np.arange(number * GROUP, min(blocks, (number + 1) * GROUP))
-            level = rough(slow, 0.0, first + (BLOCK - 1) / 2)
-            lowest = first
-            if len(first) > 100:
-                lowest = first[np.argpartition(level, 100)[:100]]
-            value = kernel.cosine_sums(lowest) + np.float32(self.sums.unrotated)
+            # the group with the last violation comes first: the next one is often near it
+            group = (self.group + turn) % groups
+            numbers = np.arange(group * GROUP, min(blocks, (group + 1) * GROUP))
+            first = _lowest_blocks(1 + BLOCK * numbers, slow)
+
+            value = kernel.cosine_sums(first) + np.float32(self.sums.unrotated)
+            if value.min(initial=NEAR) >= surely_negative:
+                continue
+
             rows, columns = np.nonzero(value < NEAR)
-            if value.min(initial=NEAR) < -kernel.slack - self.sums.sure_margin:
-                distances = lowest[rows] + columns
-                inside = distances < self.length
-                self._keep(distances[inside], value[rows, columns][inside])
-                self.group = number
-                return True
+            distances = first[rows] + columns
+            inside = distances < self.length
+            self._keep(distances[inside], value[rows, columns][inside])
+            self.group = group
+            return True
         return False
 
     def _keep(self, distances: Distances, value: Vector | Single) -> None:
@@ -141,63 +152,103 @@ class Sweep:
     def _walk(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
         """The ln b up to which one distance is proven to violate, and that distance.
 
-        Each step uses f(t + h) <= f + f' h + M h^2 / 2 < 0.
+        All witnesses take one step from `log_base`, and those that get furthest walk on, until
+        their sums are no longer surely negative.
         """
         distances = witnesses.astype(np.float64)
-        reached = np.full(len(witnesses), log_base)
-        walking = np.arange(len(witnesses))
+        log_bases = np.full(len(witnesses), log_base)
         curvatures = self.sums.curvature(distances, log_base)
 
-        first = True
+        first_steps = self._steps(distances, log_bases, curvatures)[0]
+        log_bases += first_steps
+        walking = np.argsort(-first_steps)[:TEAM]
         while len(walking):
-            curvature = curvatures[walking]
-            value, slope = self.sums.taylor(distances[walking], reached[walking])
-            step = (np.sqrt(np.maximum(slope**2 - 2 * curvature * value, 0)) - slope) / curvature
-            step[value >= 0] = 0
-            reached[walking] += step
-            if first:
-                walking = walking[np.argsort(-step)[:TEAM]]
-                first = False
-            else:
-                walking = walking[(value < -self.error) & (step > 1e-15 * log_base)]
+            steps, value = self._steps(distances[walking], log_bases[walking], curvatures[walking])
+            log_bases[walking] += steps
+            walking = walking[(value < -self.error) & (steps > FURTHER * log_base)]
 
-        best = int(reached.argmax())
-        return float(reached[best]), int(witnesses[best])
+        best = int(log_bases.argmax())
+        return float(log_bases[best]), int(witnesses[best])
+
+    def _steps(
+        self, distances: Vector, log_bases: Vector, curvature: Vector
+    ) -> tuple[Vector, Vector]:
+        """How far each sum surely stays negative, as a step of ln b, and its value now.
+
+        A step h ends where the upper bound f + f' h + M h^2 / 2 becomes zero, M being `curvature`.
+        It is 0 where the sum is not negative.
+        """
+        value, slope = self.sums.taylor(distances, log_bases)
+        discriminant = slope**2 - 2 * curvature * value
+        steps = (np.sqrt(np.maximum(discriminant, 0)) - slope) / curvature
+        steps[value >= 0] = 0
+        return steps, value
 
 
-def settle(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
+def _lowest_blocks(first: Distances, slow: Vector) -> Distances:
+    """The blocks with the lowest sum over the slow pairs, by their first distances."""
+    if len(first) <= LOWEST_BLOCKS:
+        return first
+    level = rough(slow, 0.0, first + (BLOCK - 1) / 2)
+    return first[np.argpartition(level, LOWEST_BLOCKS)[:LOWEST_BLOCKS]]
+
+
+CLOSE = 1e3
+"""How many errors of float64 a sum may be from zero, for its sign to be decided in decimals."""
+NEGATIVE = Decimal("-1e-30")
+"""Sums below it are negative, in decimal arithmetic of 50 digits."""
+
+
+def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
     """The exact smallest ln b >= log_base without violation, and the distance with sum zero there.
 
-    (0, None) where every base from there on is free of violations. Newton's method in decimal
-    arithmetic, for every distance whose sum is within the error of float64 of zero.
+    The search in float64 comes within rounding of it, and Newton's method in decimal arithmetic
+    finds the root of each distance whose sum is close to zero there. Where another sum is still
+    negative at the largest of these roots, the search continues behind that.
+
+    Returns:
+        (0, None) where every base from there on is free of violations.
     """
     sums = sweep.sums
     while True:
         log_base = sweep.feasible_from(log_base)
-        inv_freq = sums.inv_freq(log_base)
-        distances = scan(inv_freq, sums.unrotated, 1, sweep.length, 0.0)
-        near = np.abs(values(inv_freq, sums.unrotated, distances)) < 1e3 * sweep.error
-        close = [int(distance) for distance in distances[near]]
+        close = _distances_near_zero(sweep, log_base)
 
         roots = []
-        for m in close:
-            root = _root(sums, m, Decimal(log_base))
+        for distance in close:
+            root = _root(sums, distance, Decimal(log_base))
             if root is not None:
-                roots.append((root, m))
+                roots.append((root, distance))
         if not roots:
             return Decimal(0), None
-        exact, distance = max(roots)
-        falling = next((m for m in close if sums.exact(m, exact)[0] < Decimal("-1e-30")), None)
-        if falling is None:
-            return exact, distance
 
-        # the ln b up to which that distance is proven to violate: f + f' h + M h^2 / 2 < 0
-        value, slope = map(float, sums.exact(falling, exact))
-        curvature = float(sums.curvature(np.array([falling]), float(exact))[0])
+        exact, binding = max(roots)
+        violating = [m for m in close if sums.exact(m, exact)[0] < NEGATIVE]
+        if not violating:
+            return exact, binding
+
         begin = log_base
-        log_base = float(exact) + (math.sqrt(slope**2 - 2 * curvature * value) - slope) / curvature
+        log_base = _surely_negative_to(sums, violating[0], exact)
         if sweep.proof is not None:
-            sweep.proof.append((begin, log_base, falling))
+            sweep.proof.append((begin, log_base, violating[0]))
+
+
+def _distances_near_zero(sweep: Sweep, log_base: float) -> list[int]:
+    """The distances whose sum float64 does not tell from zero, with a wide margin."""
+    sums = sweep.sums
+    inv_freq = sums.inv_freq(log_base)
+    distances = scan(inv_freq, sums.unrotated, 1, sweep.length, 0.0)
+    value = values(inv_freq, sums.unrotated, distances)
+    near = np.abs(value) < CLOSE * sweep.error
+    return [int(distance) for distance in distances[near]]
+
+
+def _surely_negative_to(sums: Sums, distance: int, log_base: Decimal) -> float:
+    """The ln b up to which the sum of a distance stays negative, by f + f' h + M h^2 / 2 < 0."""
+    value, slope = map(float, sums.exact(distance, log_base))
+    curvature = float(sums.curvature(np.array([distance]), float(log_base))[0])
+    discriminant = slope**2 - 2 * curvature * value
+    return float(log_base) + (math.sqrt(discriminant) - slope) / curvature
 
 
 def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
@@ -214,6 +265,10 @@ def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
     return None
 
 
+SHORTEST = 32
+"""Lengths up to it, in tokens, are not searched before the whole length."""
+
+
 def smallest_log_base(
     sums: Sums,
     length: int,
@@ -223,8 +278,7 @@ def smallest_log_base(
 ) -> tuple[Decimal, int | None]:
     """ln b* of a length, b* its smallest base, and the distance whose sum is zero there.
 
-    (0, None) where any base fits. Halves of the length are searched first: they rule out most bases
-    with few distances.
+    Halves of the length are searched first: they rule out most bases with few distances.
 
     Args:
         sums: The sums of the head.
@@ -233,14 +287,21 @@ def smallest_log_base(
         proof: A list to which (from, to, m) is appended for each interval of ln b that distance m
             rules out.
         tell: Called often with the ln b up to which all bases are ruled out.
+
+    Returns:
+        (0, None) where any base fits.
     """
-    start = math.log(reached[1]) * (1 - 1e-12)
-    sizes = [length]
-    while sizes[0] // 2 > max(32, reached[0]):
-        sizes.insert(0, sizes[0] // 2)
-    for size in sizes[:-1]:
+    known_length, known_base = reached
+    start = math.log(known_base) * (1 - 1e-12)  # below it, whichever way it was rounded
+
+    half = length // 2
+    shorter = []
+    while half > max(SHORTEST, known_length):
+        shorter.append(half)
+        half //= 2
+    for size in reversed(shorter):
         start = Sweep(sums, size, proof, tell).feasible_from(start)
-    return settle(Sweep(sums, length, proof, tell), start)
+    return exact_smallest(Sweep(sums, length, proof, tell), start)
 
 
 def up(value: Decimal) -> float:
@@ -257,31 +318,38 @@ def exp(log_base: float) -> float:
 
 
 WIDTH = 0.01
+"""The width of a wide interval, as a share of its smallest base."""
 
 
 def tail(sums: Sums, length: int) -> float:
     """A ln b from which on no distance below `length` (in tokens) violates.
 
-    cos x >= g(x) = cos x up to pi and -1 beyond, which does not rise, so the sum of g at the
-    largest distance is below every sum there and for larger bases.
+    Let g(x) be cos x up to pi and -1 beyond. It is never above the cosine and never rises, so the
+    sum of g at the largest distance is below the sum at every distance, there and for larger bases.
     """
 
-    def holds(log_base: float) -> bool:
+    def is_free(log_base: float) -> bool:
         angle = (length - 1) * sums.inv_freq(log_base)
         below = np.where(angle < math.pi, np.cos(np.minimum(angle, math.pi)), -1)
         return bool(sums.unrotated + below.sum() >= 0)
 
     low = 0.0
     high = 1.0
-    while not holds(high):
+    while not is_free(high):
         high *= 2
     for _ in range(50):
         middle = (low + high) / 2
-        if holds(middle):
+        if is_free(middle):
             high = middle
         else:
             low = middle
     return high
+
+
+LARGEST_PIECE = 0.1
+"""The most ln b that a walk covers at once."""
+GROWTH = 1.3
+"""By how much the intervals of a walk grow or shrink, to be left with a few hundred distances."""
 
 
 class Walk:
@@ -309,7 +377,8 @@ class Walk:
     def edge(self, begin: float, end: float) -> tuple[float, int | None]:
         """The first ln b from `begin` to `end` at which a distance violates, and that distance.
 
-        `end` and None where no distance violates on the way.
+        Returns:
+            `end` and None where no distance violates on the way.
         """
         at = begin
         while (end - at) * self.direction > 0:
@@ -323,7 +392,7 @@ class Walk:
         return end, None
 
     def piece(self, begin: float, end: float, start: int = 1) -> tuple[float, Distances, Vector]:
-        """One interval from `begin` towards `end`, and the distances that violate in it.
+        """Search one interval from `begin` towards `end` for distances that violate in it.
 
         Args:
             begin: The ln b at which the interval begins.
@@ -334,64 +403,84 @@ class Walk:
             The other end of the interval as ln b, the distances as int64 [n], and for each the
             first ln b of the walk at which it violates, float64 [n].
         """
-        edge = begin + self.direction * 0.1
-        steepness = self.sums.steepness(min(begin, edge))
-        size = min(self.reach / (self.length * steepness), 0.1, abs(end - begin))
+        # both bounds below are largest at the smaller end of the interval
+        farthest_stop = begin + self.direction * LARGEST_PIECE
+        steepness = self.sums.steepness(min(begin, farthest_stop))
+        left = abs(end - begin)
+        size = min(self.reach / (self.length * steepness), LARGEST_PIECE, left)
+        stop = end if size == left else begin + self.direction * size
+
+        # a sum of distance m changes by at most steepness * m * size
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
-
         self._adapt(len(distances))
-        is_last = size == abs(end - begin)
-        stop = end if is_last else begin + self.direction * size
         if not len(distances):
             return stop, distances, np.empty(0)
 
+        # with the slope of each distance, fewer are left
         curvature = self.sums.curvature(distances, min(begin, stop))
         lowest = lower_bounds(self.sums, distances, begin, size, curvature)
         near = lowest < self.sums.sure_margin
-        zeros = self._zeros(distances[near].astype(np.float64), curvature[near], begin, stop)
+        distances = distances[near]
+        curvature = curvature[near]
+
+        zeros = self._zeros(distances.astype(np.float64), curvature, begin, stop)
         violating = (stop - zeros) * self.direction > 0
-        return stop, distances[near][violating], zeros[violating]
+        return stop, distances[violating], zeros[violating]
 
     def _adapt(self, found: int) -> None:
         """Let the next interval be larger after few distances, and smaller after many."""
         few = max(32, self.length // 600)
         many = max(128, self.length // 200)
         if found <= few:
-            self.reach *= 1.3
+            self.reach *= GROWTH
         elif found > many:
-            self.reach *= 1 / 1.3
+            self.reach *= 1 / GROWTH
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
         """The ln b at which each sum turns negative, or one beyond `end`.
 
-        Each step uses f(t + h) >= f + f' h - M h^2 / 2 > 0.
+        Each sum walks from `begin` in steps h that end where its lower bound
+        f + f' h - M h^2 / 2 becomes zero, M being `curvature`, so that no zero is skipped.
         """
-        at = np.full(len(distances), begin)
+        log_bases = np.full(len(distances), begin)
+        smallest_step = FURTHER * max(begin, 1.0)
+
         walking = np.arange(len(distances))
         while len(walking):
-            value, slope = self.sums.taylor(distances[walking], at[walking])
+            value, slope = self.sums.taylor(distances[walking], log_bases[walking])
             slope = slope * self.direction
+
+            # a sum at zero that rises is leaving a zero that was passed before
+            is_negative = value < -self.error
+            is_at_zero = value < self.error
+            arrived = is_negative | (is_at_zero & (slope <= 0))
+
             bound = curvature[walking]
-            step = (slope + np.sqrt(slope**2 + 2 * bound * np.maximum(value, 0))) / bound
-            down = (value < self.error) & ((slope <= 0) | (value < -self.error))
-            step = np.where(down, 0, np.maximum(step, 1e-15 * max(begin, 1.0)))
-            at[walking] += self.direction * step
-            walking = walking[~down & ((end - at[walking]) * self.direction > 0)]
-        return at
+            root = np.sqrt(slope**2 + 2 * bound * np.maximum(value, 0))
+            steps = np.maximum((slope + root) / bound, smallest_step)
+            steps[arrived] = 0
+            log_bases[walking] += self.direction * steps
+
+            inside = (end - log_bases[walking]) * self.direction > 0
+            walking = walking[~arrived & inside]
+        return log_bases
 
 
 def lower_bounds(
     sums: Sums, distances: Distances, log_base: float, size: float, curvature: Vector
 ) -> Vector:
-    """f - |f'| h - M h^2 / 2 within 1e-3, float32 or float64 [n]: a lower bound on each sum.
+    """A lower bound on each sum in an interval of ln b: f - |f'| h - M h^2 / 2, within 1e-3.
 
     Args:
         sums: The sums of the head.
         distances: int64 [n].
-        log_base: The ln b.
+        log_base: The ln b at which the interval begins.
         size: h, the width of the interval in ln b.
         curvature: M, a bound on |f''| there, float64 [n].
+
+    Returns:
+        float32 or float64 [n].
     """
     inv_freq = sums.inv_freq(log_base)
     angle = phases(distances, inv_freq)
@@ -413,6 +502,7 @@ def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[f
     """The largest ln b at which some distance below `length` violates, and that distance.
 
     Args:
+        sums: The sums of the head.
         length: In tokens; beyond 2^18 this takes minutes, since every larger base is proven.
         tell: Called often with the ln b down to which no distance violates.
     """
@@ -438,7 +528,8 @@ def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[floa
 
     at = start
     while True:
-        if at > last or not len(sweep.witnesses(at)):
+        is_free = at > last or not len(sweep.witnesses(at))
+        if is_free:
             low, _ = left.edge(at, max(0.0, start, at - reach))
             high, distance = right.edge(at, max(last, at))
             if distance is None:

@@ -297,38 +297,57 @@ def pair_weights(
 def normalised_variances(variances: Vector, means: Vector) -> Vector:
     """The variances of y_j / rms(y), for independent gaussian components y_j of a norm's input.
 
-    E[(y_j / |y|)^2] and E[y_j / |y|] follow from 1 / |y|^2 = int_0^inf exp(-t |y|^2) dt, whose
-    expectation is a product over components. The integral is taken over ln t by the trapezoidal
-    rule, whose error is below 1e-9 here.
-
     Args:
-        variances: The variances of y_j, float64 [groups, n]; each row is normalised on its own.
+        variances: The variances of y_j, float64 [groups, n]; each row is normalised separately.
         means: The means of y_j, float64 [groups, n].
 
     Returns:
-        The variances, float64 [groups, n].
+        The variances after the norm, float64 [groups, n].
     """
     normalised = np.zeros_like(variances)
-    width = 0.25  # of a step in ln t
-    t = np.exp(np.arange(-60, 60, width))[:, None]
-    for row, (variance, mean) in enumerate(zip(variances, means, strict=True)):
-        size = (variance + mean**2).sum()
+    for row in range(len(variances)):
+        # E |y|^2, whose scale the norm removes
+        size = (variances[row] + means[row] ** 2).sum()
         if size == 0:
             continue
 
-        # in units in which the expectation of |y|^2 is 1
-        variance = variance / size
-        mean = mean / math.sqrt(size)
-
-        # E exp(-t y_j^2) = sqrt(damping_j) exp(-t mean_j^2 damping_j), and their product over j
-        damping = 1 / (1 + 2 * t * variance)
-        log_expectation = (0.5 * np.log(damping) - t * mean**2 * damping).sum(axis=1, keepdims=True)
-        weight = np.exp(log_expectation) * t * width
-
-        second_moment = (weight * (variance * damping + (mean * damping) ** 2)).sum(axis=0)
-        first_moment = (weight * mean * damping / np.sqrt(math.pi * t)).sum(axis=0)
-        normalised[row] = len(variance) * (second_moment - first_moment**2)
+        first, second = _moments_on_sphere(variances[row] / size, means[row] / math.sqrt(size))
+        n = variances.shape[1]  # rms(y) is |y| / sqrt(n)
+        normalised[row] = n * (second - first**2)
     return normalised
+
+
+LOG_STEP = 0.25
+"""The width of a step in ln t of the integrals over t."""
+
+
+def _moments_on_sphere(variance: Vector, mean: Vector) -> tuple[Vector, Vector]:
+    """E[y_j / |y|] and E[(y_j / |y|)^2] of independent gaussian y_j with E |y|^2 = 1.
+
+    With int_0^inf exp(-t |y|^2) dt = 1 / |y|^2, the second is int_0^inf E[y_j^2 exp(-t |y|^2)] dt,
+    and the first int_0^inf E[y_j exp(-t |y|^2)] / sqrt(pi t) dt. These expectations are products
+    over components. The trapezoidal rule over ln t has an error below 1e-9 here.
+
+    Args:
+        variance: The variances of y_j, float64 [n].
+        mean: The means of y_j, float64 [n].
+
+    Returns:
+        The first and the second moments, both float64 [n].
+    """
+    t = np.exp(np.arange(-60, 60, LOG_STEP))[:, None]
+
+    # E exp(-t y_j^2) = sqrt(damping_j) exp(-t mean_j^2 damping_j), and their product over j
+    damping = 1 / (1 + 2 * t * variance)
+    log_factors = 0.5 * np.log(damping) - t * mean**2 * damping
+    expectation = np.exp(log_factors.sum(axis=1, keepdims=True))
+    weight = expectation * t * LOG_STEP  # dt = t d(ln t)
+
+    # under the density weighted with exp(-t y_j^2), y_j is gaussian again: with the mean
+    # mean_j damping_j and the variance variance_j damping_j
+    second = (weight * (variance * damping + (mean * damping) ** 2)).sum(axis=0)
+    first = (weight * mean * damping / np.sqrt(math.pi * t)).sum(axis=0)
+    return first, second
 
 
 def _pairs(variances: Vector, rotary_dim: int, layout: str) -> Vector:

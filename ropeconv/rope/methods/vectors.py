@@ -152,18 +152,16 @@ class Piecewise(Method):
             RecipeError: For another spelling.
         """
         match = re.fullmatch(r"(\d{1,10}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
-        factor: Factor = 0.0
-        split = 0
         if match:
             factor = parse_factor(match[1], self.flag())
             split = int(match[2])
-
-        if split < 1 or (isinstance(factor, float) and factor < 1):
-            raise RecipeError(
-                "--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in"
-                f" 128k@44), and {shown(self.spec)} is not"
-            )
-        return factor, split
+            is_length = isinstance(factor, str)
+            if split >= 1 and (is_length or factor >= 1):  # type: ignore[operator]
+                return factor, split
+        raise RecipeError(
+            "--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in"
+            f" 128k@44), and {shown(self.spec)} is not"
+        )
 
     @property
     def length(self) -> int | None:
@@ -240,19 +238,21 @@ def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Meth
     Raises:
         RecipeError: Where the list that it needs is not there.
     """
-    names: tuple[str, ...] = ("inv_freq",)
+    needed = "inv_freq"
+    names = [needed]
     if method.name == "longrope":
-        names = ("long_factor", "short_factor")
-    known = {name: tuple(data[name]) for name in names if name in data}
-    if method.name == "longrope" and "long_factor" not in known and "short_factor" in known:
-        known["long_factor"] = known["short_factor"]
+        needed = "long_factor"
+        names = [needed, "short_factor"]
 
-    if names[0] not in known:
+    lists = {name: tuple(data[name]) for name in names if name in data}
+    if method.name == "longrope" and list(lists) == ["short_factor"]:
+        lists["long_factor"] = lists["short_factor"]
+    if needed not in lists:
         raise RecipeError(
-            f"{method.flag()}: the input has no {shown(names[0])} list; it has"
+            f"{method.flag()}: the input has no {shown(needed)} list; it has"
             f" {', '.join(data) or 'nothing'}"
         )
-    return method(**known)
+    return method(**lists)
 
 
 @register

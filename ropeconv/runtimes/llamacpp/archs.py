@@ -44,18 +44,47 @@ class HeaderKeys(Protocol):
 
 
 class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sliding window layers of an architecture; archs.toml explains the fields at its top."""
+    """The sliding window layers of an architecture."""
 
     present: str
+    """Where layers have a window.
+
+    "always", "key" (with attention.sliding_window), "unless 0" (where that is not 0), or a number
+    of layers.
+    """
+
     interval: int = 0
+    """Every n-th layer has no window; 0 where all layers have one."""
+
     scaling: Literal["same", "base", "plain"] = "same"
+    """The scaling of these layers.
+
+    The same as elsewhere; only its attention factor and ramp ("base"); or none ("plain").
+    """
+
     rotates: Literal["both", "window"] = "both"
+    """Whether all layers rotate, or only those with a window."""
+
     theta: float | None = None
+    """The default of their base; None for that of other layers."""
+
     own_theta: bool = True
+    """Whether rope.freq_base_swa is read."""
+
     pattern: Literal["any", "flags", "none"] = "any"
+    """How attention.sliding_window_pattern is read.
+
+    As the interval or as one flag per layer ("any"), as flags that are required, or not at all.
+    """
+
     dense_first: bool = False
+    """Whether the first layer of each interval has no window, and not the last."""
+
     size: int = 0
+    """The window in tokens, whatever the key says; 0 to read the key."""
+
     chunked: bool = False
+    """Whether the windows are chunks."""
 
 
 class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,45 +98,133 @@ class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Arch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One GGUF architecture; archs.toml explains the other fields at its top."""
+    """How llama.cpp reads the RoPE of one GGUF architecture."""
 
     pairs: Literal["norm", "neox", "mrope", "imrope"]
+    """Which dimensions rotate together.
+
+    (2i, 2i + 1) with "norm", (i, i + r/2) with "neox"; "mrope" and "imrope" as neox with sections
+    of positions, in blocks and interleaved.
+    """
+
     name: str = ""
+    """The value of general.architecture."""
+
     family: str = ""
+    """The model family whose checkpoints are converted to it; empty without one."""
+
     sections: Literal["", "required", "optional"] = ""
+    """Whether rope.dimension_sections is read; where it is optional, the pairs are then "mrope"."""
+
     freqs: Literal["", "used", "ignored"] = ""
+    """The use of rope_freqs.weight.
+
+    It is used, loaded and then ignored, or the file is refused.
+    """
+
     factors: Literal["", "always", "longrope", "ignored"] = ""
+    """The use of rope_factors_long.weight and rope_factors_short.weight.
+
+    They are used always, or only with the scaling type longrope, or loaded and then ignored, or the
+    file is refused.
+    """
+
     full_rotation: bool = False
+    """Whether the file is refused unless every dimension rotates."""
+
     fixed: bool = False
+    """Whether it rotates with the base 10000 and reads no key."""
+
     betas: bool = False
+    """Whether it reads yarn_beta_fast and yarn_beta_slow."""
+
     beta_fast: float = 32.0
+    """The default of yarn_beta_fast."""
+
     ext_factor: bool = False
+    """Whether it reads yarn_ext_factor and yarn_attn_factor."""
+
     log_multiplier: bool = False
+    """Whether it reads yarn_log_multiplier as mscale_all_dim."""
+
     same_mscale: bool = False
+    """Whether yarn_log_multiplier is mscale as well, which is 1 otherwise."""
+
     alpha: bool = False
+    """Whether it reads rope.scaling.alpha, which makes the base theta alpha^(d/(d - 2))."""
+
     mla: bool = False
+    """Whether it has multi-head latent attention."""
+
     softmax: bool = False
+    """Whether the attention factor and mscale_all_dim scale all logits.
+
+    yarn_log_multiplier is then a tenth of mscale_all_dim.
+    """
+
     theta_key: str = "rope.freq_base"
+    """The key with the base of the layers that an extension changes."""
+
     no_attention_factor: bool = False
+    """Whether the attention factor is always 1."""
+
     norm_after_rope: bool = False
+    """Whether queries and keys are normalised after the rotation, which cancels any factor."""
+
     nope_interval: int = 0
+    """Every n-th layer does not rotate; 0 where all rotate."""
+
     nope_first: bool = False
+    """Whether that is the first of n layers, and not the last."""
+
     nope_with_window: bool = False
+    """Whether the interval counts only where layers have windows."""
+
     nope_query_scaling: QueryScaling | None = None
+    """The query scaling by position of the layers that do not rotate, which no key gives."""
+
     leading_dense: bool = False
+    """Whether the first leading_dense_block_count layers rotate also without a window."""
+
     full_attention_interval: int = 0
+    """Only every n-th layer has attention, unless attention.recurrent_layers says otherwise."""
+
     finetuned: bool = False
+    """Whether rope.scaling.finetuned = false turns RoPE off."""
+
     kv_layers: str = ""
+    """Only so many layers have keys and values; or the key with the number of those without."""
+
     shared_kv: SharedKeys | None = None
+    """Where the layers behind these take keys and values from."""
+
     heads_by_layer: bool = False
+    """Whether the graph reads attention.head_count_kv of each layer, or that of the first for all.
+    """
+
     halved: bool = False
+    """Whether the declared width is twice the one that rotates."""
+
     pattern: bool = False
+    """Whether attention.rope_pattern says which layers rotate."""
+
     only_layers: int = 0
+    """The number of layers without which it does not rotate; 0 for any."""
+
     window: ArchWindow | None = None
+    """The layers with a sliding window; None without such layers."""
+
     query_length: Literal[
         "", "rope.scaling.original_context_length", "attention.temperature_length"
     ] = ""
+    """The key with the length of a query scaling; empty without scaling.
+
+    It is 1 + attention.temperature_scale ln(1 + floor(p / length)) at the position p.
+    """
+
     carriers: tuple[str, ...] = ()
+    """Other architectures that compute the same network."""
+
     assumed: bool = False
     """Whether it is not in the table, so that only keys of every architecture are known."""
 

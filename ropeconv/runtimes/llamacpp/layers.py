@@ -31,8 +31,10 @@ def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
         )
 
     kinds: list[LayerKind] = []
-    for still, has_own in zip(_still(file, count), _own_frequencies(file, count), strict=True):
-        if still:
+    for is_still, has_own in zip(
+        _still_layers(file, count), _layers_with_own_theta(file, count), strict=True
+    ):
+        if is_still:
             kinds.append("none")
         elif has_own:
             kinds.append("local")
@@ -47,8 +49,10 @@ def layer_windows(file: ArchKeys) -> tuple[int | None, ...]:
     window = window_in_use(file, count)
     if window is None:
         return (None,) * count
+
     size = window.size or file.whole("attention.sliding_window", DEFAULT_WINDOW)
-    return tuple(size if inside else None for inside in _window_layers(file, window, count))
+    inside = _window_layers(file, window, count)
+    return tuple(size if has_window else None for has_window in inside)
 
 
 def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
@@ -85,35 +89,49 @@ def _layer_count(file: ArchKeys) -> int:
     return count
 
 
-def _still(file: ArchKeys, count: int) -> list[bool]:
-    """Which layers do not rotate."""
+def _still_layers(file: ArchKeys, count: int) -> list[bool]:
+    """Which of `count` layers do not rotate."""
     arch = file.arch
-    rotates = [True] * count
-    pattern = file.get("attention.rope_pattern") if arch.pattern else None
-    if isinstance(pattern, list):
-        rotates[: len(pattern)] = [bool(flag) for flag in pattern[:count]]
+    still = [False] * count
+    if arch.pattern:
+        pattern = file.get("attention.rope_pattern")
+        if isinstance(pattern, list):
+            for layer, rotates in enumerate(pattern[:count]):
+                still[layer] = not rotates
 
     window = window_in_use(file, count)
-    interval = arch.nope_interval
-    if arch.nope_with_window and window is None:
-        # llama4.cpp: the interval is then the number of layers
-        interval = 0 if arch.nope_first else count
-    if interval:
-        first = 0 if arch.nope_first else 1
-        for layer in range(count):
-            if (layer + first) % interval == 0:
-                rotates[layer] = False
+    for layer in range(count):
+        if _is_in_nope_interval(arch, layer, count, window is not None):
+            still[layer] = True
+
     if window is not None and window.rotates == "window":
-        dense = file.whole("leading_dense_block_count", 0) if arch.leading_dense else 0
+        dense = 0
+        if arch.leading_dense:
+            dense = file.whole("leading_dense_block_count", 0)
         for layer, inside in enumerate(_window_layers(file, window, count)):
             if not inside and layer >= dense:
-                rotates[layer] = False
+                still[layer] = True
 
-    attention = layers_with_attention(file, count)
-    return [not (on and present) for on, present in zip(rotates, attention, strict=True)]
+    for layer, has_attention in enumerate(layers_with_attention(file, count)):
+        if not has_attention:
+            still[layer] = True
+    return still
 
 
-def _own_frequencies(file: ArchKeys, count: int) -> list[bool]:
+def _is_in_nope_interval(arch: Arch, layer: int, count: int, has_windows: bool) -> bool:
+    """Whether a layer is the one of every `nope_interval` that does not rotate."""
+    interval = arch.nope_interval
+    if arch.nope_with_window and not has_windows:
+        # llama4.cpp: the interval is then the number of layers
+        interval = 0 if arch.nope_first else count
+    if not interval:
+        return False
+    if arch.nope_first:
+        return layer % interval == 0
+    return (layer + 1) % interval == 0
+
+
+def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
     """Which layers rotate with frequencies that an extension does not change."""
     arch = file.arch
     if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
@@ -139,29 +157,36 @@ def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
     window = file.arch.window
     if window is None or window.present == "always":
         return window
+
     if window.present == "key":
-        return window if file.whole("attention.sliding_window", 0) > 0 else None
-    if window.present == "unless 0":
-        return window if file.get("attention.sliding_window") != 0 else None
-    return window if count == int(window.present) else None
+        is_present = file.whole("attention.sliding_window", 0) > 0
+    elif window.present == "unless 0":
+        is_present = file.get("attention.sliding_window") != 0
+    else:
+        is_present = count == int(window.present)
+    return window if is_present else None
 
 
 def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]:
     """Which of `count` layers have a window."""
-    pattern = None if window.pattern == "none" else file.get("attention.sliding_window_pattern")
+    pattern = None
+    if window.pattern != "none":
+        pattern = file.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
-        return [bool(value) for value in pattern[:count]] + [False] * (count - len(pattern))
+        flags = [bool(value) for value in pattern[:count]]
+        return flags + [False] * (count - len(flags))
     if window.pattern == "flags":
         raise BadSource(
             f"{file.arch.name} needs attention.sliding_window_pattern with one flag per layer"
         )
+
     interval = window.interval
     if pattern is not None:
         interval = file.whole("attention.sliding_window_pattern")
     if interval == 0:
         return [True] * count
-    dense = 0 if window.dense_first else interval - 1
-    return [layer % interval != dense for layer in range(count)]
+    without = 0 if window.dense_first else interval - 1
+    return [layer % interval != without for layer in range(count)]
 
 
 def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
@@ -174,8 +199,6 @@ def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     """The layers with a key-value cache, in groups, from the keys of a header.
 
-    With multi-head latent attention the values are a view of the keys.
-
     Args:
         keys: The keys of the header.
         arch: Its architecture.
@@ -186,28 +209,42 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     file = ArchKeys(keys, arch)
     windows = layer_windows(file)
     count = len(windows)
-    if arch.kv_layers.isdigit():
-        last = int(arch.kv_layers)  # other layers take keys of earlier ones
-    else:
-        last = count - (file.whole(arch.kv_layers, 0) if arch.kv_layers else 0)
+    caching = _caching_layers(file, count)
 
-    queries = _per_layer(file, "attention.head_count", count, [0] * count)
-    heads = _per_layer(file, "attention.head_count_kv", count, queries)
-    most = max(queries, default=0)
+    query_heads = _per_layer(file, "attention.head_count", count, [0] * count)
+    heads = _per_layer(file, "attention.head_count_kv", count, query_heads)
+    most = max(query_heads, default=0)
     width = file.whole("embedding_length") // most if most else 0
-    key_width = file.whole("attention.key_length_mla", 0)
-    latent = key_width and file.whole("attention.value_length_mla", 0)
+
+    # with multi-head latent attention the values are a view of the keys
+    is_latent = False
+    if file.whole("attention.key_length_mla", 0):
+        is_latent = file.whole("attention.value_length_mla", 0) > 0
 
     groups = Counter[tuple[int, int, int | None]]()
-    attention = layers_with_attention(file, count)
     for layer, window in enumerate(windows):
-        keys_per_head = _width(file, "key_length", window is not None, width)
-        values_per_head = _width(file, "value_length", window is not None, width)
-        if heads[layer] and attention[layer] and layer < last:
-            values = 0 if latent else heads[layer] * values_per_head
-            groups[heads[layer] * keys_per_head, values, window] += 1
+        has_window = window is not None
+        keys_of_layer = heads[layer] * _width(file, "key_length", has_window, width)
+        values_of_layer = heads[layer] * _width(file, "value_length", has_window, width)
+        if is_latent:
+            values_of_layer = 0
+        if heads[layer] and caching[layer]:
+            groups[keys_of_layer, values_of_layer, window] += 1
+
     ordered = sorted(groups.items(), key=lambda item: (item[0][2] is not None, item[0]))
     return tuple(CachedLayers(number, *group) for group, number in ordered)
+
+
+def _caching_layers(file: ArchKeys, count: int) -> list[bool]:
+    """Which of `count` layers have attention, and keys and values of their own."""
+    if file.arch.kv_layers.isdigit():
+        own = int(file.arch.kv_layers)  # later layers take the keys of earlier ones
+    elif file.arch.kv_layers:
+        own = count - file.whole(file.arch.kv_layers, 0)
+    else:
+        own = count
+    attention = layers_with_attention(file, count)
+    return [attention[layer] and layer < own for layer in range(count)]
 
 
 def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list[int]:

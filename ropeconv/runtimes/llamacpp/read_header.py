@@ -27,7 +27,7 @@ from ...rope.forms import (
     divide,
 )
 from ...rope.schedule import QueryScaling
-from ...rope.spec import ContextSource, RopeSpec
+from ...rope.spec import ContextSource, Layout, RopeSpec
 from ...rope.spec import recognise as recognise_proportional
 from .archs import Arch, HeaderKeys, arch_of_header, other_kind
 from .layers import layer_kinds, layer_windows, window_theta
@@ -87,27 +87,34 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
 def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     """The RoPE as in `read`; its numbers may be impossible."""
     arch = file.arch
+    window = arch.window
     head_dim, rotary_dim = _widths(file)
     scaling = read_scaling(file, head_dim)
     sections = _sections(file)
-    attention_factor, window_attention_factor, softmax = attention_factors(file, scaling)
+    factors = attention_factors(file, scaling)
     layers = layer_kinds(file)
     windows = layer_windows(file)
 
-    window = arch.window
     closed = scaling.form(file)
+    attention_factor = factors.extended
     if window is not None and window.rotates == "window" and window.scaling == "base":
+        # only layers with a window rotate, and the keys of the scaling are about the others
         closed = Plain(window_theta(file, window, scaling.theta))
-        attention_factor = window_attention_factor
-    unscaled_windows = window is not None and window.scaling == "plain"
-    if arch.theta_key != "rope.freq_base" or unscaled_windows or arch.norm_after_rope:
-        window_attention_factor = 1.0
-
-    original = scaling.original
+        attention_factor = factors.window
     stored = stored_pairs(file, rotary_dim)
     pair = _lists_in_use(vectors, arch, scaling.kind, rotary_dim, stored)
-    form = _divide_form(closed, pair, original, rotary_dim)
-    trained, known, reference = _trained(file, form, scaling.context)
+    form = _divide_form(closed, pair, scaling.original, rotary_dim)
+    trained, known, reference = _trained_context(file, form, scaling.context)
+
+    local_form = None
+    if "local" in layers:
+        local_form = _local_form(file, closed)
+    layout: Layout = "half"
+    if arch.pairs == "norm" and not sections:
+        layout = "interleaved"
+    nope_query_scaling = None
+    if any(windows):
+        nope_query_scaling = arch.nope_query_scaling
     spec = RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
@@ -117,22 +124,33 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         original_context_reference=reference,
         context=scaling.context,
         attention_factor=attention_factor,
-        softmax_scale=softmax,
+        softmax_scale=factors.softmax_scale,
         softmax_follows=arch.softmax,
         layers=layers,
         windows=windows,
         chunked=window is not None and window.chunked and any(windows),
-        local_form=_local_form(file, closed) if "local" in layers else None,
-        layout="interleaved" if arch.pairs == "norm" and not sections else "half",
+        local_form=local_form,
+        layout=layout,
         mla=arch.mla,
-        query_scaling=_query_scaling(file, original),
-        nope_query_scaling=arch.nope_query_scaling if any(windows) else None,
+        query_scaling=_query_scaling(file, scaling.original),
+        nope_query_scaling=nope_query_scaling,
         mrope_section=sections,
-        notes=_notes(arch, form, original, sections),
+        notes=_notes(arch, form, scaling.original, sections),
     )
+    local_factor = _local_attention_factor(file, factors.window)
+    return Reading(arch, spec, local_factor, dead_keys(file, scaling))
 
-    factor = window_attention_factor * file.number(WINDOW_NORM, 1.0, prefix="")
-    return Reading(arch, spec, factor, dead_keys(file, scaling))
+
+def _local_attention_factor(file: ArchKeys, attention_factor: float) -> float:
+    """The attention factor of the layers with a window, times that folded into their norms."""
+    arch = file.arch
+    if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
+        attention_factor = 1.0
+    if arch.window is not None and arch.window.scaling == "plain":
+        attention_factor = 1.0
+    if arch.norm_after_rope:  # the norm cancels it
+        attention_factor = 1.0
+    return attention_factor * file.number(WINDOW_NORM, 1.0, prefix="")
 
 
 def _notes(arch: Arch, form: Form, original: int, sections: tuple[int, ...]) -> tuple[str, ...]:
@@ -229,7 +247,11 @@ def _divide_form(
 ) -> Form:
     """The form whose frequencies are those of `closed`, divided by rope tensors.
 
-    llama.cpp divides before any interpolation.
+    Args:
+        closed: The form that the keys give.
+        pair: The short and the long list of divisors; None without rope tensors.
+        original: The tokens from which on the long list is used.
+        rotary_dim: Dimensions of a head that rotate.
     """
     if pair is None or all(np.all(vector == 1) for vector in pair):
         return closed
@@ -237,19 +259,24 @@ def _divide_form(
     short, long = pair
     base = Plain(closed.theta).inv_freq(rotary_dim)
     if short is long and isinstance(closed, Plain):
-        proportional = recognise_proportional(divide(base, long), closed.theta)
-        known = proportional or recognise_llama3(closed, long, rotary_dim)
+        known = recognise_proportional(divide(base, long), closed.theta)
         if known is not None:
             return known
+        llama3 = recognise_llama3(closed, long, rotary_dim)
+        if llama3 is not None:
+            return llama3
 
-    ramp = closed.ramp(rotary_dim) if isinstance(closed, Yarn) else np.ones(rotary_dim // 2)
-    factor = getattr(closed, "factor", 1.0)
-    interpolation = 1 - ramp + ramp / factor
+    # ggml divides first, and the scaling of the keys interpolates the result (ggml_rope_ext in
+    # ggml/include/ggml.h)
+    ramp = np.ones(rotary_dim // 2)
+    if isinstance(closed, Yarn):
+        ramp = closed.ramp(rotary_dim)
+    interpolation = 1 - ramp + ramp / getattr(closed, "factor", 1.0)
     lists = []
     for vector in pair:
         finite = np.minimum(vector, NO_ROTATION)
         divisors = base / (base / finite * interpolation)
-        lists.append(tuple(float(value) for value in divisors))
+        lists.append(tuple(divisors.tolist()))
     return LongRope(closed.theta, lists[0], lists[1], original)
 
 
@@ -303,13 +330,13 @@ def _local_form(file: ArchKeys, closed: Form) -> Form:
 def _sections(file: ArchKeys) -> tuple[int, ...]:
     """The pairs that rotate by each section of positions (M-RoPE); empty without any in use."""
     arch = file.arch
-    sections = file.get("rope.dimension_sections") if arch.sections else None
-    counts = tuple(sections) if isinstance(sections, list) else ()
+    counts: tuple[int, ...] = ()
+    if arch.sections:
+        stored = file.get("rope.dimension_sections")
+        if isinstance(stored, list):
+            counts = tuple(stored)
 
-    are_counts = all(
-        isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts
-    )
-    if not are_counts or len(counts) > 4:
+    if len(counts) > 4 or not all(_is_count(count) for count in counts):
         raise BadSource(
             f"the header has {arch.name}.rope.dimension_sections that are not counts; fetch the"
             " file again"
@@ -319,33 +346,44 @@ def _sections(file: ArchKeys) -> tuple[int, ...]:
             f"the header has no {arch.name}.rope.dimension_sections, which llama.cpp requires"
         )
 
-    if arch.sections == "optional" and not all((*counts, 0, 0)[:2]):
-        return ()
+    if arch.sections == "optional":
+        # llama_hparams::use_mrope: sections count only where the first two are not 0
+        has_two = len(counts) >= 2 and counts[0] > 0 and counts[1] > 0
+        if not has_two:
+            return ()
     if any(counts[3:]):
         return counts
     return counts[:3]
 
 
-def _trained(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSource, str]:
+def _is_count(value: object) -> bool:
+    """Whether a value of a header is a whole number of at least 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _trained_context(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSource, str]:
     """The tokens that the unscaled embedding was trained for, how that is known, and the source."""
-    stated = file.whole("rope.scaling.original_context_length", 0)
-    if isinstance(form, (Yarn, Llama3)):
-        is_stated = stated or isinstance(form, Llama3)
-        return form.original_context, "header" if is_stated else "declared", ""
+    original = file.whole("rope.scaling.original_context_length", 0)
+    if isinstance(form, Llama3):
+        return form.original_context, "header", ""
+    if isinstance(form, Yarn):
+        return form.original_context, "header" if original else "declared", ""
+
     if form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1:
-        if stated:
-            return stated, "header", ""
+        if original:
+            return original, "header", ""
         if isinstance(form, InterpolatedForm):
             return max(1, round(context / form.factor)), "factor", ""
         return context, "declared", ""
-    if 0 < stated < context and not file.number("attention.temperature_scale", 0.0):
-        return stated, "header", ""
 
+    # with a temperature, the key is the length of the query scaling
+    if 0 < original < context and not file.number("attention.temperature_scale", 0.0):
+        return original, "header", ""
     family = by_name().get(file.arch.family)
-    contexts = family.trained if family else ()
-    for known in contexts:
-        if known.declared == context and known.doubt is None:
-            return known.trained, "family", known.source
+    if family is not None:
+        for known in family.trained:
+            if known.declared == context and known.doubt is None:
+                return known.trained, "family", known.source
     return context, "declared", ""
 
 

@@ -5,7 +5,7 @@ Source: src/llama-model.cpp:1400-1470 (keys), src/llama-context.cpp:178-214 (att
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import BadSource
 from ...rope.errors import shown
@@ -84,7 +84,10 @@ BETA_FAST = 32.0
 """The fast beta of architectures that read no key for it."""
 BETA_SLOW = 1.0
 """The slow beta of architectures that read no key for it."""
+YARN_SLOPE = 0.1
+"""The slope of YaRN's attention factor 0.1 ln s + 1 (ggml_rope_yarn)."""
 TYPES = ("none", "linear", "yarn", "longrope")
+"""The values of rope.scaling.type that llama.cpp knows."""
 HARMLESS = {
     "yarn_ext_factor": 1.0,
     "yarn_attn_factor": 1.0,
@@ -171,7 +174,9 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
 
 def _has_ramp(file: ArchKeys, kind: str) -> bool:
     """Whether yarn_ext_factor, or the type where it is absent or negative, asks for yarn's ramp."""
-    share = file.number("rope.scaling.yarn_ext_factor", -1.0) if file.arch.ext_factor else -1.0
+    share = -1.0
+    if file.arch.ext_factor:
+        share = file.number("rope.scaling.yarn_ext_factor", -1.0)
     if share > 0 and share != 1:
         raise BadSource(
             f"the header has rope.scaling.yarn_ext_factor {share:g}; only 0 and 1 can be read: set"
@@ -182,7 +187,20 @@ def _has_ramp(file: ArchKeys, kind: str) -> bool:
     return share == 1
 
 
-def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> tuple[float, float, float]:
+class AttentionFactors(NamedTuple):
+    """The factors of logits that llama.cpp computes from the keys of a header."""
+
+    extended: float
+    """Multiplies cos and sin in the layers that an extension changes."""
+
+    window: float
+    """Multiplies cos and sin in layers with a window that is not extended."""
+
+    softmax_scale: float
+    """Multiplies all logits of MLA, with the attention factor; 1 for other models."""
+
+
+def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
     """The attention factors of extended layers and of window layers, and the softmax scale.
 
     Both kinds of layers read the same key. src/llama-context.cpp:178-214; the softmax scale is that
@@ -193,26 +211,34 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> tuple[float, floa
     if arch.ext_factor and not scaling.yarn:
         # grok.cpp:25; yarn overwrites it
         factor *= file.number("rope.scaling.yarn_attn_factor", 1.0)
-    log = 0.1 * math.log(scaling.factor) if scaling.factor > 1 else 0.0
+
     multiplier = 0.0
     if arch.log_multiplier:
         multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0)
-    if arch.softmax:
-        multiplier /= 0.1
-    everywhere = 1 + log * multiplier
+    if arch.softmax:  # the key has a tenth of mscale_all_dim
+        multiplier /= YARN_SLOPE
+
+    # YaRN's own attention factor 0.1 ln s + 1, and the one with mscale_all_dim
+    log = 0.0
+    if scaling.factor > 1:
+        log = YARN_SLOPE * math.log(scaling.factor)
+    mscale = 1 + log
+    mscale_all_dim = 1 + log * multiplier
 
     extended = factor
     if scaling.yarn:
         if multiplier:
-            first = everywhere if arch.same_mscale else 1 + log
-            factor *= first / everywhere / (1 + log)
-        extended = factor * (1 + log)
-    softmax = 1.0
+            numerator = mscale_all_dim if arch.same_mscale else mscale
+            # ggml multiplies by 0.1 ln s + 1 again, so that llama-context.cpp divides by it
+            factor *= numerator / mscale_all_dim / mscale
+        extended = factor * mscale
+    softmax_scale = 1.0
     if arch.softmax:
-        softmax = (factor * (1 + log) * everywhere) ** 2
+        softmax_scale = (factor * mscale * mscale_all_dim) ** 2
+
     if arch.no_attention_factor or arch.fixed:
-        return 1.0, 1.0, softmax
-    return extended, factor, softmax
+        return AttentionFactors(1.0, 1.0, softmax_scale)
+    return AttentionFactors(extended, factor, softmax_scale)
 
 
 def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:

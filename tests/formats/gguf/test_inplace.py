@@ -23,7 +23,7 @@ from ropeconv.formats.gguf import inplace
 from ropeconv.formats.gguf.edit import PAGE, RESERVED, Change, Edit, Layout, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32, read_header, string, u32
-from ropeconv.formats.gguf.inplace import can_insert, move_data, phases, recover
+from ropeconv.formats.gguf.inplace import can_insert, change_by_phases, move_data, recover
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.gguf_files import contents, write
@@ -68,7 +68,7 @@ def path(
 
 def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
     write_new(GgufFile.open(path), 0, edit(), tmp_path / "new.gguf")
-    assert list(phases(GgufFile.open(path), edit()))[-1] == "done"
+    assert list(change_by_phases(GgufFile.open(path), edit()))[-1] == "done"
     assert not journal_of(path).exists()
     ours = read_header(path)
     new = read_header(tmp_path / "new.gguf")
@@ -84,7 +84,7 @@ def test_the_result_is_that_of_a_new_file(path: Path, tmp_path: Path) -> None:
 def test_a_header_that_fits_moves_no_data(model: Path) -> None:
     before = read_header(model)
     list(
-        phases(
+        change_by_phases(
             GgufFile.open(model),
             Edit({"llama.note": string("x" * (len(before.get(RESERVED)) - 100))}),
         )
@@ -97,11 +97,13 @@ def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
     first, second = sorted(tmp_path.glob("model-*.gguf"))
     untouched = second.read_bytes()
     with pytest.raises(RopeconvError, match="is in another shard"):
-        list(phases(GgufFile.open(first), edit()))
+        list(change_by_phases(GgufFile.open(first), edit()))
     write_new(GgufFile.open(first), 0, Edit(), tmp_path / "roomy.gguf")
     (tmp_path / "roomy.gguf").replace(first)
     list(
-        phases(GgufFile.open(first), Edit({"llama.context_length": u32(4096)}, added=edit().added))
+        change_by_phases(
+            GgufFile.open(first), Edit({"llama.context_length": u32(4096)}, added=edit().added)
+        )
     )
     assert second.read_bytes() == untouched
     header = read_header(first)
@@ -118,7 +120,11 @@ def test_memory_does_not_grow_with_what_changes(tmp_path: Path) -> None:
     write_new(GgufFile.open(tmp_path / "plain.gguf"), 0, Edit(), tmp_path / "model.gguf")
     ones = Change(1 << 20, lambda old: b"\1" * len(old))
     tracemalloc.start()
-    list(phases(GgufFile.open(tmp_path / "model.gguf"), Edit(changes={"token_embd.weight": ones})))
+    list(
+        change_by_phases(
+            GgufFile.open(tmp_path / "model.gguf"), Edit(changes={"token_embd.weight": ones})
+        )
+    )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert contents(tmp_path / "model.gguf") == {"token_embd.weight": b"\1" * size}
@@ -132,7 +138,7 @@ def back_at_every_step(path: Path, edit: Edit, before: bytes) -> list[str]:
     """Stops a change after each of its steps: the file comes back, also where the recovery is
     killed.
     """
-    walked = list(phases(GgufFile.open(path), edit))
+    walked = list(change_by_phases(GgufFile.open(path), edit))
     for step in walked[:-1]:
         path.write_bytes(before)
         stopped(path, edit, step)
@@ -149,7 +155,7 @@ def test_a_change_and_the_way_back_are_undone_after_any_step(path: Path) -> None
     header = read_header(path)
     tail = header.size - header.data_start - header.data_size
     assert back_at_every_step(path, edit(), original)[-2:] == ["durable", "done"]
-    list(phases(GgufFile.open(path), edit()))
+    list(change_by_phases(GgufFile.open(path), edit()))
     changed = path.read_bytes()
     double = Change(64, lambda old: (np.frombuffer(old, np.float32) * 2).tobytes())
     layout = Layout(header.version, header.data_start, tail)
@@ -158,7 +164,7 @@ def test_a_change_and_the_way_back_are_undone_after_any_step(path: Path) -> None
         base=header.values, changes={"output_norm.weight": double}, removed=removed, layout=layout
     )
     walked = back_at_every_step(path, back, changed)
-    list(phases(GgufFile.open(path), back))
+    list(change_by_phases(GgufFile.open(path), back))
     assert path.read_bytes() == original
     assert (tail > 0, "room" in walked) == (path.name == "plain.gguf",) * 2
 
@@ -184,7 +190,7 @@ def test_a_file_that_moves_and_loses_a_tensor_comes_back(
     path = two_tensors(tmp_path / "model.gguf", 1 << 17)
     original = path.read_bytes()
     assert "room" in back_at_every_step(path, shrinking(added), original)
-    list(phases(GgufFile.open(path), shrinking(added)))
+    list(change_by_phases(GgufFile.open(path), shrinking(added)))
     assert contents(path)["a.weight"] == np.arange(1 << 16, dtype=np.float32).tobytes()
     assert path.stat().st_size < len(original) + PAGE
 
@@ -240,7 +246,7 @@ def test_a_change_begins_after_its_journal_is_on_the_disk_which_goes_after_the_c
     model: Path, disk: Disk
 ) -> None:
     before = model.read_bytes()
-    walk = phases(GgufFile.open(model), EDIT)
+    walk = change_by_phases(GgufFile.open(model), EDIT)
     assert next(walk) == "journal"
     assert disk.calls == CHANGE[:3]
     assert model.read_bytes() == before
@@ -274,7 +280,7 @@ def test_a_change_that_a_disk_fails_is_undone(
     before = model.read_bytes()
     disk.failing, disk.number = failing, number
     with pytest.raises(RopeconvError, match=words):
-        list(phases(GgufFile.open(model), EDIT))
+        list(change_by_phases(GgufFile.open(model), EDIT))
     if "nor restored" in words:
         with pytest.raises(
             RopeconvError, match=r"could not be undone \(Input/output error\); do not use it before"
@@ -296,7 +302,7 @@ def test_an_interrupt_whose_change_cannot_be_undone_is_said(model: Path, disk: D
         RopeconvError, match=r"in place \(stopped\), nor restored \(Input/output error\)"
     ):
         list(
-            phases(
+            change_by_phases(
                 GgufFile.open(model), Edit(changes={"blk.0.attn_norm.weight": Change(512, stops)})
             )
         )
@@ -322,7 +328,7 @@ def test_a_change_is_undone(
     before = model.read_bytes()
     with pytest.raises(expected, match=words):
         list(
-            phases(
+            change_by_phases(
                 GgufFile.open(model),
                 Edit(EDIT.values, changes={"blk.0.attn_norm.weight": Change(512, stops)}),
             )
@@ -366,7 +372,7 @@ def test_nothing_changes_on_a_filesystem_that_cannot_insert(
     original = path.read_bytes()
     monkeypatch.setattr(inplace, "move_data", fails(errno.EOPNOTSUPP))
     with pytest.raises(RopeconvError, match="cannot insert them; write a new file with -o"):
-        list(phases(GgufFile.open(path), edit()))
+        list(change_by_phases(GgufFile.open(path), edit()))
     assert path.read_bytes() == original
     assert list(tmp_path.iterdir()) == [path]
 
@@ -380,10 +386,10 @@ def test_only_so_much_is_kept_in_a_journal(model: Path, monkeypatch: pytest.Monk
     with pytest.raises(
         RopeconvError, match=r"too much of model\.gguf changes for doing it in place"
     ):
-        list(phases(file, same))
+        list(change_by_phases(file, same))
     assert model.read_bytes() == before
     monkeypatch.setattr(inplace, "MAX_KEPT", kept)
-    assert list(phases(file, same))[-1] == "done"
+    assert list(change_by_phases(file, same))[-1] == "done"
 
 
 def test_a_tensor_that_would_leave_a_gap_is_not_removed_in_place(model: Path) -> None:
@@ -394,9 +400,9 @@ def test_a_tensor_that_would_leave_a_gap_is_not_removed_in_place(model: Path) ->
         RopeconvError,
         match="before others in model.gguf, which would have to move; write a new file",
     ):
-        list(phases(file, Edit(removed=frozenset(names[:1]))))
+        list(change_by_phases(file, Edit(removed=frozenset(names[:1]))))
     assert model.read_bytes() == before
-    assert list(phases(file, Edit(removed=frozenset(names[-1:]))))[-1] == "done"
+    assert list(change_by_phases(file, Edit(removed=frozenset(names[-1:]))))[-1] == "done"
     assert list(GgufFile.open(model).header.tensors) == names[:-1]
 
 
@@ -494,6 +500,6 @@ def test_a_draft_that_a_kill_left_is_removed_and_that_of_another_process_is_not(
     with draft.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(RopeconvError, match="another ropeconv is at work with"):
-            list(phases(GgufFile.open(model), EDIT))
-    assert list(phases(GgufFile.open(model), EDIT))[-1] == "done"
+            list(change_by_phases(GgufFile.open(model), EDIT))
+    assert list(change_by_phases(GgufFile.open(model), EDIT))[-1] == "done"
     assert list(model.parent.iterdir()) == [model]

@@ -16,7 +16,7 @@ from ropeconv.formats.files import journal_of
 from ropeconv.formats.gguf.edit import Edit
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import read_header, u32
-from ropeconv.formats.gguf.inplace import phases, recover
+from ropeconv.formats.gguf.inplace import change_by_phases, recover
 from ropeconv.rope.errors import RopeconvError
 
 from ..conftest import stopped
@@ -25,12 +25,12 @@ EDIT = Edit({"llama.context_length": u32(4096)})
 
 
 def change(file: GgufFile) -> None:
-    assert list(phases(file, EDIT))[-1] == "done"
+    assert list(change_by_phases(file, EDIT))[-1] == "done"
 
 
 def test_while_a_file_is_changed_nobody_else_changes_undoes_or_reads_it(model: Path) -> None:
     other = GgufFile.open(model)
-    walk = phases(GgufFile.open(model), EDIT)
+    walk = change_by_phases(GgufFile.open(model), EDIT)
     assert next(walk) == "journal"
     for attempt in (
         lambda: change(other),

@@ -102,7 +102,7 @@ def card(
 
 
 def _about_change(upload: UploadSet) -> dict[str, object]:
-    """What the template says about the method, and about how the output was made."""
+    """Values of the template about the method, and about how the output was made."""
     receipt = upload.receipt
     step = receipt.extension
     method = REGISTRY.get(step.method)
@@ -130,7 +130,7 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
 
 
 def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> dict[str, object]:
-    """What the template says about how the model is run."""
+    """Values of the template about how the model is run."""
     branch = options.revision
     run_commands = {}
     for runtime in COMMANDS:
@@ -153,7 +153,7 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
 
 
 def _about_runtimes(receipt: Receipt) -> dict[str, object]:
-    """What the template says about runtimes."""
+    """Values of the template about runtimes."""
     running = [row.runtime for row in receipt.runtimes if row.status in RUNS]
     return {
         "runtimes": support(receipt.runtimes),
@@ -164,7 +164,7 @@ def _about_runtimes(receipt: Receipt) -> dict[str, object]:
 
 
 def _about_results(receipt: Receipt, pictures: Collection[str]) -> dict[str, object]:
-    """What the template says about validation and evaluations."""
+    """Values of the template about validation and evaluations."""
     evaluation = newest_with_growth(receipt.evaluations)
     return {
         "validation": receipt.validation,

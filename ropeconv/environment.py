@@ -18,6 +18,7 @@ MODEL_PACKAGES = (
     "tiktoken",
     "matplotlib",
     "httpx2",
+    "scipy",
 )
 """Dependencies that a machine may lack on which ropeconv only patches GGUF files or publishes
 (docs/README.md).

@@ -1,9 +1,9 @@
 """Journal: a file of JSON lines with checksums that only grows; a killed run continues from it.
 
 `bake/hidden.py` writes lines of the same form into the hidden folder of an output, whose lock holds
-for them. It is not an SQLite database: the line that a kill cuts off is skipped and the rest is read,
-journals lie on network filesystems, where SQLite's locks fail (https://sqlite.org/faq.html#q5), and
-people read them with the tools for text.
+for them. It is not an SQLite database: the line that a kill cuts off is skipped and the rest is
+read, journals lie on network filesystems, where SQLite's locks fail
+(https://sqlite.org/faq.html#q5), and people read them with the tools for text.
 """
 
 import itertools

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .rope.errors import RopeconvError
 
@@ -18,6 +18,7 @@ MODEL_PACKAGES = (
     "tiktoken",
     "matplotlib",
     "httpx2",
+    "scipy",
 )
 """Dependencies that a machine may lack on which ropeconv only patches GGUF files or publishes
 (docs/README.md).
@@ -80,6 +81,29 @@ def missing(package: str, task: str = "this") -> RopeconvError:
     else:
         install = package
     return RopeconvError(f"{task} needs {package}, which is not installed; pip install {install}")
+
+
+def user_folder(kind: Literal["cache", "config", "state"]) -> Path:
+    """Return the folder of ropeconv in the user's cache, settings or state; it may not exist yet.
+
+    Raises:
+        RopeconvError: The user has no home.
+    """
+    from platformdirs import PlatformDirs
+
+    folders = PlatformDirs("ropeconv", appauthor=False)
+    try:
+        if kind == "cache":
+            return folders.user_cache_path
+        if kind == "config":
+            return folders.user_config_path
+        return folders.user_state_path
+    except RuntimeError:
+        # the user of a container may have an id without a name
+        raise RopeconvError(
+            "this user has no home folder; set HOME, or the variable"
+            f" XDG_{kind.upper()}_HOME, to a folder that can be written"
+        ) from None
 
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY")

@@ -17,7 +17,14 @@ ROOT = Path(__file__).parent.parent
 PLACE = ROOT / ".mutants"
 SAME = tomllib.loads((Path(__file__).parent / "equivalent_mutants.toml").read_text("utf-8"))["same"]
 CALLERS = {
-    "rope": ("models", "runtimes", "convert", "inspection", "bake", "features/evaluation/test_asked.py"),
+    "rope": (
+        "models",
+        "runtimes",
+        "convert",
+        "inspection",
+        "bake",
+        "features/evaluation/test_asked.py",
+    ),
     "formats": ("models", "convert", "inspection", "bake"),
     "runtimes": ("convert", "inspection", "bake", "hub"),
     "convert": ("models", "runtimes", "bake", "validate"),

@@ -24,6 +24,7 @@ from ..views.sheet import MARKS
 
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
+    from rich.table import Table
 
     from ..reporting import Advance, Counter
 
@@ -36,6 +37,7 @@ UNSAFE = re.compile(
 of surrogate pairs.
 
 https://www.unicode.org/reports/tr36/#Bidirectional_Text_Spoofing
+rich.control removes five of them, and leaves ESC.
 """
 
 
@@ -93,29 +95,24 @@ class Screen:
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
         """As in `Sheet`. A terminal that is too narrow shows no `optional` columns."""
-        from rich.table import Table
         from rich.text import Text
 
         console = self._console()
         body = [tuple(map(printable, row)) for row in rows]
-        indices = _fitting(columns, body, optional, console.width)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
-        for index in indices:
-            side: JustifyMethod = "right" if columns[index] in right else "left"
-            table.add_column(columns[index], overflow="fold", justify=side)
-        for number, row in enumerate(body):
-            cells = []
-            for index in indices:
-                by_word = STYLES.get(MARKS.get(row[index], ""), "")
-                cells.append(Text(row[index], styles.get((number, index), by_word)))
-            table.add_row(*cells)
+        shown = list(columns)
+        built = _table(columns, body, shown, right, styles)
+        for name in optional:
+            if _width(console, built) <= console.width:
+                break
+            shown = [other for other in shown if other != name]
+            built = _table(columns, body, shown, right, styles)
 
         # rich breaks the title of a table at the width of its columns, so it is printed before
         if title:
             _print(console, Text(printable(title), "bold"))
-        _print(console, table)
+        _print(console, built)
         sys.stdout.write("\n")
-        return tuple(columns[index] for index in indices)
+        return tuple(shown)
 
     @property
     def colours(self) -> bool:
@@ -125,7 +122,9 @@ class Screen:
 
     def fits(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         """Whether a table is shown with all its columns unbroken."""
-        return _width(columns, rows, range(len(columns))) <= self._console().width
+        console = self._console()
+        built = _table(columns, rows, columns)
+        return _width(console, built) <= console.width
 
     def say(self, message: str) -> None:
         """Prints a sentence on stdout, wrapped between words."""
@@ -234,33 +233,45 @@ class ProgressScreen(Screen):
 
 def _print(console: Console, *lines: Any) -> None:
     """Prints lines or tables one below another, without blanks at the ends of lines."""
+    # rich fills the last column of a table with blanks, which a copied line would have too
     with console.capture() as captured:
         for line in lines:
             console.print(line)
     console.file.write("".join(f"{trimmed(line)}\n" for line in captured.get().splitlines()))
 
 
-def _fitting(
-    columns: Sequence[str], rows: list[tuple[str, ...]], optional: Sequence[str], width: int
-) -> list[int]:
-    """Indices of the columns that fit into `width`, after leaving out `optional` ones in their
-    order.
-    """
-    indices = list(range(len(columns)))
-    for name in optional:
-        if _width(columns, rows, indices) <= width:
-            break
-        indices.remove(list(columns).index(name))
-    return indices
+def _table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    shown: Sequence[str],
+    right: Sequence[str] = (),
+    styles: Mapping[tuple[int, int], str] = {},
+) -> Table:
+    """A table of rich with those of its columns that are `shown`; the rest is as in `Sheet`."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
+    places = [place for place, name in enumerate(columns) if name in shown]
+    for place in places:
+        side: JustifyMethod = "right" if columns[place] in right else "left"
+        table.add_column(columns[place], overflow="fold", justify=side)
+
+    for number, row in enumerate(rows):
+        cells = []
+        for place in places:
+            by_word = STYLES.get(MARKS.get(row[place], ""), "")
+            cells.append(Text(row[place], styles.get((number, place), by_word)))
+        table.add_row(*cells)
+    return table
 
 
-def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], indices: Sequence[int]) -> int:
-    """The width in characters of a table with some of its columns."""
-    width = 2 * (len(indices) - 1)
-    for index in indices:
-        lengths = [len(row[index]) for row in rows]
-        width += max([len(columns[index]), *lengths])
-    return width
+def _width(console: Console, table: Table) -> int:
+    """The width that a table has without wrapping, in columns of the terminal."""
+    from rich.measure import Measurement
+
+    options = console.options.update(width=UNLIMITED)
+    return Measurement.get(console, options, table).maximum
 
 
 Clock = Callable[[], float]

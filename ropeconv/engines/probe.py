@@ -9,7 +9,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Self
 
 import msgspec
 
-from ..environment import without_secrets
+from ..environment import user_folder, without_secrets
 from ..formats.drafts import write_file
 from ..formats.jsontext import JsonObject
 from ..rope.errors import RopeconvError
@@ -131,10 +130,14 @@ def parse_answer(text: str | bytes) -> JsonObject | None:
 class ProbeCache:
     """Answers by key, as files of a folder that can be deleted at any time."""
 
+    folder: Path | None
+    """`ropeconv/checks` in the user's cache; None where the user has no home."""
+
     def __init__(self) -> None:
-        """Use `ropeconv/checks` in the user's cache."""
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        self.folder = Path(base) / "ropeconv" / "checks"
+        try:
+            self.folder = user_folder("cache") / "checks"
+        except RopeconvError:
+            self.folder = None
 
     @staticmethod
     def key(config_text: str, model_type: str, context: int, stands_for: str = "") -> str:
@@ -203,6 +206,8 @@ class ProbeCache:
 
     def get(self, key: str) -> JsonObject | None:
         """Return the cached answer of a key; None without one and for an empty key."""
+        if self.folder is None:
+            return None
         try:
             answer = parse_answer((self.folder / f"{key}.json").read_text("utf-8"))
         except (OSError, ValueError):
@@ -216,7 +221,7 @@ class ProbeCache:
 
         A cache that cannot be written is ignored.
         """
-        if not key or "error" in answer:
+        if self.folder is None or not key or "error" in answer:
             return
         path = self.folder / f"{key}.json"
         with suppress(OSError, RopeconvError):

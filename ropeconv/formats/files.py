@@ -144,6 +144,9 @@ def try_lock(file: int | BinaryIO, shared: bool = False) -> Literal["taken", "bu
     Raises:
         OSError: For other problems.
     """
+    # filelock opens a lock file itself, has no shared lock, and where a filesystem has no locks it
+    # makes a marker that outlives a kill. Here the file that is written is the lock, and callers
+    # decide what happens without one.
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)

@@ -1,4 +1,10 @@
-"""Journal: a file of JSON lines with checksums that only grows; a killed run continues from it."""
+"""Journal: a file of JSON lines with checksums that only grows; a killed run continues from it.
+
+`bake/hidden.py` writes lines of the same form into the hidden folder of an output, whose lock holds
+for them. It is not an SQLite database: the line that a kill cuts off is skipped and the rest is
+read, journals lie on network filesystems, where SQLite's locks fail
+(https://sqlite.org/faq.html#q5), and people read them with the tools for text.
+"""
 
 import itertools
 import os
@@ -10,6 +16,7 @@ from typing import Any, BinaryIO, Generic, Self, TypeVar
 
 import msgspec
 
+from ..environment import user_folder
 from ..errors import BadSource
 from ..rope.errors import counted
 from .disk import TAKEN, rename_new, sync_folder
@@ -246,6 +253,8 @@ def default_path(source: str, command: str = "eval") -> Path:
     Args:
         source: Identity of the model.
         command: The command that writes the journal.
+
+    Raises:
+        RopeconvError: The user has no home.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "ropeconv" / command / f"{source[:16]}.jsonl"
+    return user_folder("cache") / command / f"{source[:16]}.jsonl"

@@ -30,7 +30,6 @@ INHERITED = ("license", "license_name", "license_link", "language", "datasets", 
 """Keys of a card's metadata that hold for derivatives too; `tags` are added to them."""
 TERMS = ("LICEN[CS]E*", "NOTICE*", "USE_POLICY*", "*_LICENSE*")
 """Patterns of the names of licence files, in capitals."""
-FRONT_MATTER = re.compile(r"\s*---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -194,14 +193,18 @@ def inheritable_metadata(text: str) -> JsonObject:
 
 def _metadata(text: str) -> JsonObject:
     """The metadata of a card; empty for a text without any, and for text that is not YAML."""
-    # huggingface_hub's ModelCard brings its whole client, which takes a second to import
+    if not text:
+        return {}
+    # the pattern is that of the Hub's server; its ModelCard is stricter than the Hub, and loses the
+    # licence of a card whose `tags` or `model-index` have another form
     import yaml
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-    block = FRONT_MATTER.match(text)
+    block = REGEX_YAML_BLOCK.match(text.removeprefix("\ufeff"))
     if block is None:
         return {}
     try:
-        data = yaml.safe_load(block[1])
+        data = yaml.safe_load(block[2])
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of a date or number
         return {}
     return data if isinstance(data, dict) else {}

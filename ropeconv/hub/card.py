@@ -56,6 +56,8 @@ PICTURE = "validation.png"
 EVALUATION_PICTURE = "evaluation.png"
 COMMANDS = ("vllm", "sglang", "tgi", "mlx-lm")
 """Runtimes whose command a card has; run.jinja has the commands."""
+LINK = re.compile(r"https?://[^\s;,]+")
+LINK_AFTER_COMMA = re.compile(rf",? {LINK.pattern}")
 
 
 def card(
@@ -80,6 +82,26 @@ def card(
     Raises:
         BadSource: The receipt names an unknown method.
     """
+    title = repo_id.split("/")[-1]
+    values: dict[str, object] = {
+        "metadata": _metadata(upload, title, base, is_gguf=bool(ggufs)),
+        "mark": MARK,
+        "title": title,
+        "version": __version__,
+        "repo_id": repo_id,
+        "base": base.name,
+        "license": base.known.get("license"),
+        "ggufs": ggufs,
+    }
+    values |= _about_change(upload)
+    values |= _about_running(upload, repo_id, options)
+    values |= _about_runtimes(upload.receipt)
+    values |= _about_results(upload.receipt, pictures)
+    return render("card.md.jinja", **values)
+
+
+def _about_change(upload: UploadSet) -> dict[str, object]:
+    """Values of the template about the method, and about how the output was made."""
     receipt = upload.receipt
     step = receipt.extension
     method = REGISTRY.get(step.method)
@@ -89,58 +111,67 @@ def card(
             " again"
         )
 
-    title = repo_id.split("/")[-1]
+    links = LINK.findall(method.paper)
+    authors = LINK_AFTER_COMMA.sub("", method.paper).strip("- ")
+    settings = [authors, _settings(method, step)]
+    return {
+        "receipt": receipt,
+        "method": method,
+        "method_title": method_title(method),
+        "paper": links[0] if links else "",
+        "settings": "; ".join(part for part in settings if part),
+        "before": step.before,
+        "context": upload.context,
+        "worse": is_worse(receipt.effective_length, receipt.before.reach, receipt.before.context),
+        "commit": receipt.first.commit or "",
+        "commands": commands(receipt),
+    }
+
+
+def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> dict[str, object]:
+    """Values of the template about how the model is run."""
     branch = options.revision
     run_commands = {}
     for runtime in COMMANDS:
+        # `--revision` is not an option of mlx_lm.server
         if not (branch and runtime == "mlx-lm"):
             run_commands[runtime] = _run_command(runtime, repo_id, upload, branch)
 
-    links = re.findall(r"https?://[^\s;,]+", method.paper)
-    authors = re.sub(r",? https?://[^\s;,]+", "", method.paper).strip("- ")
-    settings = [authors, _settings(method, step)]
-    evaluation = newest_with_growth(receipt.evaluations)
+    return {
+        "revision": f', revision="{branch}"' if branch else "",
+        "branches": options.branches,
+        "local": "/" not in repo_id,
+        "companion": companion(upload.receipt, repo_id),
+        "kv_cache": upload.kv_cache,
+        "purpose": upload.purpose,
+        "schedule": upload.schedule,
+        "weights": upload.quantised,
+        "commands_of_runtimes": run_commands,
+        "own_code": any(file.name.endswith(".py") for file in upload.receipt.files),
+    }
 
-    return render(
-        "card.md.jinja",
-        metadata=_head(upload, title, base, bool(ggufs)),
-        mark=MARK,
-        title=title,
-        repo_id=repo_id,
-        revision=f', revision="{branch}"' if branch else "",
-        base=base.name,
-        commit=receipt.first.commit or "",
-        license=base.known.get("license"),
-        receipt=receipt,
-        before=step.before,
-        method=method,
-        method_title=method_title(method),
-        paper=links[0] if links else "",
-        settings="; ".join(part for part in settings if part),
-        runtimes=support(receipt.runtimes),
-        problems=problems(receipt.runtimes),
-        accepted=_accepted_runtimes(receipt),
-        local="/" not in repo_id,
-        companion=companion(receipt, repo_id),
-        kv_cache=upload.kv_cache,
-        purpose=upload.purpose,
-        schedule=upload.schedule,
-        branches=options.branches,
-        commands_of_runtimes=run_commands,
-        runs={row.runtime.split("@")[0] for row in receipt.runtimes if row.status in RUNS},
-        ggufs=ggufs,
-        weights=upload.quantised,
-        context=upload.context,
-        commands=commands(receipt),
-        version=__version__,
-        validation=receipt.validation,
-        worse=is_worse(receipt.effective_length, receipt.before.reach, receipt.before.context),
-        picture=PICTURE if PICTURE in pictures else "",
-        evaluations=[evaluation_table(record) for record in receipt.evaluations],
-        evaluation_picture=EVALUATION_PICTURE if EVALUATION_PICTURE in pictures else "",
-        evaluation_finding=growth_sentence(evaluation) if evaluation else "",
-        own_code=any(file.name.endswith(".py") for file in receipt.files),
-    )
+
+def _about_runtimes(receipt: Receipt) -> dict[str, object]:
+    """Values of the template about runtimes."""
+    running = [row.runtime for row in receipt.runtimes if row.status in RUNS]
+    return {
+        "runtimes": support(receipt.runtimes),
+        "problems": problems(receipt.runtimes),
+        "accepted": _accepted_runtimes(receipt),
+        "runs": {name.partition("@")[0] for name in running},
+    }
+
+
+def _about_results(receipt: Receipt, pictures: Collection[str]) -> dict[str, object]:
+    """Values of the template about validation and evaluations."""
+    evaluation = newest_with_growth(receipt.evaluations)
+    return {
+        "validation": receipt.validation,
+        "picture": PICTURE if PICTURE in pictures else "",
+        "evaluations": [evaluation_table(record) for record in receipt.evaluations],
+        "evaluation_picture": EVALUATION_PICTURE if EVALUATION_PICTURE in pictures else "",
+        "evaluation_finding": growth_sentence(evaluation) if evaluation else "",
+    }
 
 
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
@@ -160,7 +191,7 @@ def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | No
     return command
 
 
-def _head(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> str:
+def _metadata(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> str:
     """The YAML at the head of a card: what is known of the base model, and what the output adds."""
     from huggingface_hub.repocard_data import ModelCardData
 
@@ -209,9 +240,13 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
                 task_type="text-generation",
                 dataset_type="text",
                 dataset_name=record.described_texts,
+                # huggingface_hub puts results of one type, config, split and revision together,
+                # under the name and the arguments of the first
+                dataset_revision=record.tokens_sha256,
                 dataset_args={"tokens_sha256": record.tokens_sha256},
                 metric_type=number.metric,
                 metric_name=f"{number.measure} at {number.column:,} tokens, {unit}",
+                metric_args={"runtime": record.runtime, "dtype": record.dtype},
                 metric_value=round(number.value, 4),
             )
 

@@ -206,35 +206,57 @@ def _commit(
         return _send(repository, head, _additions(upload, generated))
 
     try:
-        copies = [
-            CommitOperationCopy(
-                origin,
-                name,
-                src_revision=upload.commit,
-                src_repo_id=upload.source,
-                src_repo_type="model",
-            )
-            for name, origin in upload.copies.items()
-        ]
-        return _send(repository, head, [*_additions(upload, generated), *copies])
+        operations = [*_additions(upload, generated), *_copies(upload)]
+        return _send(repository, head, operations)
     except Exception as problem:
         if not _cannot_copy(problem):
             raise
-        lines = str(problem).strip().splitlines() or [type(problem).__name__]
-        reason = lines[0][:160]
-        note(f"The Hub cannot copy these files ({reason}); fetching and uploading them.")
+        note(
+            f"The Hub cannot copy these files ({_first_line(problem)}); fetching and uploading"
+            " them."
+        )
 
-    fetched = []
-    for name, origin in upload.copies.items():
-        path = repository.api.hf_hub_download(upload.source, origin, revision=upload.commit)
-        fetched.append(CommitOperationAdd(name, path))
-    return _send(repository, head, [*_additions(upload, generated), *fetched])
+    operations = [*_additions(upload, generated), *_fetched_copies(repository)]
+    return _send(repository, head, operations)
+
+
+def _first_line(problem: Exception) -> str:
+    """The first line of an error, cut; its class where it says nothing."""
+    lines = str(problem).strip().splitlines()
+    if not lines:
+        return type(problem).__name__
+    return lines[0][:160]
 
 
 def _additions(upload: UploadSet, generated: dict[str, bytes]) -> list[CommitOperationAdd]:
     """The uploads of local and generated files, anew for each commit, which changes them."""
     files = {name: str(path) for name, path in upload.adds.items()} | generated
     return [CommitOperationAdd(name, content) for name, content in files.items()]
+
+
+def _copies(upload: UploadSet) -> list[CommitOperationCopy]:
+    """The copies that the Hub itself makes from the source."""
+    copies = []
+    for name, origin in upload.copies.items():
+        copy = CommitOperationCopy(
+            origin,
+            name,
+            src_revision=upload.commit,
+            src_repo_id=upload.source,
+            src_repo_type="model",
+        )
+        copies.append(copy)
+    return copies
+
+
+def _fetched_copies(repository: Repository) -> list[CommitOperationAdd]:
+    """The uploads of the same files, fetched from the source."""
+    upload = repository.upload
+    additions = []
+    for name, origin in upload.copies.items():
+        path = repository.api.hf_hub_download(upload.source, origin, revision=upload.commit)
+        additions.append(CommitOperationAdd(name, path))
+    return additions
 
 
 def _send(
@@ -246,14 +268,16 @@ def _send(
     upload = repository.upload
     options = repository.options
     source = upload.source or "the model"
+    message = options.message
+    if not message:
+        message = f"Bake {upload.receipt.method} into {source} with ropeconv"
+
     for wait in (*WAITS, None):
         try:
             commit = repository.api.create_commit(
                 options.repo_id,
                 operations,
-                commit_message=(
-                    options.message or f"Bake {upload.receipt.method} into {source} with ropeconv"
-                ),
+                commit_message=message,
                 parent_commit=head,
                 revision=options.revision,
                 create_pr=options.create_pr or None,

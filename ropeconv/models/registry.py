@@ -15,9 +15,11 @@ from pathlib import Path
 import msgspec
 import tomli
 
+from ..environment import user_folder
 from ..errors import BadSource, UsageError
 from ..formats.files import expand_home, open_regular
 from ..formats.package_data import package_data, package_files
+from ..rope.errors import RopeconvError
 from ..rope.features import load_features
 from .family import Family, WeightNames
 from .layers import layer_prefix
@@ -47,17 +49,19 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
     named = os.environ.get(VARIABLE)
     if named:
         directory = expand_home(named)
-    else:
-        settings = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-        directory = Path(settings) / "ropeconv" / "families"
-    if not directory.is_dir():
-        if named:
+        if not directory.is_dir():
             raise BadSource(
                 f"{VARIABLE} names {directory}, which is not a folder; create it, or unset the"
                 " variable"
             )
-        return ()
+        return _read_folder(directory, packaged, "the package")
 
+    try:
+        directory = user_folder("config") / "families"
+    except RopeconvError:  # there is no home
+        return ()
+    if not directory.is_dir():
+        return ()
     return _read_folder(directory, packaged, "the package")
 
 

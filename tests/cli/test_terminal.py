@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from ropeconv.cli import process as errors
@@ -216,6 +217,28 @@ def test_nothing_in_a_text_is_taken_for_markup(capsys: pytest.CaptureFixture[str
     assert captured.err == f"{text}\n"
     assert captured.out.count(text) == 5
     assert captured.out.splitlines()[2] == text, "a title is not wrapped at the width of its table"
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("m" * 13, ("model", "status", "note")),
+        ("m" * 14, ("model", "status")),
+        ("模型" * 3 + "m", ("model", "status", "note")),  # a character is two columns wide
+        ("模型" * 3 + "mm", ("model", "status")),
+    ],
+)
+def test_an_optional_column_is_left_out_where_the_terminal_is_too_narrow(
+    name: str, columns: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Terminal()
+    monkeypatch.setenv("COLUMNS", "30")
+    with contextlib.redirect_stdout(screen):
+        row = (name, "exact", "1234567")
+        output = Screen()
+        assert output.fits(("model", "status", "note"), [row]) is (len(columns) == 3)
+        assert output.table("", ("model", "status", "note"), [row], optional=["note"]) == columns
+    assert max(map(cell_len, plain(screen.getvalue()).splitlines())) <= 30
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from ropeconv.features.evaluation.result import Result, record
-from ropeconv.hub.base_model import BaseModel, name_of
+from ropeconv.hub.base_model import BaseModel, inheritable_metadata, name_of
 from ropeconv.hub.card import card, card_pictures
 from ropeconv.hub.options import PublishOptions
 from ropeconv.hub.upload_set import UploadSet, from_folder, from_gguf
@@ -260,6 +260,9 @@ def test_a_folder_gets_a_card_and_keeps_that_of_the_source(llama: Path, tmp_path
         "license: 2024-01-01",
         "license: {x: 1}",
         "license: mit\ntags: [1, 2024-01-01]\nlanguage: no\ndatasets: [3]",
+        "license: mit\nself: 1\nignore_metadata_errors: 1\n2: 3",
+        "license: mit\nmodel-index: [{name: a, results: [{task: {type: a}, dataset: {type: a, name:"
+        " b}, source: x, metrics: []}]}]",
     ],
 )
 def test_metadata_that_the_hub_would_refuse_is_left_out(
@@ -272,6 +275,28 @@ def test_metadata_that_the_hub_would_refuse_is_left_out(
         "mit" if "mit\n" in metadata else None,
         ["ropeconv", "yarn", "long-context"],
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "license"),
+    [
+        ("---\nlicense: mit\n---\n# The base\n", "mit"),
+        ("---\r\nlicense: mit\r\n---\r\n# The base\r\n", "mit"),
+        ("---\rlicense: mit\r---\n# The base\n", "mit"),
+        ("\ufeff---\nlicense: mit\n---\n# The base\n", "mit"),
+        ("\n\n---\nlicense: mit\n---", "mit"),
+        ("# The base\n---\nlicense: mit\n---\n", None),
+        ("--- \nlicense: mit\n---\n", None),
+        ("", None),
+    ],
+)
+def test_metadata_begins_where_the_hub_reads_it(text: str, license: str | None) -> None:
+    assert inheritable_metadata(text).get("license") == license
+
+
+def test_the_metadata_of_a_card_is_written_as_huggingface_hub_writes_it(out: Path) -> None:
+    text = evaluated(out, results.made("base,yarn:4"))
+    assert ModelCard(text).content == text
 
 
 def test_a_card_is_replaced_by_the_next_bake_and_undone_and_an_edited_one_stays(
@@ -364,3 +389,29 @@ def test_the_hub_reads_the_numbers_from_the_metadata(out: Path) -> None:
     assert (growth.task_type, growth.dataset_name) == ("text-generation", "moby-dick.txt")
     assert growth.dataset_args == {"tokens_sha256": result.tokens_sha256}
     assert metrics["accuracy", "passkey at 2,048 tokens, %"].metric_value == 1.0
+
+
+def test_numbers_on_two_texts_are_under_the_name_of_their_own(out: Path) -> None:
+    one = results.made("base,yarn:4")
+    essays = results.made("base,yarn:4", documents=7)
+    essays = msgspec.structs.replace(essays, tokens_sha256="4a" * 32)
+
+    entries = ModelCard(evaluated(out, one, essays)).data.to_dict()["model-index"][0]["results"]
+    assert [(entry["dataset"]["name"], len(entry["metrics"])) for entry in entries] == [
+        ("moby-dick.txt", 10),
+        ("7 texts", 10),
+    ]
+    values = [metric["value"] for entry in entries for metric in entry["metrics"]]
+    expected = [cell.value for result in (one, essays) for cell in _shown(result)]
+    assert values == pytest.approx(expected, abs=1e-4)
+    assert entries[0]["metrics"][0]["args"] == {"runtime": one.runtime, "dtype": one.dtype}
+
+
+def _shown(result: Result) -> list[Any]:
+    """The cells of the second row that a card has, in its order."""
+    metrics = {("growth", "loss"), ("passkey", "accuracy")}
+    return [
+        cell
+        for cell in result.cells
+        if cell.row == "yarn:4" and cell.depth is None and (cell.measure, cell.metric) in metrics
+    ]

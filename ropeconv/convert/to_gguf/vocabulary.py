@@ -1,4 +1,12 @@
-"""The files of a tokenizer, and a vocabulary as in GGUF: text, kind and score of every token."""
+"""The files of a tokenizer, and a vocabulary as in GGUF: text, kind and score of every token.
+
+gguf.SpecialVocab makes the keys of special tokens and merges (tokenizer.py). The classes of
+gguf.vocab that list tokens are not used: in gguf 0.19, BpeVocab makes every added token a control
+token (Qwen's `<tool_call>` is not one), LlamaHfVocab gives every token the score -1000 and needs
+transformers, and none fills the rows of the embeddings. SentencePieceVocab lists a tokenizer.model
+with the same bytes as `from_model`, but it reads added_tokens.json without a limit, and does not
+know the tokens that tokenizer_config.json adds.
+"""
 
 from __future__ import annotations
 

@@ -44,32 +44,12 @@ distribution.
 """
 
 
-def tail(t: float, freedom: int) -> float:
-    """The two-sided tail probability of Student's t, by the finite series for a whole number of
-    degrees of freedom.
-
-    Abramowitz and Stegun 1964, 26.7.3 and 26.7.4. t: at least 0. freedom: at least 1.
-    """
-    angle = math.atan(t / math.sqrt(freedom))
-    odd = freedom % 2
-    square = math.cos(angle) ** 2
-    term = math.cos(angle) if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(2 + odd, freedom, 2):
-        term *= square * (k - 1) / k
-        total += term
-    total *= math.sin(angle)
-    return 1 - (2 / math.pi * (angle + total) if odd else total)
-
-
 @cache
 def critical(freedom: int, alpha: float = ALPHA) -> float:
     """The two-sided critical value of Student's t: 9.22 for 3 degrees of freedom, 3.00 for many."""
-    low, high = 0.0, 1e4
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle, freedom) > alpha else (low, middle)
-    return high
+    from scipy.stats import t as student  # takes a second to import
+
+    return float(student.isf(alpha / 2, freedom))
 
 
 def margin(error: float | None, clusters: int) -> float | None:

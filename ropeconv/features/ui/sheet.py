@@ -74,7 +74,11 @@ class TaskContext:
 
 @dataclass
 class HtmlSheet:
-    """A sheet that becomes a part of a page."""
+    """A sheet that becomes a part of a page.
+
+    Its tables are `<table>` with headers of rows and columns, which screen readers tell; the HTML
+    of `rich.console.Console.export_html` is text with colours in a `<pre>`.
+    """
 
     blocks: list[dict[str, object]] = field(default_factory=list)
     """The parts that it has so far, for the template."""

@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 
 import msgspec
 
+from ...environment import user_folder
 from ...errors import BadSource
 from ...formats.disk import sample_digest
 from ...formats.drafts import draft_of
@@ -77,7 +78,7 @@ def remember_source(output: Path, source: Origin) -> None:
     """
     if source.commit or source.kind == "config":
         return
-    with suppress(OSError, RuntimeError, RopeconvError):
+    with suppress(OSError, RopeconvError):
         note = _file_of(read_receipt(output))
         place = Place(os.path.abspath(output), _place_of(source), _files_of(source))
         others = [other for other in _read(note) if other.output != place.output]
@@ -174,7 +175,7 @@ def why_not_found(output: Path) -> str:
 
 def _read_notes(receipt: Receipt) -> list[Place]:
     """The places of the source of a receipt, the newest first."""
-    with suppress(OSError, RuntimeError):
+    with suppress(OSError, RopeconvError):
         return list(reversed(_read(_file_of(receipt))))
     return []
 
@@ -197,15 +198,9 @@ def state_folder() -> Path:
     It is `$XDG_STATE_HOME/ropeconv/sources`, by default in `~/.local/state`.
 
     Raises:
-        RuntimeError: There is no home.
+        RopeconvError: The user has no home.
     """
-    # https://specifications.freedesktop.org/basedir-spec/latest/: a relative path is to be ignored
-    given = os.environ.get("XDG_STATE_HOME", "")
-    if os.path.isabs(given):
-        base = Path(given)
-    else:
-        base = Path.home() / ".local" / "state"
-    return base / "ropeconv" / "sources"
+    return user_folder("state") / "sources"
 
 
 def _place_of(source: Origin) -> str:

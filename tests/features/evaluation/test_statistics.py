@@ -1,5 +1,6 @@
 """What the numbers of an evaluation say: by hand, by simulation, and against published numbers."""
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -7,13 +8,15 @@ import mpmath
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
+from scipy.stats import binomtest
 
 from ropeconv.features.evaluation.cases import EvaluationSizes, Observation
-from ropeconv.features.evaluation.result import ALPHA, critical, margin, tail
+from ropeconv.features.evaluation.result import ALPHA, critical, margin
 from ropeconv.features.evaluation.run import Refusal, RunOutcome
 from ropeconv.features.evaluation.statistics import (
     EvaluationSummary,
     Sample,
+    bootstrap_error,
     cells_of,
     difference_error,
     effective_count,
@@ -148,10 +151,28 @@ def test_critical_values_are_the_published_ones(alpha: float, freedom: int) -> N
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 8, 31, 500])
-def test_the_tail_is_the_incomplete_beta_function(freedom: int) -> None:
-    for t in (0.1, 1.0, 3.0, 20.0):
-        exact = mpmath.betainc(freedom / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True)
-        assert tail(t, freedom) == pytest.approx(float(exact), rel=1e-7, abs=1e-13)
+def test_beyond_a_critical_value_is_the_incomplete_beta_function(freedom: int) -> None:
+    for alpha in (0.5, 0.05, ALPHA, 1e-6):
+        t = critical(freedom, alpha)
+        beyond = mpmath.betainc(freedom / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True)
+        assert float(beyond) == pytest.approx(alpha, rel=1e-7)
+
+
+def test_the_error_between_documents_is_that_of_every_possible_draw() -> None:
+    """Three of three documents with replacement are 27 draws; the weights differ."""
+    sums = np.array([1.0, 6.0, 2.0])
+    weights = np.array([1.0, 2.0, 4.0])
+    draws = np.array(list(itertools.product(range(3), repeat=3)))
+    exact = (sums[draws].sum(1) / weights[draws].sum(1)).std()
+    assert bootstrap_error(sums, weights, 0) == pytest.approx(exact, rel=0.05)
+    assert bootstrap_error(sums, weights, 0) == bootstrap_error(sums, weights, 0)
+    assert bootstrap_error(sums, weights, 0) != bootstrap_error(sums, weights, 1)
+
+
+@pytest.mark.parametrize(("right", "count"), [(0, 7), (3, 7), (250, 263)])
+def test_the_interval_of_whole_answers_is_that_of_scipy(right: int, count: int) -> None:
+    interval = binomtest(right, count).proportion_ci(0.95, "wilson")
+    assert wilson(right / count, count) == pytest.approx((interval.low, interval.high), abs=1e-6)
 
 
 def test_below_four_windows_nothing_is_significant() -> None:

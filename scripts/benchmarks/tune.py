@@ -15,7 +15,7 @@ from ropeconv.evaluate.tune.result import TuningResult
 from ropeconv.evaluate.tune.tuning import SearchSettings, tune_model
 from ropeconv.views.validation_plots import write_plot
 from scripts.real_model import RealModel, real_model
-from scripts.trained_model import make
+from scripts.research.trained_model import make
 
 REAL = SearchSettings("10k", start="yarn", windows=4, targets=512, steps=6)
 """What is searched for on the real model, in bfloat16."""

@@ -1,7 +1,7 @@
 """What `ropeconv tune` finds on held-out text and what it takes, on a small model trained here or a
 given one.
 
-With --all also on the real model that scripts/real_model fetches, for 1.25 times its trained
+With --all also on the real model that scripts/real_model.py fetches, for 1.25 times its trained
 context: more than an hour on two cores. Its passes are in a journal in the cache, with which a
 killed run goes on.
 """

@@ -1,4 +1,11 @@
-"""Checks validate, eval and tune on one device, and writes what they gave and cost as JSON."""
+"""Checks validate, eval and tune on one device, and writes what they gave and cost as JSON.
+
+    python -m scripts.gpu_check [validate] [eval] [tune]
+
+The model has the shape of Llama 2 7B and random weights, so nothing is downloaded or installed.
+`--keep FOLDER` keeps it for the next part. `--small --device cpu` runs the same on a small model
+anywhere.
+"""
 
 import argparse
 import contextlib
@@ -26,6 +33,7 @@ from ropeconv.validate.sampling import synthetic
 
 from .benchmarks.evaluation import text, write_tokenizer
 
+ROOT = Path(__file__).parents[1]
 LARGE = {
     "hidden_size": 4096,
     "intermediate_size": 11008,
@@ -312,7 +320,11 @@ PARTS = {"validate": check_validate, "eval": check_eval, "tune": check_tune}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.gpu_check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "parts", nargs="*", choices=[*PARTS, []], help="what to check (default: everything)"
     )
@@ -323,7 +335,7 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, help="a folder for the model and the outputs, which stay there"
     )
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "gpu.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu.json")
     given = parser.parse_args()
     at = DeviceSpec(given.device, "auto").resolve("bfloat16")
     name = torch.cuda.get_device_name() if at.device.startswith("cuda") else "cpu"

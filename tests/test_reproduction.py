@@ -1,4 +1,4 @@
-"""scripts/reproduce: training, what is measured, the rows, and which differences are decided."""
+"""scripts/research/reproduction: training, what is measured, the rows, and which differences are decided."""
 
 import json
 import math
@@ -15,8 +15,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 
 import ropeconv  # noqa: E402
-from scripts.reproduction import __main__ as command  # noqa: E402
-from scripts.reproduction import (  # noqa: E402
+from scripts.research.reproduction import __main__ as command  # noqa: E402
+from scripts.research.reproduction import (  # noqa: E402
     bound,
     factors,
     finetuning,
@@ -25,8 +25,8 @@ from scripts.reproduction import (  # noqa: E402
     temperature,
     thetas,
 )
-from scripts.reproduction.comparing import Comparison, Estimate, estimate  # noqa: E402
-from scripts.reproduction.training import Training, build, frequencies, trained_with  # noqa: E402
+from scripts.research.reproduction.comparing import Comparison, Estimate, estimate  # noqa: E402
+from scripts.research.reproduction.training import Training, build, frequencies, trained_with  # noqa: E402
 
 
 def test_the_rows_are_the_formulas() -> None:

@@ -393,7 +393,7 @@ CLASS = re.compile(r"(For\w+|LMHeadModel|Model)$")
 def config_keys() -> dict[str, frozenset[str]]:
     """The keys of the config class of each family, by its name.
 
-    `scripts/families` writes them to `config_keys.json`.
+    `scripts/families/` writes them to `config_keys.json`.
     """
     data = package_data("models/config_keys.json", dict[str, frozenset[str]])
     return {name: keys - NOT_OF_MODELS for name, keys in data.items()}

@@ -68,7 +68,7 @@ def main() -> None:
         if given.converter:
             theirs = [
                 python,
-                str(ROOT / "scripts" / "unknown_tokenizer.py"),
+                str(ROOT / "scripts" / "llamacpp" / "unknown_tokenizer.py"),
                 str(given.converter),
                 str(source),
             ]

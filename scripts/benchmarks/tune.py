@@ -1,7 +1,7 @@
 """What `ropeconv tune` finds on held-out text and what it takes, on a small model trained here or a
 given one.
 
-With --all also on the real model that scripts/real_model fetches, for 1.25 times its trained
+With --all also on the real model that scripts/real_model.py fetches, for 1.25 times its trained
 context: more than an hour on two cores. Its passes are in a journal in the cache, with which a
 killed run goes on.
 """
@@ -15,7 +15,7 @@ from ropeconv.features.evaluation.tune.plots import write_plot
 from ropeconv.features.evaluation.tune.result import TuningResult
 from ropeconv.features.evaluation.tune.tuning import SearchSettings, tune_model
 from scripts.real_model import RealModel, real_model
-from scripts.trained_model import make
+from scripts.research.trained_model import make
 
 REAL = SearchSettings("10k", start="yarn", windows=4, targets=512, steps=6)
 """What is searched for on the real model, in bfloat16."""

@@ -52,7 +52,7 @@ def test_every_command_of_the_repository_is_accepted(commands: list[Found]) -> N
         ("scripts/demo", "ropeconv validate tiny-llama-yarn16 --against tiny-llama"),
         ("README.md", "ropeconv inspect Qwen/Qwen2.5-7B-Instruct"),
         ("docs/gguf.md", "scripts/bench gguf --converter PATH --model-type qwen3_moe"),
-        ("CONTRIBUTING.md", "scripts/mutants rope formats"),
+        ("CONTRIBUTING.md", "-m scripts.mutants rope formats"),
         ("ropeconv/features/bound/command.py", "ropeconv bound 1M --head-dim 64 --json"),
         ("ropeconv/features/bound/command.py", "ropeconv bound 128k --windows"),
         ("ropeconv/views/advice.py", "ropeconv train-config X --for axolotl"),
@@ -99,8 +99,8 @@ def test_a_dead_command_would_be_found(text: str, reason: str) -> None:
         ("scripts/test slow", "does not know slow"),
         ("scripts/bench everything", "ropeconv tune"),
         ("scripts/bench gguf --convertor x", "--convertor"),
-        ("scripts/mutants --many rope", "--many"),
-        ("scripts/gpu_check everything", "everything"),
+        ("-m scripts.mutants --many rope", "--many"),
+        ("-m scripts.gpu_check everything", "everything"),
     ],
 )
 def test_a_dead_script_would_be_found(text: str, reason: str) -> None:

@@ -17,6 +17,7 @@ PAGES = sorted(
         *(ROOT / "docs").glob("*.md"),
         ROOT / "tests" / "README.md",
         ROOT / "scripts" / "README.md",
+        ROOT / "scripts" / "research" / "README.md",
     ]
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -18,7 +18,7 @@ from scripts.reference import option_rows
 PAGES = sorted(
     [
         *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
-        *(ROOT / folder / "README.md" for folder in ("scripts", "tests")),
+        *(ROOT / folder / "README.md" for folder in ("scripts", "scripts/research", "tests")),
         *(ROOT / "docs").glob("*.md"),
     ]
 )

@@ -11,12 +11,12 @@ import pytest
 
 from ropeconv.models.family import Family
 from ropeconv.models.registry import by_model_type, families, package_families, refused_types
-from scripts.family_drafts import config_keys
-from scripts.family_drafts.compare import disagreements
-from scripts.family_drafts.draft import draft
-from scripts.family_drafts.library import config_classes
-from scripts.family_drafts.render import render
-from scripts.family_drafts.walk import ModelType, walk
+from scripts.families import config_keys
+from scripts.families.compare import disagreements
+from scripts.families.draft import draft
+from scripts.families.library import config_classes
+from scripts.families.render import render
+from scripts.families.walk import ModelType, walk
 
 from ..support.extent import sample
 
@@ -50,7 +50,7 @@ def test_a_draft_is_a_file_of_a_family(model_type: str) -> None:
 
 
 def test_the_keys_of_all_families_are_written_down() -> None:
-    """Otherwise run `scripts/families --keys`."""
+    """Otherwise run `python -m scripts.families --keys`."""
     written = json.loads(config_keys.FILE.read_text())
     known = {family.name for family in package_families() if family.text_type in config_classes()}
     assert known - written.keys() == set()

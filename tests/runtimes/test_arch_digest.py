@@ -1,5 +1,5 @@
-"""The table of llama.cpp's architectures: by the digest that scripts/archs extracts, by the
-library, and by itself.
+"""The table of llama.cpp's architectures: by the digest that
+scripts/llamacpp/archs.py extracts, by the library, and by itself.
 """
 
 import importlib.util

@@ -114,7 +114,7 @@ def of_pages() -> Iterator[Found]:
     """Yield the commands of pages, in blocks and in sentences."""
     for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))):
         yield from of_page(path.read_text("utf-8"), _name(path))
-    for folder in ("tests", "scripts", "templates"):
+    for folder in ("tests", "scripts", "scripts/research", "templates"):
         yield from of_page((ROOT / folder / "README.md").read_text("utf-8"), f"{folder}/README.md")
 
 

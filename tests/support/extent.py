@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def tally(kind: str, subject: str, cases: int, failed: int = 0) -> None:
-    """Record how many cases ran, for the table of `scripts/faults`.
+    """Record how many cases ran, for the table of `scripts/faults.py`.
 
     Args:
         kind: The kind of fault, such as "kill".

@@ -1,6 +1,6 @@
 """Checks whether a converted model has the keys, tensors and layers that llama.cpp needs.
 
-`demands.json` is written by `scripts/gguf_demands.py` from llama.cpp's source, commit 0c1e570.
+`demands.json` is written by `scripts/llamacpp/demands.py` from llama.cpp's source, commit 0c1e570.
 """
 
 from collections.abc import Sequence

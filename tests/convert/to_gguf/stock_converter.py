@@ -1,5 +1,5 @@
-"""What llama.cpp's own converter makes of tiny checkpoints: scripts/compare_converter.py compares
-it with ours.
+"""What llama.cpp's own converter makes of tiny checkpoints: scripts/llamacpp/compare_converter.py
+compares it with ours.
 """
 
 import json

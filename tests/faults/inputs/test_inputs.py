@@ -17,7 +17,7 @@ from .kinds import FORMATS, write_input
 from .worker import run_inputs
 
 INPUTS = 10_000
-"""Inputs per format with `scripts/faults --all`."""
+"""Inputs per format with `python -m scripts.faults --all`."""
 
 
 @pytest.mark.parametrize("name", few(list(FORMATS), 2))

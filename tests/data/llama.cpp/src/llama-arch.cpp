@@ -1,4 +1,4 @@
-// Excerpt of llama.cpp, commit 0c1e570 (MIT licence, https://github.com/ggml-org/llama.cpp): what scripts/gguf_demands.py reads.
+// Excerpt of llama.cpp, commit 0c1e570 (MIT licence, https://github.com/ggml-org/llama.cpp): what scripts/llamacpp/demands.py reads.
 
 { LLM_ARCH_QWEN3,            "qwen3"            },
 { LLM_ARCH_GEMMA4,           "gemma4"           },

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from scripts.trained_model import make
+from scripts.research.trained_model import make
 
 from ....support.extent import ALL
 

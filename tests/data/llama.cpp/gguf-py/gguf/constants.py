@@ -1,5 +1,5 @@
 # Excerpt of llama.cpp, commit 0c1e570 (MIT licence, https://github.com/ggml-org/llama.cpp):
-# what scripts/gguf_demands.py reads, with several tensors in a line.
+# what scripts/llamacpp/demands.py reads, with several tensors in a line.
 # ruff: noqa
 # fmt: off
 

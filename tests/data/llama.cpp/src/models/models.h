@@ -1,4 +1,4 @@
-// Excerpt of llama.cpp, commit 0c1e570 (MIT licence, https://github.com/ggml-org/llama.cpp): what scripts/gguf_demands.py reads.
+// Excerpt of llama.cpp, commit 0c1e570 (MIT licence, https://github.com/ggml-org/llama.cpp): what scripts/llamacpp/demands.py reads.
 
 struct llama_model_qwen3 : public llama_model_base
 struct llama_model_gemma4 : public llama_model_base

@@ -1,7 +1,7 @@
 """Trains a small Llama on the manual of Python, and writes it as a checkpoint, with texts that it
 has not seen.
 
-    python scripts/trained_model.py FOLDER [STEPS]
+    python -m scripts.research.trained_model FOLDER [STEPS]
 
 It is for measurements that need a model which has learned something: FOLDER/model and
 FOLDER/texts/*.txt.
@@ -13,11 +13,8 @@ from pydoc_data.topics import topics
 
 from tokenizers import Tokenizer
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from scripts.reproduction.text import corpus, tokenizer_of
-from scripts.reproduction.training import Training, train
+from .reproduction.text import corpus, tokenizer_of
+from .reproduction.training import Training, train
 
 DOCUMENTS, LONGEST = 18, 600
 """Texts that are kept from training, and the tokens that each has at least."""

@@ -13,9 +13,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PLACE = ROOT / ".mutants"
-SAME = tomllib.loads((Path(__file__).parent / "equivalent_mutants.toml").read_text("utf-8"))["same"]
+SAME = tomllib.loads(Path(__file__).with_name("equivalent.toml").read_text("utf-8"))["same"]
 CALLERS = {
     "rope": (
         "models",
@@ -127,7 +127,7 @@ def examine(target: str, seed: int, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m scripts.mutants", description=__doc__)
     parser.add_argument(
         "what",
         nargs="*",

@@ -4,7 +4,7 @@ from its source.
 It also has the tensors that llama.cpp's converter keeps in F32 whatever the type of the others,
 besides vectors, norms and names without ".weight".
 
-    python scripts/gguf_demands.py LLAMA_CPP
+    python -m scripts.llamacpp.demands LLAMA_CPP
 
 LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Tensors
 that are created under a condition count as optional, and sizes that are no sums or products of what
@@ -16,7 +16,7 @@ import re
 import sys
 from pathlib import Path
 
-OUT = Path(__file__).parent.parent / "ropeconv" / "convert" / "to_gguf" / "demands.json"
+OUT = Path(__file__).parents[2] / "ropeconv" / "convert" / "to_gguf" / "demands.json"
 KNOWN = {
     "n_embd",
     "n_vocab",

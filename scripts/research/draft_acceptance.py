@@ -1,7 +1,7 @@
 """Measures how many tokens of a draft its target accepts beyond their trained lengths, with and
 without `--draft`.
 
-    python scripts/draft_acceptance.py [STEPS]
+    python -m scripts.research.draft_acceptance [STEPS]
 
 A target of two layers is trained on windows of 64 tokens, and a draft of one layer on 32, as the
 heads of published models are trained on less than their targets. The target is extended to 256
@@ -21,12 +21,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import ropeconv
-from scripts.reproduction.text import corpus
-from scripts.reproduction.training import Training, train
+
+from .reproduction.text import corpus
+from .reproduction.training import Training, train
 
 CONTEXT, TRAINED, SHORTER = 256, 64, 32
 RANGES = ((0, 32), (32, 64), (64, 128), (128, 256))

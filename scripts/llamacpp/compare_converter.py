@@ -1,6 +1,6 @@
 """Compares exports with what llama.cpp's convert_hf_to_gguf.py makes of the same tiny checkpoints.
 
-    python scripts/compare_converter.py LLAMA_CPP [--types] [MODEL_TYPE ...]
+    python -m scripts.llamacpp.compare_converter LLAMA_CPP [--types] [MODEL_TYPE ...]
 
 LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Prints
 names, shapes, types and bytes of tensors and values of keys that differ; exits with 1 where a
@@ -27,7 +27,7 @@ from tests.convert.to_gguf.stock_converter import by_converter, in_bfloat16
 from tests.convert.to_gguf.test_export import TYPES, types
 from tests.support.llamacpp import EXPORTED, bake, checkpoint
 
-RECORD = Path(__file__).parent.parent / "tests" / "data" / "converter_types.json"
+RECORD = Path(__file__).parents[2] / "tests" / "data" / "converter_types.json"
 
 APART = ("general.", "tokenizer.", "ropeconv.", "GGUF.", "rope.scaling.")
 

@@ -1,23 +1,28 @@
 """Drafts the file of a model family from the installed transformers, and says which model types are
 still unknown.
 
-`scripts/families MODEL_TYPE` prints the TOML of a family as far as its classes say it: what they
-are, config defaults, layout, layer types, windows, names of projections and norms. A person
-finishes it, and reads the classes. Of a family that is there, it says below that where the draft
-and the file disagree, and then it exits with 1.
+    python -m scripts.families MODEL_TYPE
+    python -m scripts.families --check
+    python -m scripts.families --unknown
+    python -m scripts.families --keys
 
-`scripts/families --check` lists the model types that rotate: known, with their family; refused,
-with the reason; or unknown, and then it exits with 1. `scripts/families --unknown` prints the names
-of the unknown ones alone.
+The first prints the TOML of a family as far as its classes say it: what they are, config defaults,
+layout, layer types, windows, names of projections and norms. A person finishes it, and reads the
+classes. For a family that is there, it says below that where the draft and the file disagree, and
+then it exits with 1.
 
-`scripts/families --keys` writes the keys of the config classes of all families anew, by which
-`ropeconv` suggests a family for an unknown model type, and those about RoPE that they compute with:
-do that with every new family.
+`--check` lists the model types that rotate: known, with their family; refused, with the reason; or
+unknown, and then it exits with 1. `--unknown` prints only the names of the unknown ones.
+
+`--keys` writes the keys of the config classes of all families anew, by which `ropeconv` suggests a
+family for an unknown model type, and those about RoPE that they compute with: do that with every
+new family.
 """
 
 import argparse
 import logging
 import sys
+import warnings
 from collections import Counter
 
 from ropeconv.models.registry import by_model_type
@@ -34,7 +39,7 @@ def main() -> int:
     disagree.
     """
     parser = argparse.ArgumentParser(
-        prog="scripts/families",
+        prog="python -m scripts.families",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -50,6 +55,7 @@ def main() -> int:
     )
     given = parser.parse_args()
     logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
     if given.model_type:
         return show(given.model_type)
     if given.keys:
@@ -66,7 +72,8 @@ def show(model_type: str) -> int:
     try:
         facts = draft(model_type)
     except ValueError as problem:
-        sys.exit(f"{problem}; `scripts/families --check` lists the model types that rotate")
+        listing = "`python -m scripts.families --check` lists the model types that rotate"
+        sys.exit(f"{problem}; {listing}")
     sys.stdout.write(render(facts))
     family = by_model_type().get(model_type)
     wrong = disagreements(family, facts) if family else []

@@ -1,4 +1,11 @@
-"""Writes tests/data/llamacpp_archs.json from a copy of llama.cpp's sources; see scripts/archs."""
+"""Writes tests/data/llamacpp_archs.json: what llama.cpp's architectures do with RoPE, from its
+sources.
+
+    python -m scripts.llamacpp.archs --sources DIR --commit HASH
+
+DIR is a checkout of llama.cpp, or vendor/llama.cpp of llama-cpp-python's sdist.
+tests/runtimes/test_arch_digest.py compares the table of the package with that file.
+"""
 
 import argparse
 import json
@@ -11,7 +18,9 @@ OUT = Path(__file__).parents[2] / "tests" / "data" / "llamacpp_archs.json"
 
 def main() -> None:
     """Reads the arguments and writes the digest."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--sources", type=Path, required=True, help="the root of llama.cpp's sources"
     )

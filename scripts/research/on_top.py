@@ -1,6 +1,6 @@
 """Measures methods on top of a scaling that a model was trained with: the table in docs/methods.md.
 
-    python scripts/on_top_study.py [MODELS]
+    python -m scripts.research.on_top [MODELS]
 
 Each model is trained with 128 tokens, then with 512 tokens and a scaling of 4, and measured at
 1,024 tokens without further training. Three models take half an hour on one core.
@@ -8,20 +8,17 @@ Each model is trained with 128 tokens, then with 512 tokens and a scaling of 4, 
 
 import copy
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import ropeconv
-from scripts.reproduction.measuring import predict
-from scripts.reproduction.text import Corpus, corpus, manual
-from scripts.reproduction.training import Training, optimise, train
+
+from .reproduction.measuring import predict
+from .reproduction.text import Corpus, corpus, manual
+from .reproduction.training import Training, optimise, train
 
 SCALINGS: dict[str, dict[str, Any]] = {
     "llama3": {

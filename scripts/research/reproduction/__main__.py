@@ -36,7 +36,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     training = Training()
     parser = argparse.ArgumentParser(
-        prog="scripts/reproduce",
+        prog="python -m scripts.research.reproduction",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -63,7 +63,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         help="models at a time on a CPU (one a core)",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("scripts/results/reproduce"), help="folder of the results"
+        "--out", type=Path, default=Path("build/reproduction"), help="folder of the results"
     )
     parser.add_argument(
         "--renew", action="store_true", help="renew docs/tables/reproducing.txt, and the pictures"
@@ -163,6 +163,8 @@ def facts(
 def main(arguments: list[str] | None = None) -> int:
     """Runs what the command line asks for."""
     given = options(arguments)
+    # the processes share the cores; threads of numpy and torch in each would fight over them
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     began = time.perf_counter()
     given.out.mkdir(parents=True, exist_ok=True)
     training = replace(Training(), steps=given.steps)
@@ -181,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     pages = reports(list(zip(todo, measured, strict=True)), training, given.only)
     print(written(pages, facts(read, training, given, seconds), given.out))
     if given.renew:
-        renew(Path(__file__).parents[2] / "docs", pages)
+        renew(Path(__file__).parents[3] / "docs", pages)
     print(
         f"{time.perf_counter() - began:.0f} s; wrote {given.out}/results.json, results.md and"
         " pictures"

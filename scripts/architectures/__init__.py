@@ -1,3 +1,0 @@
-"""What llama.cpp's sources say about the RoPE of each architecture, extracted without compiling
-them.
-"""

@@ -1,0 +1,1 @@
+"""Counts the changes of the source that the tests notice."""

@@ -1,5 +1,6 @@
-"""Features: what stands beside the core, a package each, which `ropeconv.rope.features` finds.
+"""Features: a package for each thing that the main job does not need.
 
-Each has its commands, its functions for Python and its tests. A feature imports the core; the core
-imports no feature: it asks for the hooks that a feature names in its `Feature`.
+Each has its commands and its functions for Python, and names them in a `Feature`
+(`ropeconv.rope.features`). A feature imports the core; the core imports none of them, and asks for
+their hooks.
 """

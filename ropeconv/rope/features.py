@@ -1,4 +1,4 @@
-"""Features: what stands beside the core of ropeconv, found by its entry points.
+"""Features: the packages that add to the core of ropeconv, found by their entry points.
 
 Those in `ropeconv.features` and those of other packages register in the same way: a package names
 a Feature in its pyproject.toml, and is found once it is installed.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from ropeconv.rope.features import load_features
 
 from .conftest import CONFIGS
 from .support.llamacpp import tokenizer_json
@@ -89,6 +92,52 @@ def test_its_runtime_and_its_family_are_listed(ropeconv: Ropeconv) -> None:
         row["name"] for row in json.loads(ropeconv("list", "families", "--json").stdout)["families"]
     ]
     assert "nimble" in names
+
+
+@pytest.mark.parametrize("name", load_features())
+def test_without_the_folder_of_a_feature_the_rest_works(name: str, tmp_path: Path) -> None:
+    tree = without_feature(name, tmp_path / "tree")
+    removed = {name, *(other for other, one in load_features().items() if name in one.requires)}
+    help_text = run(tmp_path, str(tree), "--help").stdout
+    listed = set(re.findall(r"^  ([a-z-]+) {2,}", help_text, re.MULTILINE))
+    for other, feature in load_features().items():
+        assert listed.isdisjoint(feature.commands) or other not in removed
+        assert listed >= {*feature.commands} or other in removed
+    config = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
+    done = run(tmp_path, str(tree), "apply", config, "--yarn", 4, "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("evaluation", ("advise", "MODEL", "--context", "16k", "--measured", "r.json")),
+        ("graphs", ("inspect", "model.onnx")),
+    ],
+)
+def test_what_needs_a_removed_feature_says_so(
+    name: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    tree = without_feature(name, tmp_path / "tree")
+    config = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
+    (tmp_path / "model.onnx").write_bytes(b"")
+    done = run(tmp_path, str(tree), *(str(config) if word == "MODEL" else word for word in words))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "feature" in done.stderr
+
+
+def without_feature(name: str, tree: Path) -> Path:
+    """Make a tree of links to the files of ropeconv, without the folder of a feature."""
+    features = tree / "ropeconv" / "features"
+    features.mkdir(parents=True)
+    (tree / "templates").symlink_to(ROOT / "templates")
+    for entry in (ROOT / "ropeconv").iterdir():
+        if entry.name != "features":
+            (tree / "ropeconv" / entry.name).symlink_to(entry)
+    for entry in (ROOT / "ropeconv" / "features").iterdir():
+        if entry.name != name:
+            (features / entry.name).symlink_to(entry)
+    return tree
 
 
 def test_without_it_nothing_of_it_is_there(tmp_path: Path) -> None:

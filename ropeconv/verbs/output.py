@@ -161,9 +161,9 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     if path is None:
         return NextSteps()
     train = ""
-    training_command = find_hook("training_command")
-    if training_command and not plan.fine_tuning.works_untuned:
-        train = training_command(plan, path)
+    find_training = find_hook("training_command")
+    if find_training and not plan.fine_tuning.works_untuned:
+        train = find_training(plan, path)
     run = tuple(run_commands(plan, path, output.modelfile, draft))
     check = "" if output.validation else check_command(plan, path, not output.uncomputed, against)
     return NextSteps(train, run, check)

@@ -25,7 +25,7 @@ GROUP = "ropeconv.features"
 
 HOOKS = {
     "rank_methods": "--measured",
-    "training_command": "a training config",
+    "training_step": "a training config",
     "validate_server": "--server",
     "connect_server": "--server",
     "open_spread": "--workers",

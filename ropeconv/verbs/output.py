@@ -161,7 +161,7 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     if path is None:
         return NextSteps()
     train = ""
-    find_training = find_hook("training_command")
+    find_training = find_hook("training_step")
     if find_training and not plan.fine_tuning.works_untuned:
         train = find_training(plan, path)
     run = tuple(run_commands(plan, path, output.modelfile, draft))

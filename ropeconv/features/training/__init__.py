@@ -11,5 +11,5 @@ feature = Feature(
         )
     },
     functions={"train_config": "ropeconv.features.training.configs"},
-    hooks={"training_command": "ropeconv.features.training.training:training_command"},
+    hooks={"training_step": "ropeconv.features.training.training:training_step"},
 )

@@ -414,7 +414,7 @@ def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ..
     return tuple(notes)
 
 
-def training_command(plan: Plan, path: Path) -> str:
+def training_step(plan: Plan, path: Path) -> str:
     """Return the command that starts fine-tuning an output that was written; empty where none can.
 
     For a conversion to GGUF, which cannot be trained, it first makes the checkpoint.

@@ -128,7 +128,7 @@ MOVING = {
     ("shutil", "copy"),
     ("shutil", "copyfile"),
 }
-SCRATCH = {"ui/preload.py"}
+SCRATCH = {"features/ui/preload.py"}
 """Modules that write into a temporary folder of their own, which they remove."""
 
 

@@ -56,7 +56,7 @@ def test_every_command_of_the_repository_is_accepted(commands: list[Found]) -> N
         ("ropeconv/features/bound/command.py", "ropeconv bound 1M --head-dim 64 --json"),
         ("ropeconv/features/bound/command.py", "ropeconv bound 128k --windows"),
         ("ropeconv/views/advice.py", "ropeconv train-config X --for axolotl"),
-        ("ropeconv/views/results.py", "ropeconv apply X --recipe X"),
+        ("ropeconv/features/evaluation/tune/views.py", "ropeconv apply X --recipe X"),
         ("ropeconv/hub/repository.py", "ropeconv push OUTPUT X"),
         ("ropeconv/models/registry.py", "ropeconv list families"),
     ],

@@ -21,7 +21,7 @@ from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.models.registry import by_model_type, families
 from ropeconv.rope.errors import RopeconvError
-from scripts import gguf_demands
+from scripts.llamacpp import demands as gguf_demands
 
 from ...support.baking import AS_IS, make_plan, recipe_of
 from ...support.corruptions import tensors

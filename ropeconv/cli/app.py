@@ -70,66 +70,54 @@ lists = typer.Typer(cls=LazyGroup)
 app.add_typer(lists, name="list", help=LISTS, short_help=LISTS)
 
 
-def find(name: str) -> Command:
-    """Import and return the command of a name, such as `list methods`, also one of a feature."""
-    if name in COMMANDS:
-        module = f"{__package__}.commands.{COMMANDS[name][0]}"
-    else:
-        module = feature_commands()[name][0]
+def import_command(name: str) -> Any:
+    """Import and return a command, such as `list methods`, also one of a feature."""
+    module, _ = all_commands()[name]
     command: Any = get_command(import_module(module).app)
     if hasattr(command, "commands"):  # a module with several commands is a group
-        command = command.commands[name.removeprefix("list ")]
+        return command.commands[name.removeprefix("list ")]
+    return command
+
+
+def find(name: str) -> Command:
+    """Import and return a command of ropeconv with its examples and options."""
+    command = import_command(name)
     assert isinstance(command, Command), name
     return command
 
 
-def feature_commands() -> dict[str, tuple[str, str]]:
-    """Return the commands of features: the module, and the line for the help.
+def all_commands() -> dict[str, tuple[str, str]]:
+    """Return all commands, those of the core first: the module, and the line for the help.
 
     Raises:
         RopeconvError: For a feature that cannot be loaded, and for a command whose name is taken.
     """
-    found: dict[str, tuple[str, str]] = {}
+    commands = {}
+    for name, (module, summary) in COMMANDS.items():
+        commands[name] = (f"{__package__}.commands.{module}", summary)
     for feature in load_features().values():
         for name, (module, summary) in feature.commands.items():
-            if name in COMMANDS or name in found:
+            if name in commands:
                 raise RopeconvError(f"{module} has a command {name}, as ropeconv has; rename it")
-            found[name] = (module, summary)
-    return found
-
-
-def all_commands() -> dict[str, tuple[str, str]]:
-    """Return all commands, those of the core first: the module, and the line for the help."""
-    return COMMANDS | feature_commands()
-
-
-def _stub(name: str) -> Callable[[], Command]:
-    """Return the function of a stub, which imports the command of that name."""
-
-    def load() -> Command:
-        return find(name)
-
-    return load
-
-
-for _name, (_, _summary) in COMMANDS.items():
-    _group = lists if _name.startswith("list ") else app
-    _group.command(_name.removeprefix("list "), cls=Stub, short_help=_summary)(_stub(_name))
+            commands[name] = (module, summary)
+    return commands
 
 
 @cache
 def complete_app() -> typer.Typer:
-    """Return the app with the commands of features. Raises as `feature_commands` does."""
-    for name, (module, summary) in feature_commands().items():
-        app.command(name, cls=Stub, short_help=summary)(_feature_stub(module))
+    """Return the app with all commands. Raises as `all_commands` does."""
+    for name, (_, summary) in all_commands().items():
+        group = lists if name.startswith("list ") else app
+        command = group.command(name.removeprefix("list "), cls=Stub, short_help=summary)
+        command(_stub(name))
     return app
 
 
-def _feature_stub(module: str) -> Callable[[], Any]:
-    """Return the function of a stub, which imports the command of a feature from its module."""
+def _stub(name: str) -> Callable[[], Any]:
+    """Return the function of a stub, which imports the command of that name."""
 
     def load() -> Any:
-        return get_command(import_module(module).app)
+        return import_command(name)
 
     return load
 

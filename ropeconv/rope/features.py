@@ -76,10 +76,7 @@ def load_features() -> dict[str, Feature]:
     Raises:
         RopeconvError: For one that cannot be imported, or is not a Feature.
     """
-    loaded = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: not _is_own(entry)):
-        if not _is_removed(entry):
-            loaded[entry.name] = _load(entry)
+    loaded = {entry.name: _load(entry) for entry in _entries()}
     return {
         name: feature for name, feature in loaded.items() if loaded.keys() >= {*feature.requires}
     }
@@ -92,7 +89,7 @@ def import_features() -> None:
     Raises:
         RopeconvError: As `load_features` does.
     """
-    for entry in entry_points(group=GROUP):
+    for entry in _entries():
         feature = load_features().get(entry.name)
         for module in feature.modules if feature else ():
             try:
@@ -127,14 +124,17 @@ def hook(name: str) -> Callable[..., Any]:
     return found
 
 
-def _is_own(entry: EntryPoint) -> bool:
-    """Whether a feature is one of ropeconv's own."""
-    return entry.module.startswith(f"{GROUP}.")
-
-
-def _is_removed(entry: EntryPoint) -> bool:
-    """Whether the folder of a feature of ropeconv was removed after the installation."""
-    return _is_own(entry) and find_spec(entry.module) is None
+@cache
+def _entries() -> tuple[EntryPoint, ...]:
+    """Return the entry points: those of ropeconv whose folders are there, then the others."""
+    own = []
+    others = []
+    for entry in entry_points(group=GROUP):
+        if not entry.module.startswith(f"{GROUP}."):
+            others.append(entry)
+        elif find_spec(entry.module) is not None:
+            own.append(entry)
+    return (*own, *others)
 
 
 def _load(entry: EntryPoint) -> Feature:

@@ -55,14 +55,8 @@ class RankedMethods(TableSummary):
     passed_over: dict[str, str]
     """The reason, by name, for each method that does not fit."""
 
-    criterion: str = CRITERION
-    """By what the methods are sorted, in words."""
-
     ranking: MeasuredRanking | None = None
     """The ranking by what was measured; None without an evaluation."""
-
-    note: str = ""
-    """A sentence about that evaluation, or empty."""
 
     record_keys: ClassVar[tuple[str, ...]] = (
         "method",
@@ -78,6 +72,16 @@ class RankedMethods(TableSummary):
         "loss",
         "command",
     )
+
+    @property
+    def criterion(self) -> str:
+        """By what the methods are sorted, in words."""
+        return self.ranking.criterion if self.ranking else CRITERION
+
+    @property
+    def note(self) -> str:
+        """A sentence about that evaluation, or empty."""
+        return self.ranking.note if self.ranking else ""
 
     @property
     def best(self) -> Advice | None:
@@ -260,12 +264,4 @@ def advised(
         return RankedMethods(inspection, context, methods, passed_over)
 
     ranking: MeasuredRanking = hook("rank_methods")(methods, measured, inspection, context)
-    return RankedMethods(
-        inspection,
-        context,
-        ranking.methods,
-        passed_over,
-        ranking.criterion,
-        ranking,
-        ranking.note,
-    )
+    return RankedMethods(inspection, context, ranking.methods, passed_over, ranking)

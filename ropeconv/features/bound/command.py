@@ -105,23 +105,10 @@ def _weighted(weights: HeadWeights, schedules: Schedules, screen: Screen) -> dic
 
 
 def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) -> None:
-    rows = []
-    for layer in reached.layers:
-        head, length = layer.worst or ("", None)
-        share = f"{layer.violating} of {len(layer.violations)}"
-        rows.append(
-            (f"{layer.layer}", share, f"{head}", _length(length, layer.below), f"{layer.below:,}")
-        )
-    columns = (
-        "layer",
-        "heads with a negative sum",
-        "worst head",
-        "its effective length",
-        "of distances below",
-    )
-    screen.table(
-        f"{label}: sum_i w_i cos(m theta_i), with weights per head", columns, rows, right=columns
-    )
+    """Show the worst head of each layer."""
+    (table,) = reached.shown_tables()
+    title = f"{label}: sum_i w_i cos(m theta_i), with weights per head"
+    screen.table(title, table.columns, table.rows, right=table.columns)
 
     longest = max(layer.below for layer in reached.layers)
     worst = _length(reached.worst, longest)

@@ -140,10 +140,7 @@ class Estimate:
             UsageError: It takes longer; the message says what fits.
         """
         if budget and self.seconds > budget:
-            raise UsageError(
-                f"this takes about {format_duration(self.seconds)}, and --budget is"
-                f" {format_duration(budget)}; what fits: {self._what_fits(budget, sizes)}"
-            )
+            raise over_budget(self.seconds, budget, self._what_fits(budget, sizes))
 
     def _what_fits(self, budget: float, sizes: EvaluationSizes) -> str:
         """Options with which the cases stay within a budget in seconds."""
@@ -191,6 +188,20 @@ def parse_duration(text: str, units: Mapping[str, int] = UNITS) -> float:
     if not match or float(match[1]) <= 0:
         raise UsageError(f"{text!r} is not a duration; write it like 90s, 20m or 2h")
     return float(match[1]) * units[match[2]]
+
+
+def over_budget(seconds: float, budget: float, fits: str) -> UsageError:
+    """Return the error for a run that takes longer than its budget.
+
+    Args:
+        seconds: The time that it takes.
+        budget: The time that it may take, in seconds.
+        fits: Options with which it would take less.
+    """
+    return UsageError(
+        f"this takes about {format_duration(seconds)}, and --budget is {format_duration(budget)};"
+        f" what fits: {fits}"
+    )
 
 
 Possible = tuple[Row, str, set[str]]

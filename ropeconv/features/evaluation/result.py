@@ -261,7 +261,9 @@ class Table:
 
 NOTHING = Entry("-")
 MOST_SHOWN = 6
-"""Columns of a measure by position in a notebook; `cells` has all."""
+"""Columns of a measure by position on a screen and in a notebook; `cells`, --json and --report have
+all.
+"""
 
 
 def _entry_text(entry: Entry) -> str:

@@ -9,11 +9,7 @@ from ropeconv.views.sheet import GROWTH as COLUMNS
 from ropeconv.views.sheet import Sheet, legend
 
 from .plots import evaluation_pictures
-from .result import ALPHA, SIGNIFICANT, Entry, Result, Table, read_result, tables
-
-MOST_COLUMNS = 6
-"""Columns of a measure by position; --json and --report have all."""
-
+from .result import ALPHA, MOST_SHOWN, SIGNIFICANT, Entry, Result, Table, read_result, tables
 
 STYLES = {True: "bold", False: "bright_black", None: ""}
 
@@ -34,7 +30,7 @@ def show_evaluation(path: Path, sheet: Sheet) -> list[Picture]:
 
 def show_result(result: Result, sheet: Sheet) -> None:
     """Show a result: its tables, rows that did not run, and notes."""
-    for table in tables(result, MOST_COLUMNS):
+    for table in tables(result, MOST_SHOWN):
         _show_table(table, sheet)
     if any(cell.measure == GROWTH for cell in result.cells):
         sheet.say(legend(COLUMNS, COLUMNS))

@@ -26,6 +26,7 @@ from ropeconv.rope.schedule import Schedule
 from ropeconv.verbs.rows import BASE, Row
 
 from ..cases import EvaluationSizes
+from ..evaluation import over_budget
 from ..result import FEWEST
 from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
@@ -127,10 +128,7 @@ class SearchCost:
         fewer = int(steps - (self.seconds - budget) / self.per_step)
         if fewer > 0:
             fits = f"--steps {fewer}"
-        raise UsageError(
-            f"this takes about {format_duration(self.seconds)}, and --budget is"
-            f" {format_duration(budget)}; what fits: {fits}"
-        )
+        raise over_budget(self.seconds, budget, fits)
 
 
 @dataclass

@@ -65,7 +65,7 @@ class PlannedFile:
     """Its content, for a file that is written from a text."""
 
     make: Callable[[Path, Advance], None] | None = None
-    """Writes the file at a path, and is told the bytes that are done; None for other files."""
+    """Writes the file at a path, and reports the bytes that are done; None for other files."""
 
     origin: str = ""
     """Its name in the source, empty where that is the same."""

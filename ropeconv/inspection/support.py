@@ -213,7 +213,7 @@ def count_others(verdicts: Sequence[VerdictLike], named: Collection[str] = ()) -
 
     Args:
         verdicts: Those of each runtime from its oldest version to the newest.
-        named: The runtimes that the user asked for, who is then told of no others.
+        named: The runtimes that the user asked for; others are then left out.
     """
     everyone = f"All {counted(len(by_runtime(verdicts)), 'runtime')}: --explain."
     affected = _titles_by_problem(verdicts)

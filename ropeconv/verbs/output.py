@@ -161,9 +161,9 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     if path is None:
         return NextSteps()
     train = ""
-    find_training = find_hook("training_step")
-    if find_training and not plan.fine_tuning.works_untuned:
-        train = find_training(plan, path)
+    if not plan.fine_tuning.works_untuned:
+        training_step = find_hook("training_step")
+        train = training_step(plan, path) if training_step else ""
     run = tuple(run_commands(plan, path, output.modelfile, draft))
     check = "" if output.validation else check_command(plan, path, not output.uncomputed, against)
     return NextSteps(train, run, check)

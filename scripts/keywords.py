@@ -1,11 +1,12 @@
-"""Writes ropeconv/keywords.py, the typed keywords of the verbs, from the options of commands.
+"""Writes the typed keywords of the functions of Python from the options of commands.
 
     python scripts/keywords.py
 
-An option is declared once: in the registry of methods, or as a field of a dataclass in
-ropeconv/options.py or ropeconv/verbs/request.py. Type checkers and editors cannot read those, so
-this writes them down. tests/test_keywords.py compares the file with the options, and checks with
-mypy what it accepts.
+An option is declared once: in the registry of methods, or as a field of a dataclass (in
+ropeconv/options.py, ropeconv/verbs/request.py, and the `options.py` of a feature). Type checkers
+and editors cannot read those, so this writes them down: in ropeconv/keywords.py, and in the
+`keywords.py` of features. tests/test_keywords.py compares the files with the options, and checks
+with mypy what they accept. `FILES` has their classes.
 """
 
 import subprocess
@@ -14,16 +15,14 @@ import textwrap
 from collections.abc import Collection
 from pathlib import Path
 
+from ropeconv.features.evaluation.options import EvalOptions, SizeOptions, TuneOptions
 from ropeconv.hub.options import PublishOptions
 from ropeconv.options import (
     DeviceOptions,
-    EvalOptions,
     Option,
     OutputPlace,
     RunOptions,
-    SizeOptions,
     TargetOptions,
-    TuneOptions,
     ValidateRequest,
     options,
 )
@@ -31,7 +30,7 @@ from ropeconv.rope.methods.method import REGISTRY, Value, tokens
 from ropeconv.verbs.recipes import LENGTHS, method_settings, recipe_options, variable
 from ropeconv.verbs.request import ApplyRequest
 
-TARGET = Path(__file__).parents[1] / "ropeconv" / "keywords.py"
+ROPECONV = Path(__file__).parents[1] / "ropeconv"
 WIDTH = 100
 Keywords = dict[str, tuple[str, str]]
 """The type, as source code, and the sentence of each keyword."""
@@ -50,6 +49,17 @@ from .reporting import Reporter
 StrPath = str | os.PathLike[str]
 Length = float | str
 """A factor (4), a number of tokens (100000), or a text with either ("4", "128k")."""
+'''
+EVALUATION_HEAD = '''"""The keywords of `evaluate` and `tune`, for type checkers and editors.
+
+Written by scripts/keywords.py from the options of the command line; change them there, and run it.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+from ropeconv.keywords import Length, StrPath
+from ropeconv.reporting import Reporter
 '''
 FORMATS = ("safetensors", "gguf")
 """Values of `to`. The command line has more: `ollama` and `overrides` print or write beside an
@@ -178,17 +188,15 @@ def evaluate_keywords() -> Keywords:
     return keywords
 
 
-def text() -> str:
-    """Return the source of ropeconv/keywords.py."""
+def core_classes() -> list[str]:
+    """Return the source of the classes for `apply`, `plan`, `patch`, `validate` and `push`."""
     target = plain_keywords(OutputPlace, TargetOptions)
     writing = plain_keywords(ApplyRequest, without=("dry_run", "no_fsync"))
     validate = plain_keywords(ValidateRequest, without=("against",))
     validate["text"] = ("StrPath", "A file, or the text itself, instead of synthetic tokens.")
-    tune = plain_keywords(TuneOptions, DeviceOptions, without=("context",))
-    tune |= plain_keywords(EvalOptions, without=(*OF_COMMAND, "server", "threads"))
     push = plain_keywords(PublishOptions)
     push["ignore_receipt"] = ("bool", "Do not compare the files with the hashes in the receipt.")
-    classes = [
+    return [
         class_text("RecipeKeywords", "A method, its settings, and modifiers.", recipe_keywords()),
         class_text(
             "TargetKeywords",
@@ -203,6 +211,15 @@ def text() -> str:
         "class ApplyKeywords(RecipeKeywords, TargetKeywords, RunKeywords, total=False):\n"
         '    """All of `apply`."""\n',
         class_text("ValidateKeywords", "How an output is run.", validate | LOADING | REPORTER),
+        class_text("PushKeywords", "How an output is published.", push | REPORTER),
+    ]
+
+
+def evaluation_classes() -> list[str]:
+    """Return the source of the classes for `evaluate` and `tune`."""
+    tune = plain_keywords(TuneOptions, DeviceOptions, without=("context",))
+    tune |= plain_keywords(EvalOptions, without=(*OF_COMMAND, "server", "threads"))
+    return [
         class_text(
             "EvaluateKeywords",
             "The measures, and how they are taken.",
@@ -211,12 +228,22 @@ def text() -> str:
         class_text(
             "TuneKeywords", "How frequencies are searched.", tune | LOADING | FAMILY | REPORTER
         ),
-        class_text("PushKeywords", "How an output is published.", push | REPORTER),
     ]
-    source = "\n\n".join([HEAD, *classes])
+
+
+FILES = {
+    ROPECONV / "keywords.py": (HEAD, core_classes),
+    ROPECONV / "features" / "evaluation" / "keywords.py": (EVALUATION_HEAD, evaluation_classes),
+}
+"""The files that are written: how each begins, and the function that returns its classes."""
+
+
+def text(path: Path) -> str:
+    """Return the source of one of FILES."""
+    head, classes = FILES[path]
     formatted = subprocess.run(
-        [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"],
-        input=source,
+        [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"],
+        input="\n\n".join([head, *classes()]),
         capture_output=True,
         text=True,
         check=True,
@@ -225,4 +252,5 @@ def text() -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(text(), "utf-8")
+    for path in FILES:
+        path.write_text(text(path), "utf-8")

@@ -13,7 +13,7 @@ from ropeconv.hub.options import PublishOptions
 from ropeconv.options import Option, OutputPlace, TargetOptions, ValidateRequest, options
 from ropeconv.verbs.recipes import recipe_options
 from ropeconv.verbs.request import ApplyRequest
-from scripts.keywords import TARGET, text
+from scripts.keywords import FILES, text
 
 ROOT = Path(__file__).parents[1]
 
@@ -69,8 +69,9 @@ def mypy(script: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_file_is_what_the_options_say() -> None:
-    assert TARGET.read_text("utf-8") == text()
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_a_file_is_what_the_options_say(path: Path) -> None:
+    assert path.read_text("utf-8") == text(path)
 
 
 @pytest.mark.parametrize(

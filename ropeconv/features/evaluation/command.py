@@ -24,9 +24,11 @@ from ropeconv.cli.screen import ProgressScreen, Screen
 from ropeconv.cli.typer_classes import Command
 from ropeconv.errors import Interruption, UsageError
 from ropeconv.formats.kind import is_gguf
-from ropeconv.options import EvalOptions, RunOptions, SizeOptions, TextOptions, copied
+from ropeconv.options import RunOptions, copied
 from ropeconv.rope.errors import counted
 from ropeconv.rope.features import hook
+
+from .options import EvalOptions, SizeOptions, TextOptions
 
 if TYPE_CHECKING:
     from .evaluation import Evaluation, Sizes

@@ -22,7 +22,7 @@ from ropeconv.formats.disk import text_digest
 from ropeconv.formats.journal import Journal, default_path
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.formats.texts import TextLike
-from ropeconv.options import SizeOptions, copied
+from ropeconv.options import copied
 from ropeconv.rope.errors import RopeconvError, counted
 from ropeconv.rope.lengths import format_duration
 from ropeconv.verbs.rows import Row, parse_rows
@@ -32,6 +32,7 @@ from .cases import EVAL, Case, EvalLine, EvaluationSizes, Observation, in_traine
 from .measures.lm_eval import LmEval
 from .measures.losses import Sliding
 from .measures.measure import REGISTRY, Measure
+from .options import SizeOptions
 from .result import Result
 from .run import EvaluationUnit, Measurer, Refusal, RunOutcome, UnitResult, all_cases, run_here
 from .runners.opening import open_runner

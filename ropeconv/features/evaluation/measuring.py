@@ -7,12 +7,13 @@ from dataclasses import fields
 from typing import Any, TypeVar, Unpack
 
 from ropeconv.engines.engine import Progress
-from ropeconv.keywords import EvaluateKeywords, Length, StrPath, TuneKeywords
+from ropeconv.keywords import Length, StrPath
 from ropeconv.reporting import Reporter, SilentReporter
 from ropeconv.verbs.arguments import check_keywords, check_value, list_keywords, reference_of
 from ropeconv.verbs.recipes import length_text
 
 from .evaluation import Sizes, evaluate_model
+from .keywords import EvaluateKeywords, TuneKeywords
 from .result import Result
 from .runners.runner import RunnerRequest
 from .tune.result import TuningResult

@@ -20,9 +20,10 @@ from ropeconv.features.evaluation.evaluation import (
     parse_duration,
     parse_measures,
 )
+from ropeconv.features.evaluation.options import SizeOptions
 from ropeconv.formats.files import read_text
 from ropeconv.hub.options import PushOptions
-from ropeconv.options import RunOptions, SizeOptions, TargetOptions, ValidateOptions, copied
+from ropeconv.options import RunOptions, TargetOptions, ValidateOptions, copied
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.verbs.rows import Row, parse_rows
 

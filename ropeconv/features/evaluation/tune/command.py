@@ -18,9 +18,10 @@ from ropeconv.cli.screen import ProgressScreen
 from ropeconv.cli.typer_classes import Command
 from ropeconv.errors import Interruption, UsageError
 from ropeconv.formats.files import expand_home
-from ropeconv.options import OUTPUT, DeviceOptions, TextOptions, TuneOptions, copied
+from ropeconv.options import OUTPUT, DeviceOptions, copied
 
 from ..command import refuse_field, sort_words, texts_of
+from ..options import TextOptions, TuneOptions
 
 app = typer.Typer(add_completion=False)
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ropeconv.engines.engine import Progress
-from ropeconv.options import TuneOptions
 from ropeconv.rope.errors import RopeconvError
 
+from ..options import TuneOptions
 from ..statistics import Sample
 from .result import Candidate, Start
 from .scorer import PassLine, Scorer, TextWindow

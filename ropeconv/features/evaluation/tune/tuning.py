@@ -17,7 +17,6 @@ from ropeconv.formats.journal import Journal, default_path
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.formats.texts import TextLike
 from ropeconv.models.reference import names_gguf
-from ropeconv.options import TuneOptions
 from ropeconv.rope.errors import counted
 from ropeconv.rope.lengths import format_duration, format_tokens, parse_tokens
 from ropeconv.rope.methods.method import positive
@@ -27,6 +26,7 @@ from ropeconv.verbs.rows import BASE, Row
 
 from ..cases import EvaluationSizes
 from ..evaluation import over_budget
+from ..options import TuneOptions
 from ..result import FEWEST
 from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner

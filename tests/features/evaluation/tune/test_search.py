@@ -15,6 +15,7 @@ import pytest
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.errors import BadSource, NotFinite
 from ropeconv.features.evaluation.cases import Case, EvaluationSizes
+from ropeconv.features.evaluation.options import TuneOptions
 from ropeconv.features.evaluation.tune import search
 from ropeconv.features.evaluation.tune.result import FORMULAS, Start
 from ropeconv.features.evaluation.tune.scorer import (
@@ -29,7 +30,6 @@ from ropeconv.features.evaluation.tune.scorer import (
 )
 from ropeconv.features.evaluation.tune.search import Task
 from ropeconv.formats.journal import Journal
-from ropeconv.options import TuneOptions
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule

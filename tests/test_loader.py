@@ -16,7 +16,6 @@ import pytest
 import ropeconv
 from ropeconv import BadSource, loader
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
-from ropeconv.features.evaluation.texts import CheckpointTokenizer
 
 from .support.corruptions import edit
 
@@ -90,6 +89,12 @@ def test_no_subprocess_imports_from_the_current_folder() -> None:
     assert set(options) == {"'-P'"}
 
 
+def load_tokenizer(folder: Path, trust: bool = False) -> None:
+    from ropeconv.features.evaluation.texts import CheckpointTokenizer
+
+    CheckpointTokenizer(folder, trust=trust)
+
+
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "config.json"])
 def test_code_of_a_tokenizer_needs_permission(name: str, llama: Path, mark: Path) -> None:
     (llama / "tokenization.py").write_text(TOKENIZER)
@@ -103,10 +108,10 @@ def test_code_of_a_tokenizer_needs_permission(name: str, llama: Path, mark: Path
         BadSource,
         match=f"its {name} names 'tokenization.T' in auto_map; .*pass --trust-remote-code",
     ):
-        CheckpointTokenizer(llama)
+        load_tokenizer(llama)
     assert not mark.exists()
     with pytest.raises(BadSource, match="has no tokenizer that loads"):
-        CheckpointTokenizer(llama, trust=True)
+        load_tokenizer(llama, trust=True)
     assert mark.exists() is (name == "tokenizer_config.json"), "where transformers 5 takes it from"
 
 
@@ -114,7 +119,7 @@ def test_a_tokenizer_without_files_is_not_one(tmp_path: Path) -> None:
     """The class of Qwen 2 in transformers makes an empty one, which gives any text no tokens."""
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(BadSource, match="has no tokenizer that loads; add its tokenizer files"):
-        CheckpointTokenizer(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 def test_a_stock_class_is_taken_in_place_of_code(llama: Path, mark: Path) -> None:

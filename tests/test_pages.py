@@ -6,11 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeconv.features.evaluation.report import write_evaluation_report as write_evaluation
-from ropeconv.features.evaluation.result import write_result
-from ropeconv.features.run.report import RunRow, RunTable, write_run_report
-
-from .features.evaluation.results import made
 from .support.browser import Browser, browser
 from .support.in_process import command
 
@@ -29,20 +24,42 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[str], Path]) -> dict[str, Path]:
+def page(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny: Callable[[str], Path],
+) -> Path:
+    """The report of a validation, an evaluation or a run."""
     folder = tmp_path_factory.mktemp("pages")
-    (folder / "model").symlink_to(tiny("llama"))
-    command(folder, "apply", "model", "--yarn", "4", "-o", "out", "-q", code=0)
-    options = ("--against", "model", "--length", "256", "--report", "validation.html", "-q")
-    command(folder, "validate", "out", *options, code=0)
-    write_evaluation(made(), folder / "evaluation.html")
-    write_run_report(of_a_run(folder), Path("many-models.toml"), folder / "run.html")
-    return {name: folder / f"{name}.html" for name in ("validation", "evaluation", "run")}
+    if request.param == "validation":
+        (folder / "model").symlink_to(tiny("llama"))
+        command(folder, "apply", "model", "--yarn", "4", "-o", "out", "-q", code=0)
+        options = ("--against", "model", "--length", "256", "--report", "page.html", "-q")
+        command(folder, "validate", "out", *options, code=0)
+    elif request.param == "evaluation":
+        write_evaluation(folder / "page.html")
+    else:
+        write_run(folder / "page.html")
+    return folder / "page.html"
 
 
-def of_a_run(folder: Path) -> RunTable:
-    """The table of a run of several sources, one of which was evaluated and another one failed."""
-    write_result(made(), folder / "result.json")
+def write_evaluation(page: Path) -> None:
+    from ropeconv.features.evaluation.report import write_evaluation_report
+
+    from .features.evaluation.results import made
+
+    write_evaluation_report(made(), page)
+
+
+def write_run(page: Path) -> None:
+    """Write the report of several sources, one of which was evaluated and another one failed."""
+    from ropeconv.features.evaluation.result import write_result
+    from ropeconv.features.run.report import RunRow, RunTable, write_run_report
+
+    from .features.evaluation.results import made
+
+    result = page.with_name("result.json")
+    write_result(made(), result)
     url = f"https://huggingface.co/me/{'a-long-name-' * 5}yarn4/commit/{'0' * 40}"
     done = {"apply": ("done", "1.0 s"), "push": ("done", "2.0 s")}
     rows = [
@@ -53,19 +70,20 @@ def of_a_run(folder: Path) -> RunTable:
     failed = RunRow(
         "model-9", "yarn:4", "q8", {"apply": ("failed", reason), "push": ("not run", "")}, {}
     )
-    results = {"eval": {"path": str(folder / "result.json"), "rows": {}}}
+    results = {"eval": {"path": str(result), "rows": {}}}
     measured = RunRow("model-1", "", "", {"eval": ("done", "9.0 s")}, results)
-    return RunTable(("apply", "push", "eval"), (*rows, failed, measured))
+    table = RunTable(("apply", "push", "eval"), (*rows, failed, measured))
+    write_run_report(table, Path("many-models.toml"), page)
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS + OTHERS)
-@pytest.mark.parametrize("name", ["validation", "evaluation", "run"])
+@pytest.mark.parametrize("page", ["validation", "evaluation", "run"], indirect=True)
 def test_a_report_fits_and_can_be_read(
-    chromium: Browser, pages: dict[str, Path], tmp_path: Path, name: str, width: int, scheme: str
+    chromium: Browser, page: Path, tmp_path: Path, width: int, scheme: str
 ) -> None:
     from matplotlib.image import imread
 
-    chromium.open(pages[name], width, scheme)
+    chromium.open(page, width, scheme)
     assert chromium.problems() == []
     contrast, where = chromium.contrast()
     assert contrast >= AA, where

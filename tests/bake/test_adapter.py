@@ -12,7 +12,7 @@ from ropeconv.inspection.receipts.companion import read_companion
 from ropeconv.inspection.receipts.storage import read_receipt
 
 from ..conftest import hashes
-from ..features.compare.test_compatibility import logits, lora
+from ..support.adapters import logits, lora
 from ..support.in_process import command
 from ..support.models import TRAINED, make
 

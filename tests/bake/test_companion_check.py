@@ -13,7 +13,7 @@ from ropeconv.inspection.receipts.companion import read_companion
 from ropeconv.inspection.receipts.storage import read_receipt
 
 from ..conftest import hashes
-from ..features.compare.test_compatibility import lora
+from ..support.adapters import lora
 from ..support.in_process import Done, command
 from ..support.models import make
 

@@ -9,7 +9,6 @@ import pytest
 
 import ropeconv
 from ropeconv.bake.fine_tuning import fine_tuning_for
-from ropeconv.features.training.training import baked_output, make_snippet, trainers
 from ropeconv.hub.base_model import BaseModel
 from ropeconv.hub.card import card
 from ropeconv.hub.upload_set import planned_upload
@@ -126,9 +125,7 @@ MODELS = {LLAMA_2: 4096, LLAMA_3_1: 131072, QWEN_2_5: 32768, QWEN_3: 32768, GPT_
 @pytest.mark.parametrize("model", MODELS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("times", [2, 4, 64])
 def test_all_fronts_agree(model: Path, times: int, tmp_path: Path) -> None:
-    """`advise`, the plan and its screen, the refusal of `--context`, the receipt, the card and
-    `train-config`.
-    """
+    """`advise`, the plan and its screen, the refusal of `--context`, the receipt and the card."""
     length = times * MODELS[model]
     advice = document(model, f"--context {length}", "advise")["advice"]
     levels = set()
@@ -161,9 +158,6 @@ def test_all_fronts_agree(model: Path, times: int, tmp_path: Path) -> None:
     assert {name: getattr(need, name) for name in chosen} == chosen
     text = card(planned_upload(plan), "me/out", BaseModel())
     assert (need.times in text, "Fine-tun" in text) == (True, not need.works_untuned)
-    snippet = make_snippet(trainers()["unsloth"], baked_output(open_source(str(output))))
-    assert snippet.to_dict()["fine_tuning"] == chosen
-    assert any(need.times in note for note in snippet.notes)
 
 
 def test_a_conversion_of_an_output_needs_what_the_output_needs(llama: Path, tmp_path: Path) -> None:

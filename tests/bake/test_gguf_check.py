@@ -13,13 +13,11 @@ import pytest
 
 import ropeconv
 from ropeconv.bake import gguf as planning
-from ropeconv.convert.target import Target
 from ropeconv.errors import Disagreement
-from ropeconv.features.profiles.plan import profile_plans, profiles_plan, write_profiles
 from ropeconv.formats.gguf import inplace
 from ropeconv.rope.errors import RopeconvError
 
-from ..support.baking import AS_IS, MIXED, YARN, make_plan, recipe_of
+from ..support.baking import MIXED, YARN, make_plan
 from ..support.gguf_files import plain_tensors, write
 from ..support.in_process import command
 
@@ -174,18 +172,6 @@ def test_shards_are_read_back(tmp_path: Path) -> None:
     check = ropeconv.apply(make_plan(first, YARN, tmp_path / "out.gguf")).check
     assert check is not None
     assert check.compared == len(plain_tensors())
-
-
-def test_profiles_of_a_file_are_read_back(source: Path, tmp_path: Path) -> None:
-    opened = ropeconv.open_source(str(source))
-    recipes = [AS_IS, recipe_of("yarn", 2.0)]
-    out = tmp_path / "profiles"
-    plans = profile_plans(opened, recipes, Target(out=out))
-    outputs = write_profiles(profiles_plan(opened, plans, out, copied=False))
-    assert {name: done.check is not None for name, done in outputs.items()} == {
-        "base": True,
-        "yarn2": True,
-    }
 
 
 def test_the_screen_and_json_say_what_was_checked(source: Path, tmp_path: Path) -> None:

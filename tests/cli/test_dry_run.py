@@ -14,9 +14,9 @@ import pytest
 
 from ..bake.test_companions import head_of
 from ..conftest import CONFIGS
-from ..features.compare.test_compatibility import lora
 from ..models.test_meta import release
 from ..support import in_process
+from ..support.adapters import lora
 from ..support.extent import sample
 from ..support.gguf_files import write
 from ..support.hub_server import talk_to

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ..features.run.plans import models, plan_text
+from ..support.optional import skip_where_advised
+from ..support.run_plans import models, plan_text
 
 ROOT = Path(__file__).parents[2]
 PLANTED = """\
@@ -88,4 +89,5 @@ def test_no_module_of_the_folder_is_imported(
     start: tuple[str, ...], command: str, place: Path
 ) -> None:
     done = python(place, *start, *command.split())
+    skip_where_advised(done.stderr)
     assert (done.returncode, marks(place)) == (0, ""), done.stderr

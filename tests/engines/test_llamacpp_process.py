@@ -19,8 +19,6 @@ from ropeconv.engines import llamacpp as loading
 from ropeconv.engines.engine import Progress
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.llamacpp_program import LoadedModel, Message
-from ropeconv.features.evaluation.runners.llamacpp import engine_options
-from ropeconv.features.evaluation.runners.runner import RunnerRequest
 from ropeconv.rope.errors import RopeconvError
 
 from ..support.baking import changed_weights, make_plan, recipe_of
@@ -51,8 +49,6 @@ def test_threads_are_those_of_openmp(
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     load = LlamaCppEngine(Path("model.gguf")).load
     assert load.threads == (threads or len(os.sched_getaffinity(0)))
-    options = engine_options(RunnerRequest("model.gguf", [], threads=7), offloads=False)
-    assert LlamaCppEngine(Path("model.gguf"), **options).load.threads == 7, "--threads is stronger"
 
 
 def ids(length: int, seed: int = 3) -> list[int]:

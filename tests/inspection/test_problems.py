@@ -19,12 +19,12 @@ from ropeconv.inspection.document import Problem
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
-from ..features.compare.test_side_by_side import rotary
 from ..support.baking import apply, inspected, make_plan, recipe_of, replaced
 from ..support.extent import sample
 from ..support.gguf_files import write
 from ..support.in_process import command
 from ..support.models import TRAINED
+from ..support.rotary import rotary
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.features.evaluation.evaluation import Sizes, evaluate_model
-from ropeconv.features.run.jobs import named_sources
 from ropeconv.models.open import open_source
 
-from ..features.run.plans import models
+from ..support.run_plans import models
 
 LARGE = 1 << 26
 """Bytes of a tensor of zeros, which takes no room on the disk."""
@@ -43,6 +41,9 @@ def identity(path: Path) -> str:
 
 def test_a_model_with_other_weights_is_another_one_to_eval_and_to_run(tmp_path: Path) -> None:
     """Config, names, sizes and times are the same; the last weights have other signs."""
+    from ropeconv.features.evaluation.evaluation import Sizes, evaluate_model
+    from ropeconv.features.run.jobs import named_sources
+
     original = models(tmp_path, "a") / "models" / "a"
     other = copied(original, "b")
     changed(other / "model.safetensors", (other / "model.safetensors").stat().st_size - 200, 200)

@@ -1,17 +1,19 @@
 """Skip tests of torch, transformers, llama.cpp and other extras where these are absent, and say how
-to get them.
+to get them; and tests of features whose folders were removed (`scripts/core_tests`).
 """
 
 import importlib.util
 import re
 from collections import Counter
 from collections.abc import Generator
+from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
 
 from ropeconv.environment import MODEL_PACKAGES
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.features import GROUP, load_features
 
 EXTRAS = {
     "llama_cpp": "llamacpp",
@@ -32,6 +34,9 @@ MISSING = frozenset(
     name for name in (*MODEL_PACKAGES, *EXTRAS) if importlib.util.find_spec(name) is None
 )
 ADVICE = re.compile("pip install '?ropeconv")
+REMOVED = sorted({entry.name for entry in entry_points(group=GROUP)} - load_features().keys())
+"""Features that pyproject.toml names, and whose folders are not here."""
+OF_FEATURES = re.compile("No such command|needs a feature")
 
 
 def skip(name: str) -> None:
@@ -40,17 +45,21 @@ def skip(name: str) -> None:
     pytest.skip(f"{name} is not installed; pip install {package}", allow_module_level=True)
 
 
+def skip_feature() -> None:
+    """Skips the test or module that needs a feature which was removed."""
+    pytest.skip(f"without the features {', '.join(REMOVED)}", allow_module_level=True)
+
+
 def skip_where_missing(problem: BaseException) -> None:
     """Skips where a failure says that an optional package is missing, and it is."""
     cause: BaseException | None = problem
     while cause is not None:
-        name = (
-            (getattr(cause, "name", None) or "").partition(".")[0]
-            if isinstance(cause, ModuleNotFoundError)
-            else ""
-        )
-        if name in MISSING:
-            skip(name)
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            package = cause.name.partition(".")[0]
+            if package in MISSING:
+                skip(package)
+            if REMOVED and ".features" in cause.name:
+                skip_feature()
         if isinstance(cause, RopeconvError):
             skip_where_advised(str(cause))
         cause = cause.__cause__ or cause.__context__
@@ -60,6 +69,8 @@ def skip_where_advised(message: str) -> None:
     """Skips where ropeconv says that an extra is to be installed, and a package of it is
     missing.
     """
+    if REMOVED and OF_FEATURES.search(message):
+        skip_feature()
     if MISSING and ADVICE.search(message):
         pytest.skip(next(line.strip() for line in message.splitlines() if ADVICE.search(line)))
 
@@ -77,7 +88,9 @@ class OptionalModule(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Any, parent: Any) -> pytest.Module | None:
     """Test modules are collected as such, where something is missing."""
-    return OptionalModule.from_parent(parent, path=module_path) if MISSING else None
+    if MISSING or REMOVED:
+        return OptionalModule.from_parent(parent, path=module_path)
+    return None
 
 
 def _guarded() -> Generator[None, Any, Any]:

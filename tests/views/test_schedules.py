@@ -11,7 +11,6 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from ropeconv import METHODS, Recipe, RopeSpec
-from ropeconv.features.evaluation.plots import luminance
 from ropeconv.rope.bound.sums import score_bound
 from ropeconv.rope.forms import Plain, base_inv_freq
 from ropeconv.views.plot_style import DARK, GREY, LIGHT, LINES, RED, figure
@@ -95,6 +94,14 @@ def test_the_numbers_of_a_picture(tmp_path: Path) -> None:
     np.testing.assert_allclose(yarn["wavelengths"], math.tau / YARN)
     np.testing.assert_allclose(yarn["divided_by"], BEFORE / YARN)
     assert yarn["score_bound"]["bound"][0] == pytest.approx(score_bound(YARN, np.ones(1))[0])
+
+
+def luminance(colour: tuple[float, ...]) -> float:
+    """As WCAG 2 defines it: https://www.w3.org/TR/WCAG22/#dfn-relative-luminance"""
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(foreground: Any, other: Any) -> float:

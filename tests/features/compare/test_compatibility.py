@@ -21,11 +21,13 @@ from ropeconv.features.compare.compatibility import (
 from ropeconv.inspection.adapter import read_adapter
 from ropeconv.models.folder import FolderSource
 
+from ...support.adapters import logits, lora
 from ...support.baking import apply, inspected, make_plan, recipe_of
 from ...support.gguf_files import write
 from ...support.in_process import command
 from ...support.models import TRAINED, make
-from .test_side_by_side import GEMMA, LLAMA, LLAMA3, SMOL, YARN, config, rotary
+from ...support.rotary import rotary
+from .test_side_by_side import GEMMA, LLAMA, LLAMA3, SMOL, YARN, config
 
 PLAIN = {**LLAMA, "vocab_size": 320}
 LINEAR = {"rope_type": "linear", "factor": 4.0}
@@ -308,19 +310,6 @@ def adapter(llama: Path, tmp_path: Path) -> Path:
     )
 
 
-def lora(base: Path, folder: Path) -> Path:
-    peft, torch, transformers = (
-        pytest.importorskip(name) for name in ("peft", "torch", "transformers")
-    )
-    torch.manual_seed(0)
-    chosen = peft.LoraConfig(
-        r=4, target_modules=["q_proj", "k_proj", "v_proj"], init_lora_weights=False
-    )
-    model = transformers.AutoModelForCausalLM.from_pretrained(base)
-    peft.get_peft_model(model, chosen).save_pretrained(folder)
-    return folder
-
-
 def test_an_adapter_whose_base_is_on_a_hub_that_cannot_be_reached(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,18 +326,6 @@ def test_an_adapter_whose_base_is_on_a_hub_that_cannot_be_reached(
     models, adapters, _ = open_models((str(llama), str(tmp_path / "lora")), "")
     (note,) = compatibility(models, adapters).notes
     assert "was trained on owner/base, which cannot be read here" in note
-
-
-def logits(base: Path, adapter: Path) -> Any:
-    """Logits of PEFT's model beyond the trained context."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
-    tokens = torch.arange(2 * TRAINED)[None] % 97
-    with torch.no_grad():
-        return model(tokens).logits[0, TRAINED:]
 
 
 def test_an_adapter_over_a_base_without_its_scaling(

@@ -14,6 +14,7 @@ from ropeconv.inspection.frequencies import compare_frequencies
 from ...support.baking import apply, inspected, make_plan, recipe_of
 from ...support.extent import sample
 from ...support.models import TRAINED
+from ...support.rotary import rotary
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -48,15 +49,6 @@ def config(folder: Path, **changes: Any) -> Path:
 
 def compared(first: Path, second: Path) -> RopeDifference:
     return side_by_side(*(inspected(path) for path in (first, second)))
-
-
-def rotary(path: Path) -> tuple[np.ndarray, float]:
-    """Frequencies and attention factor of transformers' own module for a config."""
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    module = LlamaRotaryEmbedding(LlamaConfig.from_pretrained(path.parent))
-    return module.inv_freq.double().numpy(), float(module.attention_scaling)
 
 
 @pytest.mark.parametrize(("first", "second"), sample(list(product(OF, OF)), 4))

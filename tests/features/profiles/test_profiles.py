@@ -15,12 +15,14 @@ import torch
 from ropeconv.bake.apply import OutputCheck
 from ropeconv.bake.findings import Options
 from ropeconv.bake.verify import verify_output
+from ropeconv.convert.target import Target
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.errors import BadSource, Disagreement
 from ropeconv.features.profiles import plan as profiles
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.inspection.receipts.storage import read_receipt
+from ropeconv.models.open import open_source
 from ropeconv.validate.comparison import Comparison
 
 from ...conftest import hashes
@@ -446,3 +448,15 @@ def test_the_first_source_of_a_chain_is_told_that_it_is_not_the_last(tmp_path: P
     verify_output(Comparison.open(tmp_path / "two.gguf", str(tmp_path / "one.gguf")), Options())
     with pytest.raises(BadSource, match="the local file 'one'"):
         Comparison.open(tmp_path / "two.gguf", str(tmp_path / "model.gguf"))
+
+
+def test_profiles_of_a_file_are_read_back(tmp_path: Path) -> None:
+    opened = open_source(str(write(tmp_path / "model.gguf")))
+    recipes = [AS_IS, recipe_of("yarn", 2.0)]
+    out = tmp_path / "profiles"
+    plans = profiles.profile_plans(opened, recipes, Target(out=out))
+    outputs = profiles.write_profiles(profiles.profiles_plan(opened, plans, out, copied=False))
+    assert {name: done.check is not None for name, done in outputs.items()} == {
+        "base": True,
+        "yarn2": True,
+    }

@@ -25,8 +25,9 @@ from ropeconv.models.open import open_source
 from ropeconv.verbs.rows import parse_rows
 
 from ...support.in_process import command
+from ...support.run_plans import models, plan_text
 from ...support.waiting import until
-from .plans import EVAL, jobs_in, lines, models, plan_text
+from .plans import EVAL, jobs_in, lines
 
 TARGETS = '[[targets]]\n[[targets]]\nname = "g"\nto = "gguf"\nouttype = "f32"\n'
 DAMAGED = "move it away and run the plan again, which writes it anew"

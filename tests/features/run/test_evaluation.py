@@ -20,7 +20,7 @@ from ropeconv.rope.errors import RopeconvError
 from ropeconv.verbs.rows import parse_rows
 
 from ...support.in_process import command
-from .plans import models
+from ...support.run_plans import models
 
 SIZES = Sizes(lengths="1/2T,4T", windows=3, targets=8)
 ROWS = "base,yarn:4,ntk:4,linear:4,mixed:4:log_n=clamped"

@@ -11,7 +11,8 @@ from ropeconv.errors import UsageError
 from ropeconv.features.run.jobs import Job, NamedSource, jobs_of
 from ropeconv.features.run.plan_file import read_plan
 
-from .plans import EVAL, plan_text
+from ...support.run_plans import plan_text
+from .plans import EVAL
 
 TO = '[push]\nto = "%s"\n'
 PUSH = TO % "me/{name}-{recipe}-{target}"

@@ -18,7 +18,8 @@ from ropeconv.models.hub import HubSource
 
 from ...conftest import run_in
 from ...support.hub_writing import WritingHub, serving_writes
-from .plans import EVAL, models, plan_text
+from ...support.run_plans import models, plan_text
+from .plans import EVAL
 
 PUSH = '[push]\nto = "me/{name}-{recipe}"\n'
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ...support.in_process import command
-from .plans import EVAL, lines, models, plan_text
+from ...support.run_plans import models, plan_text
+from .plans import EVAL, lines
 
 TARGETS = '[[targets]]\n[[targets]]\nname = "q8"\nto = "gguf"\nouttype = "q8_0"\n'
 TASKS = "apply validate eval"

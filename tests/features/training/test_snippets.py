@@ -16,10 +16,21 @@ import pytest
 
 from ropeconv import RopeconvError
 from ropeconv.features.training.command import trainer_names
-from ropeconv.features.training.training import Trainer, TrainingFacts, make_snippet, trainers
+from ropeconv.features.training.training import (
+    Trainer,
+    TrainingFacts,
+    baked_output,
+    make_snippet,
+    trainers,
+)
+from ropeconv.models.open import open_source
 from ropeconv.rope.forms import Form, InterpolatedForm, Llama3, LongRope, Plain, Yarn
+from ropeconv.rope.recipe import parse_recipe
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.runtimes.runtime import runtimes
+
+from ...conftest import CONFIGS
+from ...support.baking import apply, make_plan
 
 yaml = pytest.importorskip("yaml")
 TEMPLATES = Path(__file__).parents[3] / "templates" / "training"
@@ -233,3 +244,14 @@ def test_a_statement_has_a_line_or_was_executed_with_a_transformers_that_is_know
     assert all(re.fullmatch(r"\S+\.py:\d+", rotary.source) for rotary in trainer.rotary)
     rows = [row for row in runtimes() if row.name == "transformers"]
     assert not trainer.transformers or any(row.covers(trainer.transformers) for row in rows)
+
+
+@pytest.mark.parametrize("times", [2, 4, 64])
+def test_a_config_says_how_much_training_the_plan_says(times: int, tmp_path: Path) -> None:
+    model = CONFIGS / "Qwen--Qwen2.5-7B-Instruct.json"
+    plan = make_plan(model, parse_recipe(f"yarn:{times}"), out=tmp_path / "out")
+    snippet = make_snippet(trainers()["unsloth"], baked_output(open_source(str(apply(plan)))))
+    need = plan.fine_tuning
+    said = snippet.to_dict()["fine_tuning"]
+    assert (said["level"], said["factor"]) == (need.level, times)
+    assert any(need.times in note for note in snippet.notes)

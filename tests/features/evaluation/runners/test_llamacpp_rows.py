@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.errors import UnsupportedBake, UsageError
-from ropeconv.features.evaluation.runners.llamacpp import LlamaCppRunner
+from ropeconv.features.evaluation.runners.llamacpp import LlamaCppRunner, engine_options
 from ropeconv.features.evaluation.runners.opening import open_runner
 from ropeconv.features.evaluation.runners.runner import RunnerRequest
 from ropeconv.verbs.rows import Row, parse_rows
@@ -134,3 +135,9 @@ def test_options_that_are_for_others_are_refused(gguf: Path) -> None:
         runner_of(gguf, device="cuda")
     with pytest.raises(UsageError, match="give --dtype float16 or float32"):
         runner_of(gguf, dtype="bfloat16")
+
+
+def test_threads_that_are_given_are_stronger_than_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    options = engine_options(RunnerRequest("model.gguf", [], threads=7), offloads=False)
+    assert LlamaCppEngine(Path("model.gguf"), **options).load.threads == 7

@@ -16,8 +16,9 @@ from ropeconv.features.run.executors.ray import ATTEMPTS, RayCluster
 from ropeconv.rope.errors import RopeconvError
 
 from ....support.in_process import command
+from ....support.run_plans import models, plan_text
 from ....support.waiting import free_ports
-from ..plans import lines, models, plan_text
+from ..plans import lines
 from ..test_evaluation import evaluated
 from .workers import Squares, all_ends
 

@@ -18,8 +18,9 @@ from ropeconv.features.run.executors import slurm as slurm_queue
 from ropeconv.features.run.executors.slurm import Slurm
 
 from ....support.in_process import command
+from ....support.run_plans import models, plan_text
 from ....support.waiting import free_ports, until
-from ..plans import EVAL, lines, models, plan_text
+from ..plans import EVAL, lines
 from .workers import all_ends
 
 pytest.importorskip("submitit")

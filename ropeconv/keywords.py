@@ -1,6 +1,6 @@
 """The keywords of the functions of Python, for type checkers, editors and `help()`.
 
-Written by scripts/keywords.py from the options of the command line; change them there, and run it.
+Written by `python -m scripts.pages` from the options of the command line; change them there.
 """
 
 import os

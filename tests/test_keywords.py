@@ -13,7 +13,7 @@ from ropeconv.hub.options import PublishOptions
 from ropeconv.options import Option, OutputPlace, TargetOptions, ValidateRequest, options
 from ropeconv.verbs.recipes import recipe_options
 from ropeconv.verbs.request import ApplyRequest
-from scripts.keywords import FILES, text
+from scripts.pages.keywords import FILES, text
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts import transcripts
+from scripts.pages import transcripts
+from scripts.pages.transcripts import ROOT, TUTORIAL, Transcript, fits
 from scripts.real_model import Unavailable
-from scripts.transcripts import ROOT, TUTORIAL, Transcript, fits
 
 from ..features.servers.stand_in import StandIn, running
 from ..support.extent import sample
@@ -100,7 +100,7 @@ def printed(folder: Path, page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", sample([page for page in transcripts.PAGES if shown(page)], 1))
 def test_the_commands_of_a_page_print_what_it_shows(beside: Path, page: str) -> None:
-    assert printed(beside, page) == [], f"run python scripts/transcripts.py {page}"
+    assert printed(beside, page) == [], f"run python -m scripts.pages transcripts {page}"
 
 
 @pytest.mark.nightly
@@ -123,7 +123,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
         folder = transcripts.tutorial(tmp_path)
     except Unavailable as problem:
         pytest.skip(str(problem))
-    assert printed(folder, TUTORIAL) == [], f"run python scripts/transcripts.py {TUTORIAL}"
+    assert printed(folder, TUTORIAL) == [], f"run python -m scripts.pages transcripts {TUTORIAL}"
 
 
 def test_commands_inside_sentences_and_tables_run(small: Path) -> None:

@@ -16,16 +16,16 @@ from ropeconv.cli.screen import Screen
 from ropeconv.features.evaluation.result import Result
 from ropeconv.features.evaluation.views import show_result
 from ropeconv.rope.methods.method import REGISTRY
-from scripts import tables
-from scripts.method_pictures import DRAWN, PICTURES, ROOT, drawn
-from scripts.reference import DOCS, EVERYWHERE, GROUPS, PAGES, SCHEMAS, TASKS, option_rows
+from scripts.pages import tables
+from scripts.pages.method_pictures import DRAWN, PICTURES, ROOT, drawn
+from scripts.pages.reference import DOCS, EVERYWHERE, GROUPS, PAGES, SCHEMAS, TASKS, option_rows
 
 from ..support.extent import sample
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_what_the_code_says(page: str) -> None:
-    assert (DOCS / page).read_text("utf-8") == PAGES[page](), "run python scripts/reference.py"
+    assert (DOCS / page).read_text("utf-8") == PAGES[page](), "run python -m scripts.pages"
 
 
 def test_every_command_and_its_every_option_are_there() -> None:
@@ -67,7 +67,7 @@ def test_every_exported_name_stands_in_the_api_once() -> None:
 @pytest.mark.parametrize("page", tables.PAGES)
 def test_a_page_has_the_numbers_of_the_data(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
-    assert tables.filled(page, text) == text, "run python -m scripts.tables"
+    assert tables.filled(page, text) == text, "run python -m scripts.pages"
 
 
 def test_the_page_has_the_screen_of_a_measurement(
@@ -151,7 +151,9 @@ def test_a_picture_is_that_of_the_method(name: str) -> None:
     (kept, numbers), (drawing, others) = map(
         parts, ((PICTURES / f"method-{name}.svg").read_text("utf-8"), drawn(name))
     )
-    assert (kept, len(numbers)) == (drawing, len(others)), "run scripts/method_pictures.py"
+    assert (kept, len(numbers)) == (drawing, len(others)), (
+        "run python -m scripts.pages method_pictures"
+    )
     np.testing.assert_allclose(
-        numbers, others, rtol=0, atol=0.01, err_msg="run scripts/method_pictures.py"
+        numbers, others, rtol=0, atol=0.01, err_msg="run python -m scripts.pages method_pictures"
     )

@@ -12,7 +12,7 @@ import pytest
 import ropeconv
 from ropeconv.bake.plan import PlanDocument
 from ropeconv.inspection.document import InspectionDocument
-from scripts.reference import DOCS, schema_of
+from scripts.pages.reference import DOCS, schema_of
 
 from ..conftest import CONFIGS
 from ..support.gguf_files import write

@@ -13,7 +13,7 @@ import pytest
 
 from ropeconv.cli.app import all_commands, find
 from scripts.gather_pages import CODE, ROOT
-from scripts.reference import option_rows
+from scripts.pages.reference import option_rows
 
 PAGES = sorted(
     [

@@ -5,8 +5,8 @@ them.
 import pytest
 
 from ropeconv.runtimes.verdict import Verdict
-from scripts import engine_tables
-from scripts.engine_tables import ENGINES, MAIN, POPULAR, configs, obstacles
+from scripts.pages import engine_tables
+from scripts.pages.engine_tables import ENGINES, MAIN, POPULAR, configs, obstacles
 
 LLAMA, QWEN = "meta-llama--Llama-2-7b-hf", "Qwen--Qwen3-8B"
 SCOUT, VISION = "meta-llama--Llama-4-Scout-17B-16E-Instruct", "Qwen--Qwen3-VL-8B-Instruct"

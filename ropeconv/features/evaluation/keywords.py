@@ -1,6 +1,6 @@
 """The keywords of `evaluate` and `tune`, for type checkers and editors.
 
-Written by scripts/keywords.py from the options of the command line; change them there, and run it.
+Written by `python -m scripts.pages` from the options of the command line; change them there.
 """
 
 from collections.abc import Sequence

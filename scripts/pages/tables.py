@@ -1,7 +1,7 @@
 """Writes tables in README.md and docs/ from the data of the package, and the methods and encodings
 that they lack.
 
-    python -m scripts.tables
+    python -m scripts.pages tables
 
 A method or an encoding without a row or a section gets one from its docstring; those that are there
 stay. tests/docs/test_generated.py compares the pages with the data.
@@ -25,7 +25,7 @@ from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
 from . import engine_tables
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
 IN_DOCS = (
     "transformers",

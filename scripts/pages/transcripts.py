@@ -1,6 +1,6 @@
 """Commands in the pages of docs/: which there are, and what those with output print.
 
-    python scripts/transcripts.py [PAGE ...]
+    python -m scripts.pages transcripts [PAGE ...]
 
 A block of code whose commands begin with `$` also has their output; it is run beside the published
 configs of the tests, each as NAME/config.json, small models, and a text. The tutorial is run beside
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = (
     "../README.md",
     "engines.md",
@@ -257,5 +257,4 @@ def main(pages: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     sys.exit(main(sys.argv[1:] or list(PAGES)))

@@ -1,7 +1,7 @@
 """Draws docs/pictures/readme.png, the picture of README.md, from the measured table in
 docs/evaluating.md.
 
-python scripts/readme_picture.py
+    python -m scripts.pages readme_picture
 """
 
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import matplotlib
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "pictures" / "readme.png"
 TRAINED = 8192
 TOKENS = (2048, 8192, 16384)

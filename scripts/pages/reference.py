@@ -1,16 +1,14 @@
-"""Writes the pages that follow from the code, and runs scripts/tables.py and
-scripts/method_pictures.py --missing.
+"""Writes the pages about commands, documents and functions, which follow from the code.
 
-    python scripts/reference.py
+    python -m scripts.pages reference
 
-It writes docs/commands.md, docs/schemas/, ropeconv/keywords.py and the list of names at the end of
-docs/python.md. tests/docs/test_generated.py compares them with the code.
+It writes docs/commands.md, docs/schemas/ and the list of names at the end of docs/python.md.
+tests/docs/test_generated.py compares them with the code.
 """
 
 import ast
 import inspect
 import json
-import subprocess
 import sys
 import textwrap
 from collections import Counter
@@ -37,11 +35,11 @@ from ropeconv.inspection.document import InspectionDocument
 from ropeconv.inspection.receipts.receipt import Receipt
 from ropeconv.inspection.receipts.storage import Results
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 WIDEST = 120
 """Columns of the text of pages."""
-WRITTEN = "<!-- Written by scripts/reference.py. -->\n\n"
+WRITTEN = "<!-- Written by `python -m scripts.pages`. -->\n\n"
 SCHEMAS: dict[str, tuple[type, ...]] = {
     "plan": (PlanDocument,),
     "receipt": (Receipt,),
@@ -339,15 +337,9 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Rewrites the pages, tables and missing pictures."""
+    """Rewrites the pages."""
     for name, content in PAGES.items():
         (DOCS / name).write_text(content(), encoding="utf-8")
-    for script in (["keywords"], ["tables"], ["method_pictures", "--missing"]):
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", f"scripts.{script[0]}", *script[1:]],
-            check=True,
-            cwd=ROOT,
-        )
 
 
 if __name__ == "__main__":

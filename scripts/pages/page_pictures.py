@@ -1,6 +1,6 @@
 """Draws the pictures of the pages for docs/publishing.md: screenshots of `ropeconv ui` in Chromium.
 
-python scripts/page_pictures.py [FOLDER]
+python -m scripts.pages page_pictures [FOLDER]
 """
 
 import shutil
@@ -8,11 +8,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from tests.features.ui.visitor import Visitor, served
+from tests.support.browser import browser
 
-from tests.features.ui.visitor import Visitor, served  # noqa: E402
-from tests.support.browser import browser  # noqa: E402
+ROOT = Path(__file__).parents[2]
+
 
 CONFIG = ROOT / "tests" / "data" / "configs" / "Qwen--Qwen3-8B.json"
 SHOTS = {

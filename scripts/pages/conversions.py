@@ -1,7 +1,7 @@
 """Measures exports of tiny checkpoints in llama.cpp beside transformers, family by family and
 method by method.
 
-    python scripts/export_matrix.py [--write] [MODEL_TYPE ...]
+    python -m scripts.pages conversions [--write] [MODEL_TYPE ...]
 
 Every number is the mean Kullback-Leibler divergence at two to four times the trained length, of
 llama.cpp from transformers that is scaled at run time; the column "unscaled" has that of the source
@@ -18,7 +18,7 @@ from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from tests.support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 
-DOCS = Path(__file__).parent.parent / "docs" / "tables" / "conversions.txt"
+DOCS = Path(__file__).parents[2] / "docs" / "tables" / "conversions.txt"
 BEGIN, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
 RECIPES = {
     "theta": Recipe(METHODS["theta"](2e6), context=256),

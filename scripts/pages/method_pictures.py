@@ -1,6 +1,6 @@
 """Draws the frequencies of every method into docs/pictures/method-NAME.svg, for docs/methods.md.
 
-    python scripts/method_pictures.py
+    python -m scripts.pages method_pictures
 
 Each picture has the wavelengths of the pairs and what their frequencies are divided by, as
 `ropeconv plot` draws them, with the settings of EXAMPLES or at 8 times the context.
@@ -22,7 +22,7 @@ from ropeconv.rope.spec import RopeSpec
 from ropeconv.views.plot_style import figure, svg
 from ropeconv.views.schedule_plots import ramp, wavelengths
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
 CONFIGS = ROOT / "tests" / "data" / "configs"
 LLAMA = CONFIGS / "meta-llama--Llama-2-7b-hf.json"

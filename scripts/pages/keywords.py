@@ -1,6 +1,6 @@
 """Writes the typed keywords of the functions of Python from the options of commands.
 
-    python scripts/keywords.py
+    python -m scripts.pages keywords
 
 An option is declared once: in the registry of methods, or as a field of a dataclass (in
 ropeconv/options.py, ropeconv/verbs/request.py, and the `options.py` of a feature). Type checkers
@@ -30,13 +30,13 @@ from ropeconv.rope.methods.method import REGISTRY, Value, tokens
 from ropeconv.verbs.recipes import LENGTHS, method_settings, recipe_options, variable
 from ropeconv.verbs.request import ApplyRequest
 
-ROPECONV = Path(__file__).parents[1] / "ropeconv"
+ROPECONV = Path(__file__).parents[2] / "ropeconv"
 WIDTH = 100
 Keywords = dict[str, tuple[str, str]]
 """The type, as source code, and the sentence of each keyword."""
 HEAD = '''"""The keywords of the functions of Python, for type checkers, editors and `help()`.
 
-Written by scripts/keywords.py from the options of the command line; change them there, and run it.
+Written by `python -m scripts.pages` from the options of the command line; change them there.
 """
 
 import os
@@ -52,7 +52,7 @@ Length = float | str
 '''
 EVALUATION_HEAD = '''"""The keywords of `evaluate` and `tune`, for type checkers and editors.
 
-Written by scripts/keywords.py from the options of the command line; change them there, and run it.
+Written by `python -m scripts.pages` from the options of the command line; change them there.
 """
 
 from collections.abc import Sequence

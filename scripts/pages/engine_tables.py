@@ -25,7 +25,7 @@ from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import GOOD, newest
 from ropeconv.runtimes.verdict import Verdict
 
-from .laboratory.sources import published_configs
+from ..laboratory.sources import published_configs
 
 ENGINES = ("transformers", "vllm", "sglang")
 MAIN = (*ENGINES, "mlx-lm", "exllamav3", "llama-cpp", "lmdeploy", "tgi")

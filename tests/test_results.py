@@ -21,6 +21,7 @@ from ropeconv.bake.ranked import advised
 from ropeconv.environment import missing
 from ropeconv.features.compare.compatibility import compatibility
 from ropeconv.features.evaluation.tune.result import TuningResult, TuningRow, WindowMeasurement
+from ropeconv.features.identify.identification import CandidateResult, Identification
 from ropeconv.features.profiles.plan import profile_plans, profiles_plan
 from ropeconv.features.run.report import RunRow, RunTable
 from ropeconv.features.training.training import TrainingFacts, make_snippet, trainers
@@ -151,6 +152,17 @@ def run_table() -> RunTable:
     return RunTable(("apply", "push"), tuple(rows))
 
 
+def identification() -> Identification:
+    results = (
+        CandidateResult("linear", f"linear {HOSTILE}", 1e-9, 2e-9, True),
+        CandidateResult("right", "the method", 0.1, 0.2, False),
+        CandidateResult("unscaled", "the source", 0.3, 0.4, False),
+    )
+    return Identification(
+        HOSTILE, "vLLM 0.33", "--yarn 4", results, 1e-5, 1e-12, True, 256, "d" * 64
+    )
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
     """A result of every class, of models with a hostile name."""
@@ -191,6 +203,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
         "Compatibility": compatibility([first, second], ((adapter, first),)),
         "Verification": Verification(3, 1000, notes=(f"{HOSTILE} differs",)),
         "RunTable": run_table(),
+        "Identification": identification(),
     }
     return made_here
 

@@ -33,6 +33,7 @@ HOOKS = {
     "inspect_graphs": "a compiled graph",
     "compare_graphs": "a compiled graph",
     "apply_graphs": "a compiled graph",
+    "identify_output": "the name of a mistake",
 }
 """The places where the core, or another feature, calls a feature, and what needs it there.
 

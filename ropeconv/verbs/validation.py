@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Unpack
+from typing import Protocol, Unpack
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from ..models.source import Source
 from ..options import ValidateOn
 from ..reporting import Reporter, SilentReporter
 from ..rope.errors import RopeconvError
-from ..rope.features import hook
+from ..rope.features import find_hook, hook
 from ..rope.lengths import format_duration, parse_tokens
 from ..runtimes.runtime import RUNS
 from ..validate.checks import check_frequencies
@@ -50,6 +50,10 @@ from .recipes import length_text
 
 ServerComparison = Callable[[Comparison, str, str, Settings, Progress], Validation]
 """The hook `validate_server`: an output, the URL of a server, one of its models, how, and whom to
+tell.
+"""
+Identification = Callable[[Comparison, str, str, Settings, Progress], "Identified"]
+"""The hook `identify_output`: an output, the URL of a server, one of its models, how, and whom to
 tell.
 """
 PATIENCE = 30.0
@@ -144,6 +148,26 @@ def run_validation(
     return result, files
 
 
+def name_mistake(
+    comparison: Comparison, server: str, model: str, settings: Settings, reporter: Reporter
+) -> Identified | None:
+    """Return what an output computes that a validation found wrong; None where that is not known.
+
+    Parameters are those of `run_validation`.
+    """
+    identify: Identification | None = find_hook("identify_output")
+    if identify is None:
+        return None
+    reporter.note("It disagrees; looking for the mistake.")
+    try:
+        with reporter.counting("Running") as (total, advance):
+            progress = Progress(reporter.note, total, advance)
+            return identify(comparison, server, model, settings, progress)
+    except RopeconvError as problem:
+        reporter.note(f"The mistake was not looked for: {problem}.")
+        return None
+
+
 def compare_files(comparison: Comparison, checks: Options, reporter: Reporter) -> Verification:
     """Compare the files of an output with what its recipe and its source give.
 
@@ -208,6 +232,17 @@ def _source_for(output: object, baked: Path, against: object) -> str:
             why_not_found(baked).replace("add --against SOURCE", "pass against='PATH'")
         )
     return reference
+
+
+class Identified(Protocol):
+    """What the hook `identify_output` returns."""
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion for people."""
+
+    def to_dict(self) -> JsonObject:
+        """The result as JSON-ready data."""
 
 
 @dataclass(frozen=True)

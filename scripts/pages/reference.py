@@ -65,7 +65,7 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Check and measure": (
         "[Validating](validating.md) and [evaluating](evaluating.md) explain the results.",
-        ("validate", "eval", "tune"),
+        ("validate", "identify", "eval", "tune"),
     ),
     "Publish, train, run many": (
         (
@@ -129,6 +129,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "validate_checkpoint",
         "validate_gguf",
         "validate_server",
+        "identify",
     ),
     "Evaluating": ("evaluate_model", "Sizes", "Result"),
     "Tuning": ("tune_model", "SearchSettings", "TuningResult"),

@@ -81,7 +81,7 @@ def validate_command(
     from ...inspection.receipts.companion import read_companion
     from ...inspection.receipts.places import find_source, why_not_found
     from ...validate.comparison import Comparison, Settings
-    from ...verbs.validation import run_validation
+    from ...verbs.validation import name_mistake, run_validation
     from ...views.plot_style import write_pictures
     from ...views.reports import write_validation_report
     from ...views.results import show_validation
@@ -110,14 +110,22 @@ def validate_command(
     result, files = run_validation(
         comparison, settings, options.server, options.model, checks, screen
     )
+    identified = None
+    if not result.agrees:
+        identified = name_mistake(comparison, options.server, options.model, settings, screen)
     if screen.as_json:
-        screen.data(result.to_dict() | {"files": files.to_dict()})
+        document = result.to_dict() | {"files": files.to_dict()}
+        if identified is not None:
+            document["identified"] = identified.to_dict()
+        screen.data(document)
     elif screen.quiet:
         screen.say(result.sentence)
     else:
         show_validation(result, f"{baked} against {against}, scaled at run time", screen, explain)
         if options.quick:
             screen.say("The weights were not compared (--quick).")
+        if identified is not None:
+            screen.say(identified.sentence)
     if plot is not None:
         write_pictures(validation_pictures(result), plot)
     if report is not None:

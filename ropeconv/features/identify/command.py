@@ -1,0 +1,135 @@
+"""`ropeconv identify`: what a runtime computes, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ropeconv.cli.command import expand_options
+from ropeconv.cli.options import ExplainOption, RecipeValues, TrustOption
+from ropeconv.cli.screen import ProgressScreen
+from ropeconv.cli.typer_classes import Command
+from ropeconv.errors import UsageError
+from ropeconv.formats.files import expand_home
+from ropeconv.options import RUNNING, RunOptions, copied
+from ropeconv.rope.lengths import parse_tokens
+from ropeconv.verbs.recipes import build_recipe, chosen_methods
+
+app = typer.Typer(add_completion=False)
+
+SHOWN = 5
+"""Candidates that are listed without --explain."""
+EXAMPLES = """
+ropeconv identify ./Llama-2-7b-hf-yarn16
+ropeconv identify model-Q4_K_M-yarn4.gguf --against ./model
+ropeconv identify --server http://localhost:8000 --against ./Llama-2-7b-hf --yarn 16
+ropeconv identify ./from-somebody-else --against ./Llama-2-7b-hf --linear 8
+"""
+
+
+@app.command("identify", cls=Command, epilog=EXAMPLES)
+@expand_options
+def identify_command(
+    recipe: RecipeValues,
+    running: RunOptions,
+    screen: ProgressScreen,
+    output: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="OUTPUT",
+            help="A folder or GGUF file, of ropeconv or of others.",
+            parser=expand_home,
+        ),
+    ] = None,
+    against: Annotated[
+        str,
+        typer.Option(
+            "--against",
+            help="The model it was made from (default: as the receipt says).",
+            rich_help_panel=RUNNING,
+            metavar="SOURCE",
+        ),
+    ] = "",
+    server: Annotated[
+        str,
+        typer.Option(
+            "--server",
+            help="Ask a running vLLM, SGLang or llama-server.",
+            rich_help_panel=RUNNING,
+            metavar="URL",
+        ),
+    ] = "",
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="Which of the models that the server runs.",
+            rich_help_panel=RUNNING,
+            metavar="NAME",
+        ),
+    ] = "",
+    length: Annotated[
+        str,
+        typer.Option(
+            "--length",
+            help="Tokens of the text (default: four times the trained context, 512 to 8192).",
+            rich_help_panel=RUNNING,
+            metavar="TOKENS",
+        ),
+    ] = "",
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--text",
+            help="Read this instead of synthetic tokens.",
+            rich_help_panel=RUNNING,
+            metavar="FILE",
+            parser=expand_home,
+        ),
+    ] = None,
+    trust_remote_code: TrustOption = False,
+    explain: ExplainOption = False,
+) -> None:
+    """Say what a runtime computes: the method, or which known mistake in its place.
+
+    The source is run as the method and as each known mistake, such as position interpolation
+    without an attention factor, and the nearest to what the runtime answers is named.
+
+    Exit codes: 0 the method, 3 a mistake, or what none of them explains.
+    """
+    from ropeconv.validate.comparison import Settings
+
+    from .identifying import identify
+
+    if model and not server:
+        raise UsageError("--model names one of a server's models; add --server URL")
+    settings = copied(
+        Settings,
+        running,
+        length=parse_tokens(length) if length else 0,
+        text=text,
+        trust_remote_code=trust_remote_code,
+    )
+    result = identify(
+        output,
+        against or None,
+        build_recipe(recipe) if chosen_methods(recipe) or recipe.get("recipe") else None,
+        server=server,
+        model=model,
+        settings=settings,
+        reporter=screen,
+    )
+    if screen.as_json:
+        screen.data(result.to_dict())
+    elif screen.quiet:
+        screen.say(result.sentence)
+    else:
+        (table,) = result.shown_tables()
+        rows = table.rows if explain else table.rows[:SHOWN]
+        title = f"{result.subject} in {result.runtime}, {result.tokens:,} tokens"
+        screen.table(title, table.columns, rows, right=("KL", "KL 95 %"))
+        screen.say(result.sentence)
+    if not result.is_right:
+        raise SystemExit(3)

@@ -1,0 +1,150 @@
+"""Identification: which candidate a runtime computes, and how far the others are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from ropeconv.rope.summary import SummaryTable, TableSummary
+
+from .mistakes import RIGHT
+
+
+@dataclass(frozen=True)
+class CandidateResult:
+    """How far what a runtime answers is from one candidate."""
+
+    name: str
+
+    words: str
+    """The name for people."""
+
+    kl: float
+    """The mean KL in nats."""
+
+    kl_95: float
+    """The 95th percentile of the KL in nats."""
+
+    fits: bool
+    """Whether it is what the runtime computes, or cannot be told from that."""
+
+
+@dataclass(frozen=True)
+class Identification(TableSummary):
+    """What a runtime computes, among the right schedule and known mistakes. All KL in nats."""
+
+    subject: str
+    """The output or server, as the user named it."""
+
+    runtime: str
+    """Name and version of what ran it."""
+
+    method: str
+    """The right method as flags, such as `--yarn 4`."""
+
+    candidates: tuple[CandidateResult, ...]
+    """The nearest first."""
+
+    allowed: float
+    """The KL that is allowed: its 95th percentile, or its mean where `is_exact` is false."""
+
+    noise: float
+    """The KL after single tokens, which no RoPE can change: rounding, and other weights."""
+
+    is_exact: bool
+    """Whether the runtime rounds as the candidates do, so that small differences are seen."""
+
+    tokens: int
+    """The length of the text."""
+
+    digest: str
+    """The digest of the right schedule."""
+
+    device: str = "cpu"
+    """Where the candidates were computed."""
+
+    dtype: str = "float32"
+    """In which precision."""
+
+    left_out: tuple[str, ...] = ()
+    """Names of candidates that could not be computed for this model."""
+
+    record_keys: ClassVar[tuple[str, ...]] = ("name", "kl", "kl_95", "fits", "words")
+
+    @property
+    def fits(self) -> tuple[str, ...]:
+        """The names of the candidates that fit; several where they cannot be told apart."""
+        return tuple(candidate.name for candidate in self.candidates if candidate.fits)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the right schedule fits."""
+        return RIGHT in self.fits
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion for people."""
+        fitting = [candidate for candidate in self.candidates if candidate.fits]
+        others = [candidate for candidate in self.candidates if not candidate.fits]
+        if not fitting:
+            nearest, runner_up, *_ = [*others, None]
+            return (
+                f"It computes none of the {len(others)} candidates. The nearest is"
+                f" {_phrase(nearest)}, and {self.allowed:.1e} is allowed."
+                + (f" The next is {_phrase(runner_up)}." if runner_up else "")
+            )
+        if len(fitting) > 1:
+            words = "; ".join(candidate.words for candidate in fitting)
+            start = "It computes" if not self.is_right else f"It may compute {self.method}:"
+            return f"{start} one of these, which cannot be told apart here: {words}."
+
+        (found,) = fitting
+        if found.name == RIGHT:
+            start = f"It computes {self.method} as it should (KL {found.kl:.1e})."
+        else:
+            right = next(row for row in self.candidates if row.name == RIGHT)
+            start = (
+                f"It computes {_phrase(found)}. From {self.method} it has a KL of {right.kl:.1e}."
+            )
+        others = [candidate for candidate in others if candidate.name != RIGHT]
+        if others:
+            start += f" The next candidate is {_phrase(others[0])}."
+        return start
+
+    def summary(self) -> dict[str, str]:
+        """The values that are shown, by name."""
+        return {
+            "sentence": self.sentence,
+            "subject": self.subject,
+            "runtime": self.runtime,
+            "method": self.method,
+            "allowed": f"KL {self.allowed:.1e}",
+            "noise": f"KL {self.noise:.1e}",
+            "tokens": f"{self.tokens:,}",
+            "left_out": ", ".join(self.left_out),
+        }
+
+    def shown_tables(self) -> list[SummaryTable]:
+        """A table with a row for each candidate, the nearest first."""
+        rows = []
+        for candidate in self.candidates:
+            mark = "fits" if candidate.fits else ""
+            rows.append((candidate.words, f"{candidate.kl:.1e}", f"{candidate.kl_95:.1e}", mark))
+        return [SummaryTable("candidates", ("candidate", "KL", "KL 95 %", ""), rows)]
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each candidate, the nearest first."""
+        return [asdict(candidate) for candidate in self.candidates]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON-ready data."""
+        return asdict(self) | {
+            "sentence": self.sentence,
+            "fits": list(self.fits),
+            "is_right": self.is_right,
+        }
+
+
+def _phrase(candidate: CandidateResult) -> str:
+    """A candidate with its distance."""
+    return f"{candidate.words} (KL {candidate.kl:.1e})"

@@ -1,0 +1,382 @@
+"""Find what a runtime computes: run the source as each candidate, and take the nearest.
+
+`identify` is the function of Python and `identify_comparison` the hook of `validate`; both end in
+`_identify`. Only the weights of the source, some tokens and what the runtime answers to them are
+needed, so any server that returns log-probabilities of a prompt can be asked.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropeconv.convert.from_gguf.source import GgufCheckpoint
+from ropeconv.engines.engine import Progress
+from ropeconv.engines.transformers.engine import TransformersEngine
+from ropeconv.engines.transformers.load import DeviceSpec, choose_place, folder_of, stored_dtype
+from ropeconv.engines.transformers.patch import patch
+from ropeconv.environment import require
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.formats.kind import is_gguf
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.inspection.receipts.places import find_source, why_not_found
+from ropeconv.inspection.receipts.storage import has_receipt
+from ropeconv.models.config import text_part
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.open import open_source
+from ropeconv.models.source import Source
+from ropeconv.reporting import Reporter, SilentReporter
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.recipe import Recipe, described_flags
+from ropeconv.rope.schedule import LogN, QueryScaling
+from ropeconv.validate.checks import needs_trust
+from ropeconv.validate.comparison import Comparison, Settings
+from ropeconv.validate.sampling import (
+    Bucket,
+    TokenRun,
+    of_text,
+    spread_buckets,
+    synthetic,
+    usual_length,
+)
+from ropeconv.validate.validation import DEVIATIONS, KL_FLOOR, Measures, in_blocks, tolerance
+from ropeconv.verbs.arguments import check_arguments, reference_of
+
+from .identification import CandidateResult, Identification
+from .mistakes import Candidate, Case, candidates
+from .observing import Answers, CheckpointObserver, GgufObserver, Observer, ServerObserver
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EACH = 128
+"""Positions of the trained context, and of each doubling of it, that are compared."""
+SINGLE = 8
+"""Texts of one token, for the noise."""
+EXACT = 1e-6
+"""The KL after single tokens of a runtime that computes in the precision of the candidates."""
+SHARE = 0.1
+"""The part of the usual distance of candidates within which the nearest one fits."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The source with the recipe that a runtime should compute."""
+
+    source: Source
+    case: Case
+
+    scale: LogN | QueryScaling | None
+    """The scaling of queries that is right."""
+
+    stands_for: str = ""
+    """The model type with which transformers loads the source; empty for its own."""
+
+    @classmethod
+    def of_comparison(cls, comparison: Comparison) -> Subject:
+        """Return the subject for an output of ropeconv and its source."""
+        recipe = Recipe.from_dict(comparison.receipt.recipe)
+        basis = inspect_source(comparison.source).basis(recipe)
+        source = comparison.checkpoint_or_dequantised()
+        case = Case(
+            recipe,
+            comparison.spec,
+            recipe.start(basis),
+            comparison.schedule,
+            source.family.weights,
+        )
+        return cls(source, case, comparison.scale, comparison.stands_for)
+
+    @classmethod
+    def of_recipe(cls, against: str, recipe: Recipe) -> Subject:
+        """Return the subject for a source and a recipe, without an output of ropeconv.
+
+        Raises:
+            BadSource: The source cannot be read.
+            RecipeError: The recipe does not fit it.
+        """
+        opened = open_source(against)
+        inspection = inspect_source(opened)
+        basis = inspection.basis(recipe)
+        start = recipe.start(basis)
+        schedule = recipe.schedule(start, basis)
+        source = opened
+        if isinstance(source, GgufSource):
+            source = GgufCheckpoint(source, with_tokenizer=False)
+        case = Case(recipe, inspection.spec, start, schedule, source.family.weights)
+        return cls(source, case, schedule.log_n)
+
+    @property
+    def queries(self) -> str:
+        """The end of the name of the module whose output are unrotated queries."""
+        return self.case.weights.q_norm or self.case.weights.q
+
+    @property
+    def method(self) -> str:
+        """The method as flags."""
+        case = self.case
+        return described_flags(case.recipe, case.start.original_context, case.source.context)
+
+
+@check_arguments
+def identify(
+    output: object = None,
+    against: object = None,
+    recipe: Recipe | None = None,
+    *,
+    server: str = "",
+    model: str = "",
+    settings: Settings | None = None,
+    reporter: Reporter | None = None,
+) -> Identification:
+    """Say what a runtime computes: the method, or which known mistake in its place.
+
+    The source is run as each candidate, in transformers, and the answers are compared: the KL of
+    the one that fits is that of rounding.
+
+    Args:
+        output: A folder or GGUF file, of ropeconv or of others; None for a server.
+        against: The source; not needed for an output of ropeconv whose source is found.
+        recipe: What should be computed, such as `Recipe(METHODS["yarn"](4.0))`; by default that of
+            the receipt.
+        server: The URL of a running vLLM, SGLang or llama-server, which is asked in place of
+            `output`.
+        model: Which of the models that the server runs.
+        settings: Device, precision, length and text, as for `validate`.
+        reporter: Receives progress, and sentences for the user.
+
+    Returns:
+        The candidates with their distances: `sentence`, `fits`, `is_right`.
+
+    Raises:
+        UsageError: Where neither an output nor a server is given, or no recipe is known.
+        RopeconvError: Where the output, its source or the server cannot be read or run.
+    """
+    require("torch", "identifying")
+    require("transformers", "identifying")
+    settings = settings or Settings()
+    reporter = reporter or SilentReporter()
+    if output is None and not server:
+        raise UsageError("there is nothing to identify; give a folder, a GGUF file, or --server")
+
+    baked = None if output is None else Path(reference_of("identify", output))
+    subject = _subject(baked, against, recipe)
+    with reporter.counting("Running") as (total, advance):
+        progress = Progress(reporter.note, total, advance)
+        return _identify(subject, baked, server, model, settings, progress)
+
+
+def identify_comparison(
+    comparison: Comparison, server: str, model: str, settings: Settings, progress: Progress
+) -> Identification:
+    """The hook `identify_output`: name what an output computes that a validation found wrong."""
+    subject = Subject.of_comparison(comparison)
+    return _identify(subject, comparison.baked, server, model, settings, progress)
+
+
+def _subject(baked: Path | None, against: object, recipe: Recipe | None) -> Subject:
+    """Return the source and the recipe that are given, or that the receipt of an output has."""
+    if recipe is not None:
+        if against is None:
+            raise UsageError("the method is for a source; add --against SOURCE")
+        return Subject.of_recipe(reference_of("identify", against), recipe)
+    if baked is None:
+        raise UsageError(
+            "what the server should compute is not known; name its output, or give --against"
+            " SOURCE with a method, such as --yarn 4"
+        )
+    if not has_receipt(baked):
+        raise UsageError(
+            f"{baked} has no receipt of ropeconv; add --against SOURCE and the method that it"
+            " should compute, such as --yarn 4"
+        )
+    source = find_source(baked) if against is None else reference_of("identify", against)
+    if not source:
+        raise UsageError(why_not_found(baked))
+    return Subject.of_comparison(Comparison.open(baked, source))
+
+
+def _identify(
+    subject: Subject,
+    baked: Path | None,
+    server: str,
+    model: str,
+    settings: Settings,
+    progress: Progress,
+) -> Identification:
+    """Ask the runtime first, then run the source as each candidate."""
+    source = _weights_like(baked, subject.source)
+    with folder_of(source, "float32" if source.kind == "gguf" else "auto") as folder:
+        stored = stored_dtype(source.config())
+        at = choose_place(source, settings.place(stored, subject.stands_for))
+        observer = _observer(baked, server, model, settings, at)
+        runs = _runs(subject, observer, folder, settings)
+        found = candidates(subject.case)
+        work = sum(len(run.ids) for run in runs)
+        progress.note(
+            f"{observer.runtime} and {len(found)} candidates read {work:,} tokens each, on"
+            f" {at.device} in {at.dtype}."
+        )
+        progress.total(work * (1 + len(found)))
+        answers = observer.read(runs, progress)
+
+        engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
+        distances: list[tuple[Candidate, Tensor]] = []
+        left_out = []
+        noise = 0.0
+        for candidate in found:
+            kls = _distances(engine, subject, candidate, runs, answers, progress)
+            if kls is None:
+                left_out.append(candidate.name)
+                continue
+            if not distances:
+                # a single token sees itself only, so no RoPE changes its logits
+                noise = sum(kl.item() for kl in kls[1:]) / SINGLE
+            distances.append((candidate, kls[0]))
+
+    results, allowed = _judge(distances, noise, runs[0].positions[-1])
+    return Identification(
+        subject=server or str(baked),
+        runtime=observer.runtime,
+        method=subject.method,
+        candidates=results,
+        allowed=allowed,
+        noise=noise,
+        is_exact=noise <= EXACT,
+        tokens=len(runs[0].ids),
+        digest=subject.case.schedule.digest,
+        device=at.device,
+        dtype=at.dtype,
+        left_out=tuple(left_out),
+    )
+
+
+def _judge(
+    distances: list[tuple[Candidate, Tensor]], noise: float, last: int
+) -> tuple[tuple[CandidateResult, ...], float]:
+    """Return the results of the candidates, the nearest first, and the KL that is allowed.
+
+    A runtime that computes in the precision of the candidates is compared by its rounding. Of one
+    that rounds otherwise (a GGUF file whose activations are quantised, a server in bfloat16), the
+    noise of a long text is not known. There the nearest fits if it is far nearer than most, and
+    with it those that are not farther beyond chance.
+
+    Args:
+        distances: The KL of each compared token, by candidate.
+        noise: The KL after single tokens.
+        last: The last position.
+    """
+    nearest = min((kl for _, kl in distances), key=lambda kl: float(kl.mean()))
+    if noise <= EXACT:
+        allowed = tolerance(last, noise, KL_FLOOR)
+    else:
+        allowed = SHARE * statistics.median(float(kl.mean()) for _, kl in distances)
+
+    results = []
+    for candidate, kl in distances:
+        mean = float(kl.mean())
+        kl_95 = float(kl.quantile(0.95))
+        if noise <= EXACT:
+            fits = kl_95 <= allowed
+        else:
+            farther = kl - nearest
+            chance = DEVIATIONS * float(farther.std()) / math.sqrt(len(farther))
+            fits = float(nearest.mean()) <= allowed and float(farther.mean()) <= chance
+        results.append(CandidateResult(candidate.name, candidate.words, mean, kl_95, fits))
+    results.sort(key=lambda result: result.kl)
+    return tuple(results), allowed
+
+
+def _weights_like(baked: Path | None, source: Source) -> Source:
+    """Return the checkpoint with which candidates are computed: of a GGUF file its own weights.
+
+    They are dequantised, so that the noise is that of llama.cpp and not of the quantisation.
+    """
+    if baked is None or not is_gguf(baked):
+        return source
+    own = GgufCheckpoint(GgufSource(baked), with_tokenizer=False)
+    try:
+        own.files()
+    except RopeconvError:  # an architecture whose tensors are not converted
+        return source
+    return own
+
+
+def _observer(
+    baked: Path | None, server: str, model: str, settings: Settings, at: DeviceSpec
+) -> Observer:
+    """Return what is asked: a server, a GGUF file in llama.cpp, or a folder in transformers."""
+    if server:
+        return ServerObserver(server, model)
+    assert baked is not None
+    if is_gguf(baked):
+        return GgufObserver(baked)
+    trust = needs_trust(baked, settings.trust_remote_code)
+    return CheckpointObserver(baked, at, trust, settings.chunk)
+
+
+def _runs(subject: Subject, observer: Observer, folder: Path, settings: Settings) -> list[TokenRun]:
+    """Return the run over a text, and those of single tokens, of which one token is compared.
+
+    Raises:
+        BadSource: For a length beyond the context, or that the runtime does not accept.
+    """
+    schedule = subject.case.schedule
+    trained = schedule.original_context
+    longest = schedule.context
+    if observer.longest:  # one token is generated after the text
+        longest = min(longest, observer.longest - 1)
+    if settings.length > longest:
+        raise BadSource(f"{longest:,} tokens can be compared; pass a --length of at most that")
+    length = settings.length or min(usual_length(trained, schedule.context), longest)
+
+    source = subject.source
+    vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
+    if observer.vocabulary:
+        vocabulary = min(vocabulary, observer.vocabulary)
+    if settings.text:
+        ids = of_text(settings.text, folder, length, settings.trust_remote_code)
+    else:
+        ids = synthetic(length, vocabulary, settings.seed)
+
+    # a server gives no log-probabilities after the last token
+    runs = [TokenRun.over_all("whole", ids, spread_buckets(trained, length - 1, EACH))]
+    first = [Bucket("0", [0])]
+    for token in ids[:SINGLE]:
+        runs.append(TokenRun.over_all("whole", [token, 0], first))
+    return runs
+
+
+def _distances(
+    engine: TransformersEngine,
+    subject: Subject,
+    candidate: Candidate,
+    runs: list[TokenRun],
+    answers: list[Answers],
+    progress: Progress,
+) -> list[Tensor] | None:
+    """Return the KL of each compared token from a candidate, by run; None where it cannot run."""
+    scale = subject.scale
+    if candidate.schedule.log_n != subject.case.schedule.log_n:
+        scale = candidate.schedule.log_n
+    kls = []
+    with ExitStack() as stack:
+        undo = patch(engine.model, candidate.schedule, subject.case.source, scale, subject.queries)
+        stack.callback(undo)
+        if candidate.change is not None:
+            candidate.change(stack, engine.model)
+        for run, answer in zip(runs, answers, strict=True):
+            try:
+                hidden = engine.hidden_states(run.ids, run.positions, run.kept, progress)
+            except RuntimeError:  # the class rotates a number of dimensions that is fixed
+                return None
+
+            def compare(rows: slice, hidden: Tensor = hidden, answer: Answers = answer) -> Measures:
+                return answer.compare(engine.head(hidden[rows]), rows)
+
+            kls.append(in_blocks(compare, len(run.kept), engine.vocabulary).kl)
+    return kls

@@ -1,0 +1,111 @@
+"""Mistakes that no schedule expresses, as changes of a patched model of transformers.
+
+Each function returns a Change, which is applied on top of the patch of a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ropeconv.models.family import WeightNames
+from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.spec import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedModel
+
+Change = Callable[[ExitStack, "PreTrainedModel"], None]
+"""Changes a model until the stack is closed."""
+
+
+def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_dim: int) -> Change:
+    """Return the change that rotates the pairs of the other layout.
+
+    A runtime with the wrong layout rotates (2i, 2i + 1) in place of (i, i + r/2), or the reverse.
+    Here the dimensions of queries and keys are exchanged before the right rotation, which gives
+    the same scores: a score is a sum over pairs, in any order.
+
+    Args:
+        weights: The names of the projections of the family.
+        layout: The right layout.
+        head_dim: Width of a head.
+        rotary_dim: How many of its dimensions rotate.
+    """
+    order = _exchanged(layout, rotary_dim)
+    still = list(range(rotary_dim, head_dim))
+    if weights.rows == "last":
+        first = head_dim - rotary_dim
+        order = [*range(first), *(first + index for index in order)]
+    else:
+        order = [*order, *still]
+
+    def exchange(module: Module, inputs: object, output: Tensor) -> Tensor:
+        heads = output.unflatten(-1, (-1, head_dim))
+        return heads[..., order].flatten(-2).view(output.shape)
+
+    def change(stack: ExitStack, model: PreTrainedModel) -> None:
+        for module in _before_rotation(model, weights):
+            stack.callback(module.register_forward_hook(exchange).remove)
+
+    return change
+
+
+def _exchanged(layout: Layout, rotary_dim: int) -> list[int]:
+    """Return the places from which dimensions are taken, for a rotation of the other pairs."""
+    by_pairs = np.arange(rotary_dim).reshape(-1, 2)  # (0, 1), (2, 3), ...
+    if layout == "half":
+        # place i gets the first of pair i, place i + r/2 the second
+        return [int(index) for index in by_pairs.T.reshape(-1)]
+    by_halves = np.arange(rotary_dim).reshape(2, -1)
+    return [int(index) for index in by_halves.T.reshape(-1)]
+
+
+def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> Iterator[Module]:
+    """Yield the last modules before the rotation: those of queries and of keys in every layer."""
+    queries = weights.q
+    keys = weights.k
+    if weights.q_norm and "after" not in weights.norm:
+        queries = weights.q_norm
+        keys = weights.k_norm
+    for name, module in model.named_modules():
+        if name.endswith((f".{queries}", f".{keys}")):
+            yield module
+
+
+def scale_local_layers(schedule: Schedule) -> Change:
+    """Return the change that gives a schedule to the layers with frequencies of their own too."""
+    import torch
+
+    inv_freq = torch.from_numpy(schedule.inv_freq.astype(np.float32))
+
+    def change(stack: ExitStack, model: PreTrainedModel) -> None:
+        for module, prefix in _local_modules(model):
+            for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):
+                if hasattr(module, name):
+                    old = getattr(module, name)
+                    stack.callback(setattr, module, name, old)
+                    setattr(module, name, inv_freq.to(old.device))
+            scaling = f"{prefix}attention_scaling"
+            stack.callback(setattr, module, scaling, getattr(module, scaling))
+            setattr(module, scaling, schedule.attention_factor)
+
+    return change
+
+
+def _local_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
+    """Yield rotary modules of layers with a sliding window, with the prefix of their buffers."""
+    for name, module in model.named_modules():
+        if "RotaryEmbedding" not in type(module).__name__:
+            continue
+        if name.endswith("_local"):
+            yield module, ""
+            continue
+        for buffer, _ in module.named_buffers(recurse=False):
+            if buffer.endswith("inv_freq") and "sliding" in buffer and "original" not in buffer:
+                yield module, buffer.removesuffix("inv_freq")

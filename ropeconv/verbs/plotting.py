@@ -19,7 +19,7 @@ from ..keywords import RecipeKeywords, StrPath
 from ..rope.forms import Vector, base_inv_freq
 from ..rope.schedule import Schedule
 from ..rope.summary import SummaryTable, TableSummary
-from ..views.plot_style import checked, figure, write
+from ..views.plot_style import check_picture, figure, write
 from ..views.schedule_plots import FARTHEST, lengths_of, numbers, pictures_of
 from .arguments import check_keywords, check_value, list_keywords
 from .given_model import GivenModel, of_inspection
@@ -112,7 +112,7 @@ class SchedulePlot(TableSummary):
         if path.suffix.lower() == TABLE:
             write_file(path, self.csv())
         else:
-            checked(path, ", the numbers like plot.csv, or print them with --json")
+            check_picture(path, ", the numbers like plot.csv, or print them with --json")
             write(self.figure(dark), path)
 
     def summary(self) -> dict[str, str]:

@@ -145,14 +145,15 @@ def svg(figure: Figure, text: bool = False) -> str:
 PICTURES = (".svg", ".png")
 
 
-def checked(path: Path, others: str = "") -> Path:
-    """The path of a picture, if it ends in .png or .svg.
+def check_picture(path: Path, others: str = "") -> None:
+    """Raise UsageError for the path of a picture that does not end in .png or .svg.
 
-    others: what writes other files, for the message. Raises UsageError for other endings.
+    Args:
+        path: The path.
+        others: How files of other kinds are written, for the end of the message.
     """
     if path.suffix.lower() not in PICTURES:
         raise UsageError(f"{path} is neither .png nor .svg; name the picture like plot.svg{others}")
-    return path
 
 
 def write(figure: Figure, path: Path) -> None:

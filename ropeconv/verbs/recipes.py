@@ -147,7 +147,12 @@ def recipe_options() -> list[Option]:
 def chosen_methods(values: Values) -> list[str]:
     """Return the options that name a method, such as `yarn`, and `recipe` for a saved one."""
     names = (*map(variable, REGISTRY), "recipe")
-    return [name for name in names if values.get(name) is not None and values[name] is not False]
+    return [name for name in names if _is_given(values.get(name))]
+
+
+def _is_given(value: Any) -> bool:
+    """Whether an option was given. 0 is a value, which a method or modifier may refuse."""
+    return value is not None and value is not False
 
 
 def build_recipe(values: Values) -> Recipe:
@@ -171,7 +176,7 @@ def build_recipe(values: Values) -> Recipe:
             " `ropeconv list methods`)"
         )
 
-    modifiers = {name: values[name] for name in MODIFIERS if values.get(name) not in (None, False)}
+    modifiers = {name: values[name] for name in MODIFIERS if _is_given(values.get(name))}
     for name in LENGTHS:
         if name in modifiers:
             modifiers[name] = parse_tokens(modifiers[name])

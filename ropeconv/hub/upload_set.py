@@ -201,7 +201,8 @@ def from_folder(folder: Path) -> UploadSet:
     copies = {}
     for file in FolderSource(folder).files():
         record = records.get(file.name)
-        if receipt.source.repository and record and record.action == "copy" and record.sha256:
+        on_hub = bool(receipt.source.repository)
+        if on_hub and record and record.action == "copy" and record.sha256:
             copies[file.name] = record.origin or file.name
         else:
             adds[file.name] = folder / file.name
@@ -353,9 +354,15 @@ def _without_base_card(
     own_card: bool = False,
     is_there: bool = True,
 ) -> UploadSet:
-    """The upload set without the source's own card, which is about another model.
+    """Return the upload set without the source's own card, which is about another model.
 
-    is_there: whether the files were written; if not, another output may be in their place.
+    Args:
+        adds: Local files, by their name in the repository.
+        copies: Names of files in the repository of the source, by their name in the new one.
+        receipt: The receipt of the output.
+        cache: Its key-value cache.
+        own_card: Whether the user has written its README.md.
+        is_there: Whether the files were written; if not, another output may be in their place.
     """
     card = ""
     for name in (SOURCE_CARD, CARD):

@@ -1,4 +1,7 @@
-"""Publishes outputs on the Hub: from a folder, from GGUF files, or from a temporary place."""
+"""`push`: publishes outputs on the Hub, from a folder, from GGUF files, or from a temporary place.
+
+`upload_set` gathers the files of an output, and `send` publishes them.
+"""
 
 from __future__ import annotations
 
@@ -108,9 +111,18 @@ def publish_staged(
 ) -> tuple[CheckRecord | GgufCheckRecord | None, str]:
     """Publish a plan from a temporary folder, which holds only files that are not copied unchanged.
 
-    Returns the check of the output, and the URL of the commit.
+    Args:
+        plan: The plan of a folder.
+        probe: A running one; None starts one where transformers is installed.
+        options: The repository, and how it is published.
+        reporter: Receives what happens.
+        checksum: Whether copied files are hashed too.
+
+    Returns:
+        The check of the output, and the URL of the commit.
     """
     writing = reporter.progress("Writing", plan.bytes)
     with staged(plan, probe, checksum, writing) as (done, upload):
-        reporter.note(done.reason and f"Not checked: {done.reason}.")
+        if done.reason:
+            reporter.note(f"Not checked: {done.reason}.")
         return done.check, send(upload, options, reporter)

@@ -128,15 +128,23 @@ def _mark_trained(axes: Axes, trained: int, at_top: bool) -> None:
     """Draw a vertical line at the trained context, with words at its top or bottom, where rows that
     fail are not.
     """
+    if at_top:
+        height = 1
+        points_above = -3
+        alignment = "top"
+    else:
+        height = 0
+        points_above = 3
+        alignment = "bottom"
     axes.axvline(trained, color=ORANGE, linewidth=0.9, linestyle=":")
     axes.annotate(
         f"trained {format_tokens(trained)}",
-        (trained, 1 if at_top else 0),
+        (trained, height),
         xycoords=("data", "axes fraction"),
-        xytext=(2, -3 if at_top else 3),
+        xytext=(2, points_above),
         textcoords="offset points",
         fontsize=SMALL,
-        verticalalignment="top" if at_top else "bottom",
+        verticalalignment=alignment,
         rotation=90,
     )
 

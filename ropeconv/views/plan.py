@@ -125,10 +125,12 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
     """Show every number, encoding, runtime and file of a plan."""
     before = plan.source_spec
     rows = _property_rows(plan)
+    properties = [name for name, _, _ in rows]
     sheet.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
-    sheet.say(legend(PLAN, [name for name, *_ in rows]))
+    sheet.say(legend(PLAN, properties))
     for note in plan.notes:
         sheet.say(sentence(note))
+
     rotates = f"{2 * before.rotating_pairs} of {before.head_dim} dimensions rotate"
     sheet.say(f"Encoding: {plan.result.encoding}. {rotates}. Layers: {describe_layers(before)}.")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:

@@ -1,4 +1,7 @@
-"""config.json from the keys of a GGUF file: the inverse of `hparams`, from the same tables."""
+"""config.json from the keys of a GGUF file: the inverse of `hparams`, from the same tables.
+
+Read `config_of` first.
+"""
 
 from __future__ import annotations
 

@@ -362,17 +362,20 @@ def _sentences(
     except Exception as problem:
         if _explains_itself(problem):
             raise
+
         if not trust and "trust_remote_code" in str(problem):
             classes = auto_map_classes(read_json(folder / "config.json"))
             code = next(classes, "a class of its own")
             reason = f"its config.json names {shown(code)} in {MAP}"
             raise permission_error(folder, reason) from problem
+
         if type(problem).__name__ == "UnpicklingError":
             weights = pickled_weights(folder) or "its weights"
             raise BadSource(
                 f"{folder / weights} is damaged or has other objects than tensors, so it was not"
                 " loaded; convert it to safetensors with a program that you trust"
             ) from None
+
         if isinstance(problem, ImportError):
             otherwise = "install that package, or correct its config.json"
         raise BadSource(f"{failure} ({_first_line(problem)}); {otherwise}") from problem

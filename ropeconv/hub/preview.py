@@ -83,6 +83,7 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
             if exists:
                 blocked = repository.why_blocked()
             generated = _generated_files(repository, base, exists)
+
     except Exception as problem:
         if not unreachable(problem):
             raise

@@ -105,6 +105,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
         len(run.kept) != len(planned.kept) for run, planned in zip(runs, reading.runs, strict=True)
     )
 
+    # the conclusion, and how it was reached
     results, curve = _buckets(reading, runs, stock)
     agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
     if states.formula:
@@ -113,6 +114,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
     if partial:
         sentence += " It was stopped before its end."
+
     return Validation(
         transformers=stock_version(),
         device=at.device,

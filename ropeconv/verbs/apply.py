@@ -162,6 +162,7 @@ def recipe_of(verb: str, recipe: object, values: dict[str, Any]) -> Recipe:
                 f"{verb}() got a recipe and {name}; give it to the recipe, or leave one out"
             )
         return recipe
+
     if recipe is not None and not isinstance(recipe, str | os.PathLike):
         raise UsageError(
             f"{verb}() needs a Recipe or the path of one, and got {describe_argument(recipe)}; or"
@@ -172,6 +173,7 @@ def recipe_of(verb: str, recipe: object, values: dict[str, Any]) -> Recipe:
         raise UsageError(
             f"{verb}() needs a method, such as yarn=4 (`ropeconv list methods` lists them)"
         )
+
     texts = as_texts(values)
     if recipe is not None:
         texts["recipe"] = os.fspath(recipe)

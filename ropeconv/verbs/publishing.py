@@ -76,12 +76,14 @@ def upload_set(outputs: Sequence[Path], ignore_receipt: bool = False) -> UploadS
     for path in outputs:
         if not path.exists():
             raise RopeconvError(f"{path} does not exist; give what `ropeconv apply` wrote")
-    if all(map(is_gguf, outputs)):
+
+    if all(is_gguf(path) for path in outputs):
         if ignore_receipt:
             raise UsageError(
                 "--ignore-receipt is for folders, whose receipt lists files; leave it out"
             )
         return merge([from_gguf(path) for path in outputs])
+
     if len(outputs) > 1:
         raise UsageError(
             "several things can be pushed at once only if all are GGUF files; push folders one by"

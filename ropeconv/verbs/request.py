@@ -334,12 +334,14 @@ def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
     has_gguf = any(unit.to_gguf for unit in units)
     if units[0].given["in_place"]:
         _check_in_place(request)
+
     if request.draft:
         _check_draft(units, request)
     elif request.draft_original_context:
         raise UsageError(
             "--draft-original-context is of the model of --draft; name that, or leave it out"
         )
+
     if request.push:
         _check_push(units, request, has_folder)
     elif request.private:
@@ -348,6 +350,7 @@ def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
         raise UsageError(
             "--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out"
         )
+
     if request.adapter:
         _check_adapter(units, request, has_gguf)
     if request.checksum and not has_folder:

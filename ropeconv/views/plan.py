@@ -252,10 +252,12 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
             sheet.copyable(f"Wrote {output.path}")
         if plan.source.kind == "config":
             sheet.say("Only config.json was written. Copy it over the one in your model folder.")
+
     if output.validation is not None:
         _show_validated(output.validation, f"{output.path} against {plan.source.reference}", sheet)
     if output.published:
         sheet.copyable(output.published)
+
     needs_training = not plan.fine_tuning.works_untuned and not output.steps.train
     if needs_training and not plan.is_folder and output.path is not None:
         sheet.say(

@@ -254,38 +254,35 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     if not curves and "new" in lengths:
         lengths["declared"] = lengths.pop("new")
 
+    each_pair = partial(wavelengths, before=before, curves=curves, lengths=lengths)
     pictures = [
         Picture(
-            partial(wavelengths, before=before, curves=curves, lengths=lengths),
+            each_pair,
             "Each pair of dimensions rotates with its own wavelength. Pairs above the trained"
             " context have seen only part of a period in training.",
         )
     ]
+
     if curves:
-        pictures.append(
-            Picture(
-                partial(ramp, before=before, curves=curves),
-                "How far the method slows down each frequency: 1 leaves it unchanged.",
-            )
-        )
-    pictures.append(
-        Picture(
-            partial(
-                preference,
-                before=before,
-                curves=curves,
-                unrotated=spec.unrotated,
-                length=farthest,
-                lengths=lengths,
-            ),
-            "Below 0, a token that is like the query can score lower than a random one at this"
-            " distance (Men et al. 2024). The dotted line marks the trained context.",
-        )
+        slower = partial(ramp, before=before, curves=curves)
+        caption = "How far the method slows down each frequency: 1 leaves it unchanged."
+        pictures.append(Picture(slower, caption))
+
+    nearby = partial(
+        preference,
+        before=before,
+        curves=curves,
+        unrotated=spec.unrotated,
+        length=farthest,
+        lengths=lengths,
     )
-    pictures.append(
-        Picture(
-            partial(decay, before=before, curves=curves, length=farthest, lengths=lengths),
-            "How much two tokens can attend to each other, by their distance (Su et al. 2021).",
-        )
+    caption = (
+        "Below 0, a token that is like the query can score lower than a random one at this"
+        " distance (Men et al. 2024). The dotted line marks the trained context."
     )
+    pictures.append(Picture(nearby, caption))
+
+    attention = partial(decay, before=before, curves=curves, length=farthest, lengths=lengths)
+    caption = "How much two tokens can attend to each other, by their distance (Su et al. 2021)."
+    pictures.append(Picture(attention, caption))
     return pictures

@@ -30,28 +30,25 @@ FLOOR = 1e-14
 
 def validation_pictures(result: Validation) -> list[Picture]:
     """Return the plots of a validation, each with a sentence on it."""
-    pictures = [
-        Picture(
-            partial(_kl, result=result),
-            "KL divergence by position. The output must stay below the allowed line, and the"
-            " unscaled source far above it. The thin vertical line marks the trained context.",
-        ),
-        Picture(
-            partial(_agreement, result=result),
-            "How often output and reference predict the same tokens, by position; 1 means always.",
-        ),
-    ]
+    divergence = Picture(
+        partial(_kl, result=result),
+        "KL divergence by position. The output must stay below the allowed line, and the unscaled"
+        " source far above it. The thin vertical line marks the trained context.",
+    )
+    agreement = Picture(
+        partial(_agreement, result=result),
+        "How often output and reference predict the same tokens, by position; 1 means always.",
+    )
+    pictures = [divergence, agreement]
+
     if "before" in result.frequencies and "after" in result.frequencies:
         before = np.array(result.frequencies["before"])
         after = np.array(result.frequencies["after"])
-        draw = partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths)
-        pictures.append(
-            Picture(
-                draw,
-                "Each pair of dimensions rotates with its own wavelength, before and after the"
-                " change.",
-            )
+        each_pair = Picture(
+            partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths),
+            "Each pair of dimensions rotates with its own wavelength, before and after the change.",
         )
+        pictures.append(each_pair)
     return pictures
 
 

@@ -158,6 +158,7 @@ class TransformersEngine(Engine):
             chunk = count
         elif not chunk:
             chunk = self.chunk
+
         cache = None
         for start in range(0, count, chunk):
             stop = min(start + chunk, count)
@@ -169,6 +170,7 @@ class TransformersEngine(Engine):
             # sequence
             if has_gaps:
                 given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
+
             if decodes:  # both halves read the same tokens at the same places
                 given |= {"decoder_input_ids": sequence, "decoder_position_ids": places}
             elif count > chunk:

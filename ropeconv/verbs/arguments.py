@@ -79,7 +79,7 @@ def check_arguments(verb: Verb) -> Verb:
     signature = inspect.signature(verb)
 
     @wraps(verb)
-    def checked(*arguments: Any, **keywords: Any) -> Any:
+    def check_and_call(*arguments: Any, **keywords: Any) -> Any:
         given = signature.bind(*arguments, **keywords)
         hints = _hints(verb)
         for name, value in given.arguments.items():
@@ -90,7 +90,7 @@ def check_arguments(verb: Verb) -> Verb:
                 given.arguments[name] = check_value(name, value, hints[name])
         return verb(*given.args, **given.kwargs)
 
-    return cast(Verb, checked)
+    return cast(Verb, check_and_call)
 
 
 def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[s
     checked = {}
     for name, value in keywords.items():
         if name not in known:
-            raise _unknown(verb, name, known)
+            raise _unknown_keyword(verb, name, known)
         if value is not None:
             checked[name] = check_value(name, value, known[name])
     return checked
@@ -124,7 +124,7 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
     try:
         _adapter(hint).validate_python(value)
     except ValidationError as problem:
-        wanted = dict.fromkeys(_expected(error) for error in problem.errors())
+        wanted = dict.fromkeys(_describe_expected(error) for error in problem.errors())
         words = " or ".join(wanted)
         raise UsageError(f"{name}={shown(value)} is not {words}") from None
     return value
@@ -201,7 +201,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
-def _unknown(verb: str, name: str, known: Mapping[str, Any]) -> UsageError:
+def _unknown_keyword(verb: str, name: str, known: Mapping[str, Any]) -> UsageError:
     """Return the error for a keyword that a function does not have."""
     near = get_close_matches(name, sorted(known), 1, 0.5)
     if name in HINTS:
@@ -213,7 +213,7 @@ def _unknown(verb: str, name: str, known: Mapping[str, Any]) -> UsageError:
     return UsageError(f"{verb}() has no keyword {name}; {hint}")
 
 
-def _expected(error: Any) -> str:
+def _describe_expected(error: Any) -> str:
     """Return what a keyword accepts, by an error of pydantic."""
     if error["type"] == "is_instance_of":
         name = error["ctx"]["class"]

@@ -158,7 +158,7 @@ class Batch:
             target = replace(plan.target, out=plan.out, adapter=self.adapter.out.name)
             plans[0] = unit, replace(plan, target=target)
         for _, plan in plans:
-            self._choices[plan.out] = choose_validation(plan, self._wanted(plan))
+            self._choices[plan.out] = choose_validation(plan, self._where_to_validate(plan))
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
         self.refused = list(self.failures)
 
@@ -278,7 +278,7 @@ class Batch:
             by_length=request.by_length,
             with_draft=self.pair,
             card=needs_card,
-            place=unit.placed,
+            place=unit.move_into_folder,
         )
         if request.ollama and not plan.is_folder:
             modelfile_of(plan)
@@ -307,7 +307,7 @@ class Batch:
         has_companion = self.adapter is not None or request.ollama
         return self.several or has_companion or request.publication is not None
 
-    def _wanted(self, plan: Plan) -> ValidateOn:
+    def _where_to_validate(self, plan: Plan) -> ValidateOn:
         """Return --validate for a plan; an output that is kept nowhere cannot be validated."""
         if plan.target.drafts_for:  # which is nothing without its target
             return "off"

@@ -193,7 +193,7 @@ def build_recipe(values: Values) -> Recipe:
     settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
 
     if chosen[0] == "recipe":
-        return _saved_recipe(values["recipe"], modifiers, settings)
+        return _load_recipe(values["recipe"], modifiers, settings)
     method = methods[chosen[0]]
     _refuse_other_settings(method, settings)
     for name, value in settings.items():
@@ -267,7 +267,7 @@ def _length_to_reach(text: str) -> str:
     return format_tokens(length)
 
 
-def _saved_recipe(place: str, modifiers: dict[str, Any], settings: dict[str, Any]) -> Recipe:
+def _load_recipe(place: str, modifiers: dict[str, Any], settings: dict[str, Any]) -> Recipe:
     """Return a recipe from a file, with further modifiers."""
     from ..inspection.receipts.storage import read_recipe
 

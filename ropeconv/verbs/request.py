@@ -91,7 +91,7 @@ class OutputUnit:
         """Source, format and outtype as JSON-ready data; null for what was not given."""
         return {"source": self.source, "to": self.given["to"], "outtype": self.given["outtype"]}
 
-    def placed(self, plan: Plan) -> Plan:
+    def move_into_folder(self, plan: Plan) -> Plan:
         """Return a plan with its output in `folder`, under its own name."""
         if self.folder is None:
             return plan

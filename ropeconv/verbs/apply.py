@@ -93,7 +93,8 @@ def apply(
         return batch.plans[0][1]
 
     written = [output for _, output in batch.write(probe)]
-    for _, problem in batch.failures:
+    if batch.failures:
+        _, problem = batch.failures[0]
         raise problem
     output = written[0]
     if len(written) > 1:

@@ -137,13 +137,17 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use, so that the command line starts without numpy."""
     if name == "__all__":
         return __dir__()
+    module = ""
     if name in _LAZY:
         module = f"{__name__}.{_LAZY[name]}"
-    else:
-        module = "" if name.startswith("_") else _functions_of_features().get(name, "")
+    elif not name.startswith("_"):  # Python looks for many of these, for which no feature is loaded
+        module = _functions_of_features().get(name, "")
     if not module:
         raise AttributeError(f"module 'ropeconv' has no attribute {name!r}")
-    return getattr(import_module(module), "REGISTRY" if name == "METHODS" else name)
+
+    if name == "METHODS":
+        return import_module(module).REGISTRY
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:
@@ -166,7 +170,9 @@ class _Package(ModuleType):
     """
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _LAZY and isinstance(value, ModuleType)):
+        # the import of ropeconv/validate sets the attribute `validate` to that package
+        is_own_package = name in _LAZY and isinstance(value, ModuleType)
+        if not is_own_package:
             super().__setattr__(name, value)
 
 

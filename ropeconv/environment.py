@@ -1,5 +1,7 @@
-"""Packages that are imported late: the extra of ropeconv that installs each, and the message about
-a missing one.
+"""The machine and the user: packages that may be missing, folders of the user, and secrets.
+
+`require` raises the message about a missing package, `user_folder` returns where ropeconv keeps its
+files, and `redacted` takes secrets out of a text.
 """
 
 import importlib.util
@@ -20,7 +22,7 @@ MODEL_PACKAGES = (
     "httpx2",
     "scipy",
 )
-"""Dependencies that a machine may lack on which ropeconv only patches GGUF files or publishes
+"""Dependencies of ropeconv that a machine may lack if it only patches GGUF files or publishes
 (docs/README.md).
 """
 EXTRAS = {
@@ -58,7 +60,9 @@ class Requirement(NamedTuple):
 def require(package: str, task: str) -> None:
     """Raise RopeconvError if a package is not installed.
 
-    package: its name in imports. task: what needs it, for the message.
+    Args:
+        package: Its name in imports.
+        task: The step that needs it, for the message.
     """
     if not installed(package):
         raise missing(package, task)
@@ -120,9 +124,11 @@ def without_secrets() -> dict[str, str]:
 
 def redacted(text: str) -> str:
     """Return a text without the values of secrets, the stored token, and passwords in URLs."""
-    for value in (*(os.environ.get(name, "") for name in SECRETS), stored_token()):
-        if len(value) >= SHORTEST:
-            text = text.replace(value, "***")
+    secrets = [os.environ.get(name, "") for name in SECRETS]
+    secrets.append(stored_token())
+    for secret in secrets:
+        if len(secret) >= SHORTEST:
+            text = text.replace(secret, "***")
     return PASSWORD.sub("***@", text)
 
 

@@ -1,5 +1,6 @@
-"""Errors for users, all subclasses of RopeconvError. Each message says what is wrong and how to fix
-it.
+"""Errors for users, all subclasses of RopeconvError, and the messages about errors of libraries.
+
+Each message says what is wrong and how to fix it. `sentence` returns that of any error.
 """
 
 from .environment import EXTRAS, missing
@@ -69,7 +70,8 @@ class StopRequest(KeyboardInterrupt):
     """
 
 
-# by class name, so that huggingface_hub is not imported to name its errors
+# by class name, so that huggingface_hub is not imported to name its errors. The first class that is
+# here counts, of the error's own and then those above it
 ERRORS = {
     "MemoryError": "there is not enough memory: close other programs, or use a larger machine",
     "RecursionError": "the input is nested too deeply: it is damaged or hostile, use another file",
@@ -122,27 +124,31 @@ STATUSES = {
 """Messages for answers with these statuses, if the error has no message in `ERRORS`."""
 
 LATE = {name.partition(".")[0] for name in EXTRAS}
+"""Packages that may be missing without a mistake of the user."""
 
 
 def sentence(problem: BaseException) -> str:
     """Return the message about a failure, with its fix; empty for an unexpected one."""
     if isinstance(problem, RopeconvError):
         return str(problem)
+
     names = [kind.__name__ for kind in type(problem).__mro__]
-    status = getattr(getattr(problem, "response", None), "status_code", None)
+    response = getattr(problem, "response", None)
+    status = getattr(response, "status_code", None)
     if names[0] == "HfHubHTTPError" and status in STATUSES:
         return STATUSES[status]
     for name in names:
         if name in ERRORS:
             return ERRORS[name]
-    if isinstance(problem, ModuleNotFoundError) and (problem.name or "").partition(".")[0] in LATE:
-        return str(missing((problem.name or "").partition(".")[0]))
+
+    if isinstance(problem, ModuleNotFoundError):
+        package, _, _ = (problem.name or "").partition(".")
+        if package in LATE:
+            return str(missing(package))
     if isinstance(problem, OSError):
+        what = problem.strerror or problem
         where = problem.filename or "the output"
-        return (
-            f"{problem.strerror or problem}: {where}; check the path, its permissions and the free"
-            " space"
-        )
+        return f"{what}: {where}; check the path, its permissions and the free space"
     return ""
 
 

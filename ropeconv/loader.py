@@ -5,6 +5,9 @@ the modules that `auto_map` names in any config (`REPOSITORY--MODULE.CLASS` is i
 repository), from custom_generate/generate.py, and from kernels of the Hub that an
 `attn_implementation` with a slash names, which it downloads and runs without trust_remote_code.
 Without a value for trust_remote_code, it asks on stdin.
+
+`load_model`, `load_tokenizer` and `load_config` are the functions to read first; `needs_permission`
+says beforehand whether a checkpoint has anything that runs.
 """
 
 from __future__ import annotations
@@ -33,10 +36,13 @@ CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 IMPLEMENTATION = "_implementation"
+"""The end of the keys of a config that name code for attention or experts."""
 MAP = "auto_map"
+"""The key of a config that names classes in files of the checkpoint."""
 ADVICE = ("trust_remote_code", "weights_only")
 """Options that transformers and torch recommend in messages, and that ropeconv does not have."""
 MOST_SHOWN = 200
+"""Characters of a name or an error that a message has."""
 
 
 def auto_map_classes(config: JsonObject) -> Iterator[str]:
@@ -45,9 +51,11 @@ def auto_map_classes(config: JsonObject) -> Iterator[str]:
         if key != MAP:
             continue
         # a class, a list of classes (a slow and a fast tokenizer), or either for each auto class
-        entry_values = value.values() if isinstance(value, dict) else [value]
-        for names in entry_values:
-            for name in names if isinstance(names, list) else [names]:
+        of_auto_classes = list(value.values()) if isinstance(value, dict) else [value]
+        for names in of_auto_classes:
+            if not isinstance(names, list):
+                names = [names]
+            for name in names:
                 if name:
                     yield str(name)[:MOST_SHOWN]
 
@@ -352,23 +360,22 @@ def _sentences(
     try:
         yield
     except Exception as problem:
-        # transformers raises OSError without a number for what it does not find or support
-        from_library = isinstance(problem, OSError) and problem.errno is None
-        out_of_memory = isinstance(problem, RuntimeError) and "memory" in str(problem).lower()
-        has_sentence = bool(sentence(problem)) and not from_library
-        if isinstance(problem, RopeconvError) or out_of_memory or has_sentence:
+        if _explains_itself(problem):
             raise
+
         if not trust and "trust_remote_code" in str(problem):
             classes = auto_map_classes(read_json(folder / "config.json"))
             code = next(classes, "a class of its own")
             reason = f"its config.json names {shown(code)} in {MAP}"
             raise permission_error(folder, reason) from problem
+
         if type(problem).__name__ == "UnpicklingError":
             weights = pickled_weights(folder) or "its weights"
             raise BadSource(
                 f"{folder / weights} is damaged or has other objects than tensors, so it was not"
                 " loaded; convert it to safetensors with a program that you trust"
             ) from None
+
         if isinstance(problem, ImportError):
             otherwise = "install that package, or correct its config.json"
         raise BadSource(f"{failure} ({_first_line(problem)}); {otherwise}") from problem
@@ -376,8 +383,23 @@ def _sentences(
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
 
 
+def _explains_itself(problem: Exception) -> bool:
+    """Whether an error of a load has a message for the user, here or in the caller."""
+    if isinstance(problem, RopeconvError):
+        return True
+    # `out_of_memory` in engines/transformers/load.py says what to change
+    if isinstance(problem, RuntimeError) and "memory" in str(problem).lower():
+        return True
+    # transformers raises OSError without a number for what it does not find or support
+    if isinstance(problem, OSError) and problem.errno is None:
+        return False
+    return bool(sentence(problem))
+
+
 def _first_line(problem: Exception) -> str:
-    """The first line of a library's error; its class where that is advice on options of its own."""
+    """Return the first line of a library's error; its class if that is advice on options of its
+    own.
+    """
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     line = lines[0] if lines else ""
     if not line or any(option in line for option in ADVICE):

@@ -1,9 +1,8 @@
-"""The options that plans of `run`, receipts and the API have beside the command line: one field
-each.
+"""Options that the command line, plans of `run`, receipts and Python have alike: one field each.
 
-To add one, add a field with `option(...)` to the class that it belongs to. The command line and its
-help, the tables of a plan, the receipt, the command that is made from it, and docs/commands.md
-follow from the fields.
+To add one, add a field with `option(...)` to the class that it belongs to, such as `TargetOptions`
+for the output of `apply`. The command line and its help, the tables of a plan, the receipt, the
+command that is made from it, and docs/commands.md follow from the fields.
 """
 
 from collections.abc import Mapping
@@ -45,93 +44,133 @@ FLOATS = ("auto", "f32", "f16", "bf16")
 
 @dataclass(frozen=True)
 class Option:
-    """A field as an option.
-
-    Attributes:
-        kind: The type of one value.
-        many: Whether the field is a tuple, so that the option can be repeated.
-        group: The panel of the help.
-        short: A second spelling, such as `-o`.
-        choices: The values that it can have, by default those of a Literal.
-        only: "gguf" or "folder" where it applies only to that output; it is refused with the other
-            one.
-        repeatable: Whether the command line makes one output per value.
-        least, most: The smallest and the largest number.
-        shown: Whether the help has the default, where that is not empty.
-        variable: An environment variable with the default, or empty.
-    """
+    """A field as an option."""
 
     name: str
+    """The name of the field."""
+
     kind: Any
+    """The type of one value."""
+
     default: Any
+
     many: bool
+    """Whether the field is a tuple, so that the option can be repeated."""
+
     help: str
+
     group: str
+    """The panel of the help."""
+
     flag: str
+
     short: str = ""
+    """A second spelling, such as `-o`."""
+
     metavar: str | None = None
+    """The word for a value in the help."""
+
     choices: tuple[str, ...] = ()
+    """The values that it can have, by default those of a Literal."""
+
     only: str = ""
+    """"gguf" or "folder" if it applies only to that output; it is refused with the other one."""
+
     repeatable: bool = False
+    """Whether the command line makes one output per value."""
+
     least: int | None = None
+    """The smallest number."""
+
     most: int | None = None
+    """The largest number."""
+
     shown: bool = True
+    """Whether the help has the default, where that is not empty."""
+
     variable: str = ""
+    """An environment variable with the default, or empty."""
 
     @property
     def parameter(self) -> str:
         """The name of the flag as a Python identifier, which is the name of the value on the
         command line.
         """
-        return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
+        flag, _, _ = self.flag.partition("/")  # a switch may be --name/--no-name
+        return flag.removeprefix("--").replace("-", "_")
 
 
 def option(default: Any, help: str, group: str, **details: Any) -> Any:
-    """A field of a dataclass that is an option. details: other attributes of `Option`."""
+    """Return a field of a dataclass that is an option.
+
+    Args:
+        default: The default of the field.
+        help: The sentence in the help.
+        group: The panel of the help.
+        details: Other fields of `Option`.
+    """
     return field(default=default, metadata={"option": {"help": help, "group": group, **details}})
 
 
 def options(*kinds: type) -> list[Option]:
-    """The options among the fields of dataclasses."""
-    return [
-        described(item.name, hints[item.name], item.default, item.metadata["option"])
-        for kind in kinds
-        for hints in [get_type_hints(kind)]
-        for item in fields(kind)
-        if "option" in item.metadata
-    ]
+    """Return the options among the fields of dataclasses."""
+    found = []
+    for kind in kinds:
+        hints = get_type_hints(kind)
+        for item in fields(kind):
+            if "option" in item.metadata:
+                details = item.metadata["option"]
+                found.append(option_of(item.name, hints[item.name], item.default, details))
+    return found
 
 
-def described(name: str, hint: Any, default: Any, details: Mapping[str, Any]) -> Option:
-    """An option from the type of a field or parameter. details: attributes of `Option` beside those
-    of the type.
+def option_of(name: str, hint: Any, default: Any, details: Mapping[str, Any]) -> Option:
+    """Return the option of a field or parameter.
+
+    Args:
+        name: Its name.
+        hint: Its type.
+        default: Its default.
+        details: Fields of `Option` that do not follow from these.
     """
     if NoneType in get_args(hint):
         hint = next(kind for kind in get_args(hint) if kind is not NoneType)
     many = get_origin(hint) in (tuple, list)
     if many:
         hint = get_args(hint)[0]
+
+    of_type: dict[str, Any] = {"flag": f"--{name.replace('_', '-')}"}
     if get_origin(hint) is Literal:
-        details = {"choices": get_args(hint), **details}
+        of_type["choices"] = get_args(hint)
         hint = str
-    return Option(name, hint, default, many, **{"flag": f"--{name.replace('_', '-')}", **details})
+    return Option(name, hint, default, many, **{**of_type, **details})
 
 
 def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:
-    """An instance from the values of options by their names on the command line. others: other
-    fields.
+    """Return an instance of a dataclass from the values of its options.
+
+    Args:
+        kind: The dataclass.
+        given: The values by their names on the command line. Empty ones stand for the default.
+        others: Its other fields.
     """
-    values = {option.name: given.get(option.parameter) for option in options(kind)}
-    plain = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
-    return kind(
-        **{name: value for name, value in plain.items() if value not in (None, "")}, **others
-    )
+    values = dict(others)
+    for option in options(kind):
+        value = given.get(option.parameter)
+        if value in (None, ""):
+            continue
+        values[option.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)
 
 
 def copied(kind: type[T], source: Any, **changes: Any) -> T:
-    """An instance with the fields that another one has too. changes: the values of other fields."""
+    """Return an instance of a dataclass with the fields that another object has too.
+
+    Args:
+        kind: The dataclass.
+        source: The other object.
+        changes: The values of other fields.
+    """
     names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     shared = {name: getattr(source, name) for name in names if hasattr(source, name)}
     return kind(**shared | changes)
@@ -152,7 +191,7 @@ def encoding_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """Where an output of `apply` is written. out: None for `./NAME-METHODFACTOR`."""
+    """Where an output of `apply` is written."""
 
     out: Path | None = option(
         None,
@@ -162,6 +201,8 @@ class OutputPlace:
         short="-o",
         metavar="PATH",
     )
+    """None for `./NAME-METHODFACTOR`."""
+
     in_place: bool = option(False, "Change the GGUF file itself instead of a copy.", OUTPUT)
 
 

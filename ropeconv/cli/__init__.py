@@ -1,4 +1,8 @@
-"""The command line: one file per command, which imports heavy modules when it runs."""
+"""The command line: one file per command, which imports heavy modules when it runs.
+
+`main` is where a run begins. `app.py` lists the commands, `command.py` turns the fields of
+dataclasses into options, `screen.py` prints, and `process.py` has the streams and the exit code.
+"""
 
 import gc
 import os
@@ -11,7 +15,7 @@ WINDOWS = (
 
 
 def main() -> None:
-    """Runs the command line and exits with its code."""
+    """Run the command line and exit with its code."""
     if os.name == "nt":
         sys.exit(WINDOWS)
     from .process import prepare
@@ -36,7 +40,7 @@ def _start() -> None:
 
 
 def _silence_libraries() -> None:
-    """Suppresses warnings of libraries, unless ROPECONV_DEBUG or an option of Python asks for
+    """Suppress warnings of libraries, unless ROPECONV_DEBUG or an option of Python asks for
     them.
     """
     import warnings

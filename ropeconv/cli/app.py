@@ -1,4 +1,8 @@
-"""`ropeconv` with all its commands, which are imported when they are called."""
+"""`ropeconv` with all its commands, which are imported when they are called.
+
+`complete_app` makes the app: for each command it has a stub with the line for the help, and
+`import_command` brings the command itself when it is called.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -54,8 +58,8 @@ COMMANDS = {
         "List the runtimes, and how many model families each was tested with.",
     ),
 }
-"""The module in `commands` of each command, and the first line of its docstring, in the order of
-the help.
+"""For each command, in the order of the help, its module in `commands`, and the first line of its
+docstring.
 
 The lines are here too, so that `ropeconv --help` does not import every command.
 """
@@ -74,7 +78,8 @@ def import_command(name: str) -> Any:
     """Import and return a command, such as `list methods`, also one of a feature."""
     module, _ = all_commands()[name]
     command: Any = get_command(import_module(module).app)
-    if hasattr(command, "commands"):  # a module with several commands is a group
+    # Typer makes a group of an app with several commands, and a command of one with a single one
+    if hasattr(command, "commands"):
         return command.commands[name.removeprefix("list ")]
     return command
 
@@ -108,13 +113,13 @@ def complete_app() -> typer.Typer:
     """Return the app with all commands. Raises as `all_commands` does."""
     for name, (_, summary) in all_commands().items():
         group = lists if name.startswith("list ") else app
-        command = group.command(name.removeprefix("list "), cls=Stub, short_help=summary)
-        command(_stub(name))
+        add_stub = group.command(name.removeprefix("list "), cls=Stub, short_help=summary)
+        add_stub(_function_of_stub(name))
     return app
 
 
-def _stub(name: str) -> Callable[[], Any]:
-    """Return the function of a stub, which imports the command of that name."""
+def _function_of_stub(name: str) -> Callable[[], Any]:
+    """Return a function without parameters that imports the command of that name."""
 
     def load() -> Any:
         return import_command(name)

@@ -1,4 +1,8 @@
-"""Shows the outputs of one `apply`: their plans, or each of them once it is written."""
+"""Show the outputs of one `apply`.
+
+`BatchView.show_plans` is for `--dry-run`. `BatchView.write` is for all other runs: it writes one
+output after the other, and shows each at once.
+"""
 
 from __future__ import annotations
 
@@ -9,61 +13,62 @@ from ..bake.plan import Plan
 from ..engines.probe import Probe
 from ..hub.upload_set import merge, planned_upload
 from ..verbs.batch import Batch
-from ..verbs.request import ApplyRequest, OutputUnit
+from ..verbs.request import OutputUnit
 from ..views.batch import BatchEntry, show_common, show_entry, show_totals
 from ..views.plan import show_outcome, show_plan
 from .commands.push import show_preview
-from .process import complain, explained, reader_gone, traced
+from .process import complain, explain_failure, print_traceback, reader_gone
 from .screen import Screen
 
 
 def complain_about(unit: OutputUnit, problem: Exception) -> None:
-    """Print why one of several outputs failed. Raises the problem where stdout is closed."""
+    """Print why one of several outputs failed.
+
+    Raises:
+        BrokenPipeError: The problem itself, where the reader of stdout or stderr has gone.
+    """
     if isinstance(problem, BrokenPipeError) and reader_gone():
         raise problem
-    message, _ = explained(problem)
-    if not traced(problem):
-        about = "" if message.startswith(f"{unit.label} ") else f"{unit.label}: "
-        complain(f"{about}{message}")
+    if print_traceback(problem):
+        return
+    message, _ = explain_failure(problem)
+    if not message.startswith(f"{unit.label} "):
+        message = f"{unit.label}: {message}"
+    complain(message)
 
 
 class BatchView:
-    """The view of a batch on a terminal.
-
-    Attributes:
-        batch: The outputs.
-        screen: Where they are shown.
-        explain: Whether all numbers and all runtimes are shown.
-        short: Whether each output is shown in a few lines, and what they have in common once.
-    """
+    """The view of a batch on a terminal."""
 
     def __init__(self, batch: Batch, screen: Screen, explain: bool) -> None:
         self.batch = batch
-        self.screen = screen
-        self.explain = explain
-        self.short = batch.several and not (batch.pair or explain)
+        """The outputs."""
 
-    @property
-    def request(self) -> ApplyRequest:
-        """The options of the command."""
-        return self.batch.request
+        self.screen = screen
+        """Where they are shown."""
+
+        self.explain = explain
+        """Whether all numbers and all runtimes are shown."""
+
+        self.short = batch.several and not (batch.pair or explain)
+        """Whether each output is shown in a few lines, and what they have in common once."""
 
     def show_plans(self) -> None:
         """Print plans, and what publishing them would do."""
-        screen = self.screen
         entries = []
         documents = []
         for unit, plan in self.batch.plans:
             choice = self.batch.validation_of(plan)
             entries.append(BatchEntry(unit.label, plan, validating=choice.sentence))
             documents.append(plan.to_dict() | {"validating": choice.to_dict()})
-        if not screen.as_json:
+        if not self.screen.as_json:
             for unit, plan in self.batch.plans:
                 self._show_planned(unit, plan)
         if self.short:
             self._show_end(entries, planned=True)
 
-        self._data(documents, self._preview())
+        publication = self._show_publication()
+        self._print_document(documents, publication)
 
     def write(self, probe: Probe | None) -> None:
         """Write the outputs, and print each when it is finished."""
@@ -79,8 +84,12 @@ class BatchView:
 
         if self.batch.several and not self.batch.pair:
             self._show_end(entries, planned=False)
+
         published = self.batch.publish()
-        self._data(documents, {"published": published} if published else {})
+        if published:
+            self._print_document(documents, {"published": published})
+        else:
+            self._print_document(documents, {})
         if published and not screen.as_json:
             screen.copyable(published)
         if self.batch.as_a_whole:  # an output that is kept, and does not compute the method
@@ -96,7 +105,7 @@ class BatchView:
         if self.short:
             show_entry(BatchEntry(unit.label, plan), screen)
             return
-        self._gap(unit)
+        self._separate(unit)
         show_plan(plan, screen, self.explain)
         screen.note(self.batch.validation_of(plan).sentence)
         if not self.batch.publication_alone(plan):
@@ -117,7 +126,7 @@ class BatchView:
         elif self.short:
             show_entry(entry, screen)
         else:
-            self._gap(unit)
+            self._separate(unit)
             show_plan(entry.plan, screen, self.explain)
             show_outcome(output, screen)
         if output.adapter:
@@ -126,29 +135,31 @@ class BatchView:
     def _show_end(self, entries: list[BatchEntry], planned: bool) -> None:
         """Print what outputs have in common, and how many there are."""
         screen = self.screen
-        if self.short and entries and not (screen.quiet or screen.as_json):
+        if self.short and entries and not screen.quiet and not screen.as_json:
             show_common(entries, screen)
+
         refused = [unit.label for unit, _ in self.batch.refused]
         failed = [unit.label for unit, _ in self.batch.failures if unit.label not in refused]
         places = [entry.plan.out for entry in entries if entry.label not in failed]
         show_totals(places, refused, failed, planned, screen)
 
-    def _preview(self) -> dict[str, Any]:
+    def _show_publication(self) -> dict[str, Any]:
         """Print what publishing would do, and return it for the JSON document."""
-        batch, publication = self.batch, self.request.publication
-        if publication is None or not batch.plans or len(batch.plans) != len(batch.units):
+        publication = self.batch.request.publication
+        plans = [plan for _, plan in self.batch.plans]
+        if publication is None or not plans or len(plans) != len(self.batch.units):
             return {}
         if self.screen.quiet and not self.screen.as_json:
             return {}
-        upload = merge([planned_upload(plan) for _, plan in batch.plans])
+        upload = merge([planned_upload(plan) for plan in plans])
         return {"publication": show_preview(upload, publication, self.screen)}
 
-    def _gap(self, unit: OutputUnit) -> None:
+    def _separate(self, unit: OutputUnit) -> None:
         """Print an empty line before all outputs but the first."""
         if unit is not self.batch.plans[0][0]:
             self.screen.say("")
 
-    def _data(self, documents: list[dict[str, Any]], more: dict[str, Any]) -> None:
+    def _print_document(self, documents: list[dict[str, Any]], more: dict[str, Any]) -> None:
         """Print the JSON document: that of one output, or a list of outputs and of failures."""
         if not self.screen.as_json:
             return
@@ -159,6 +170,6 @@ class BatchView:
             return
         failed = []
         for unit, problem in self.batch.failures:
-            message, code = explained(problem)
+            message, code = explain_failure(problem)
             failed.append(unit.to_dict() | {"error": message, "exit_code": code})
         self.screen.data({"outputs": documents, "failed": failed} | more)

@@ -27,43 +27,48 @@ from .completion import COMPLETIONS
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """Several options in the place of one parameter, in its annotation. build: makes its value from
-    theirs, by name.
-    """
+    """Several options in the place of one parameter, in its annotation."""
 
     options: Callable[[], list[Option]]
+    """Returns the options."""
+
     build: Callable[[dict[str, Any]], Any] = dict
+    """Makes the value of the parameter from those of the options, by name."""
 
 
 def expand_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: the function gets options for its parameters that stand for several of them.
+    """Decorate a function so that it gets options for its parameters that stand for several.
 
     Such a parameter is annotated with a dataclass, whose fields are made with
     `ropeconv.options.option`, or with `Annotated[kind, OptionGroup(...)]`. Typer reads
     `__signature__` and `__annotations__` of the returned function, which are those of all options
     one by one. It calls this with their values, and the function with those of its own parameters.
     """
-    groups: dict[str, tuple[list[Option], Callable[[dict[str, Any]], Any]]] = {}
+    groups: dict[str, OptionGroup] = {}
+    members: dict[str, list[Option]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         group = _group_of(parameter.annotation)
         if group is None:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        else:
-            members = group.options()
-            groups[parameter.name] = members, group.build
-            parameters += [_as_parameter(option) for option in members]
-    hidden = sum(_panel(parameter) == EXPERT for parameter in parameters)
-    parameters.append(_help_all(hidden))
-    parameters.sort(key=_place)
+            continue
+        groups[parameter.name] = group
+        members[parameter.name] = group.options()
+        for option in members[parameter.name]:
+            parameters.append(_as_parameter(option))
+
+    hidden = [parameter for parameter in parameters if _panel(parameter) == EXPERT]
+    parameters.append(_help_all(len(hidden)))
+    parameters.sort(key=_place_in_help)
 
     @wraps(function)
     def with_groups(**values: Any) -> None:
         values.pop("help_all", None)
-        for name, (members, build) in groups.items():
-            values[name] = build(
-                {option.parameter: values.pop(option.parameter) for option in members}
-            )
+        for name, group in groups.items():
+            given = {}
+            for option in members[name]:
+                given[option.parameter] = values.pop(option.parameter)
+            values[name] = group.build(given)
         function(**values)
 
     with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -71,11 +76,11 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
     return with_groups
 
 
-def _group_of(hint: Any) -> OptionGroup | None:
-    """Return the options that the annotation of a parameter stands for."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        return OptionGroup(partial(options, hint), partial(from_command_line, hint))
-    for about in getattr(hint, "__metadata__", ()):
+def _group_of(annotation: Any) -> OptionGroup | None:
+    """Return the options that a parameter with this annotation stands for, if it does."""
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return OptionGroup(partial(options, annotation), partial(from_command_line, annotation))
+    for about in getattr(annotation, "__metadata__", ()):
         if isinstance(about, OptionGroup):
             return about
     return None
@@ -93,13 +98,23 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         parser = partial(_choose, option.choices)
     elif option.choices:
         kind = Literal.__getitem__(option.choices)
+
+    flags = [option.flag]
+    if option.short:
+        flags.append(option.short)
+
     metavar = option.metavar or "|".join(option.choices)
     if not metavar and kind is not bool:
-        metavar = {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
+        metavar = METAVARS.get(kind, "TEXT")
+
+    default = option.default
+    if default is MISSING:
+        default = inspect.Parameter.empty
+    elif several:
+        default = list(default or ())
 
     about = typer.Option(
-        option.flag,
-        *([option.short] if option.short else []),
+        *flags,
         help=option.help,
         rich_help_panel=option.group,
         hidden=option.group == EXPERT,
@@ -111,17 +126,16 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         parser=parser,
         autocompletion=COMPLETIONS.get(option.flag),
     )
-    default = option.default
-    if default is MISSING:
-        default = inspect.Parameter.empty
-    elif several:
-        default = list(default or ())
     return inspect.Parameter(
         option.parameter,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
         annotation=Annotated[list[kind] if several else kind, about],
     )
+
+
+METAVARS: dict[Any, str] = {int: "N", float: "X", Path: "PATH"}
+"""The word for a value in the help, by its type."""
 
 
 def _choose(choices: tuple[str, ...], value: str) -> str:
@@ -140,16 +154,19 @@ def _panel(parameter: inspect.Parameter) -> str | None:
     return None
 
 
-def _place(parameter: inspect.Parameter) -> tuple[int, bool]:
-    """The place in the help: arguments, then options by panel, in each of which those of the screen
-    come last.
+def _place_in_help(parameter: inspect.Parameter) -> tuple[int, bool]:
+    """Return a key that sorts arguments first, then options by panel, and in each panel those of
+    the screen last.
     """
     panel = _panel(parameter)
-    return PANELS.index(panel) + 1 if panel else 0, parameter.name in ("json", "quiet", "help_all")
+    of_screen = parameter.name in ("json", "quiet", "help_all")
+    if panel is None:
+        return 0, of_screen
+    return PANELS.index(panel) + 1, of_screen
 
 
 def _help_all(count: int) -> inspect.Parameter:
-    """Return `--help-all`. count: of the options that it adds to those of `--help`."""
+    """Return the option `--help-all`, which shows `count` options more than `--help`."""
     about = typer.Option(
         "--help-all",
         help=f"Show this message with {count} expert options, and exit.",
@@ -165,13 +182,14 @@ def _help_all(count: int) -> inspect.Parameter:
 
 
 def _show_all(ctx: typer.Context, value: bool) -> None:
-    """Print the help with the options that `--help` hides."""
-    if value and not ctx.resilient_parsing:
-        for param in ctx.command.params:
-            if hasattr(param, "hidden"):
-                param.hidden = False
-        typer.echo(ctx.get_help())
-        raise typer.Exit
+    """Print the help with the options that `--help` hides, and exit."""
+    if not value or ctx.resilient_parsing:
+        return
+    for param in ctx.command.params:
+        if hasattr(param, "hidden"):
+            param.hidden = False
+    typer.echo(ctx.get_help())
+    raise typer.Exit
 
 
 def typed_options(ctx: typer.Context) -> set[str]:

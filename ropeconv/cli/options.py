@@ -1,4 +1,7 @@
-"""Options that several commands share, and places of files that are written at the end."""
+"""Options that several commands share, as types for their parameters.
+
+`check_places` at the end is for the files of some of them, which are written when all is computed.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +12,7 @@ from ..environment import require
 from ..errors import UsageError
 from ..formats.disk import obstacle
 from ..formats.files import expand_home
-from ..options import GENERAL, OUTPUT, RUNNING, OutputPlace, TargetOptions, options
+from ..options import GENERAL, OUTPUT, RUNNING, Option, OutputPlace, TargetOptions, options
 from ..verbs.recipes import recipe_options
 from ..verbs.request import FAMILY
 from .command import OptionGroup
@@ -84,10 +87,14 @@ PlotOption = Annotated[
 ]
 
 RecipeValues = Annotated[dict[str, Any], OptionGroup(recipe_options)]
-"""The values of the options of a recipe, by name, in the place of a parameter of a command."""
+"""The values of the options of a recipe, by name, for `build_recipe`."""
 
 
-TargetValues = Annotated[dict[str, Any], OptionGroup(lambda: options(OutputPlace, TargetOptions))]
+def _target_options() -> list[Option]:
+    return options(OutputPlace, TargetOptions)
+
+
+TargetValues = Annotated[dict[str, Any], OptionGroup(_target_options)]
 """The values of the options of an output, by name, for `build_target`.
 
 The Target is made later, since that imports numpy and the probe of transformers has to start
@@ -95,16 +102,33 @@ before.
 """
 
 
-def check_places(report: Path | None, plot: Path | None, out: Path | None = None) -> None:
-    """Raises UsageError for files that could not be written at the end."""
-    from ..views.plot_style import checked
+# Ends of the names of files that people expect to be of these kinds
+PAGES = (".html", ".htm", ".xhtml")
+PICTURES = (".svg", ".png", ".pdf", ".jpg")
+TABLES = (".csv", ".tsv", ".md", ".txt")
 
-    if report is not None or plot is not None:
-        require("matplotlib", "--report" if plot is None else "--plot")
+
+def check_places(report: Path | None, plot: Path | None, out: Path | None = None) -> None:
+    """Check the files that a command writes at its end, so that it fails before it has run.
+
+    Args:
+        report: The page of `--report`.
+        plot: The picture of `--plot`.
+        out: The JSON file of `-o`.
+
+    Raises:
+        RopeconvError: If matplotlib is missing, which draws the pictures.
+        UsageError: If a file could not be written.
+    """
+    from ..views.plot_style import check_picture
+
     if plot is not None:
-        checked(plot)
-    if report is not None and report.suffix.lower() not in PAGES:
-        raise UsageError(f"--report {report} is a page in HTML; name it like report.html")
+        require("matplotlib", "--plot")
+        check_picture(plot)
+    if report is not None:
+        require("matplotlib", "--report")
+        if report.suffix.lower() not in PAGES:
+            raise UsageError(f"--report {report} is a page in HTML; name it like report.html")
     if out is not None and out.suffix.lower() in (*PAGES, *PICTURES, *TABLES):
         others = "; --report writes a page, --plot a picture"
         raise UsageError(f"-o {out} is JSON; name it like result.json{others}")
@@ -112,14 +136,8 @@ def check_places(report: Path | None, plot: Path | None, out: Path | None = None
         check_place(path)
 
 
-PAGES = (".html", ".htm", ".xhtml")
-PICTURES = (".svg", ".png", ".pdf", ".jpg")
-TABLES = (".csv", ".tsv", ".md", ".txt")
-"""Ends of the names of files that people expect to be of these kinds."""
-
-
 def check_place(path: Path | None) -> None:
-    """Raises UsageError for a file that could not be written at the end. Missing folders will be
+    """Raise UsageError for a file that could not be written at the end. Missing folders will be
     made.
     """
     if path is None:

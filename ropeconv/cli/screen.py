@@ -1,5 +1,8 @@
-"""Output: all that commands print, data on stdout and everything else on stderr, without control
-characters.
+"""Output of the commands: data on stdout, and notes and progress on stderr.
+
+`Screen` is the first thing to read: every command gets one and prints through it. Below it is how
+tables are made with rich. All text passes through `printable` on its way out, since names in a
+checkpoint may hold characters that a terminal obeys.
 """
 
 from __future__ import annotations
@@ -8,12 +11,9 @@ import json
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from ..environment import redacted
@@ -21,15 +21,14 @@ from ..errors import StopRequest
 from ..options import option
 from ..version import SCHEMA
 from ..views.sheet import MARKS
+from .progress import bar
 
 if TYPE_CHECKING:
-    from rich.console import Console, JustifyMethod
+    from rich.console import Console, JustifyMethod, RenderableType
     from rich.table import Table
 
     from ..reporting import Advance, Counter
 
-TRAILING = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
-"""Blanks and codes of colours at the end of a line."""
 UNSAFE = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -39,50 +38,57 @@ of surrogate pairs.
 https://www.unicode.org/reports/tr36/#Bidirectional_Text_Spoofing
 rich.control removes five of them, and leaves ESC.
 """
-
-
-def printable(text: str) -> str:
-    """The text with unsafe characters as escapes, `\\x1b` or `\\u202e`, and without tokens, keys
-    and passwords.
-    """
-    return UNSAFE.sub(lambda match: repr(match[0])[1:-1], redacted(text))
-
-
-def printable_json(text: str) -> str:
-    """A JSON document with unsafe characters as escapes of JSON, which leave it the same
-    document.
-    """
-    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", redacted(text))
-
-
-def trimmed(line: str) -> str:
-    """A line without the blanks at its end, also those between the codes of colours."""
-    return TRAILING.sub(lambda match: match[0].replace(" ", ""), line)
-
-
+LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$")
+"""Blanks and codes of colours at the end of a line."""
 STYLES = {"good": "green", "fair": "yellow", "bad": "red"}
+"""The colour of rich for each meaning in `MARKS`."""
 UNLIMITED = 10_000
 """Width in characters for files and pipes, in which nothing is cut or wrapped."""
 
 
+def printable(text: str) -> str:
+    """Return a text with unsafe characters as escapes, `\\x1b` or `\\u202e`, and without tokens,
+    keys and passwords.
+    """
+    return UNSAFE.sub(_python_escape, redacted(text))
+
+
+def printable_json(text: str) -> str:
+    """Return a JSON document with unsafe characters as escapes of JSON, which leave it the same
+    document.
+    """
+    return UNSAFE.sub(_json_escape, redacted(text))
+
+
+def _python_escape(match: re.Match[str]) -> str:
+    quoted = repr(match[0])
+    return quoted[1:-1]
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}"
+
+
 @dataclass
 class Screen:
-    """Prints tables and sentences, or one JSON document with `as_json`. quiet: print neither notes
-    nor progress.
-    """
+    """Where a command prints: tables and sentences, or one JSON document with `--json`."""
 
     as_json: bool = option(
         False, "Print one JSON document instead of tables.", "General", flag="--json"
     )
     quiet: bool = False
+    """Whether notes and progress are left out."""
 
     def __post_init__(self) -> None:
         self._live: Console | None = None
+        """The console of the progress bar that is being drawn."""
 
     def data(self, document: dict[str, Any]) -> None:
-        """Prints the JSON document of a command, with its schema."""
-        ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-        text = json.dumps({"schema": SCHEMA} | document, indent=2, ensure_ascii=ascii_only)
+        """Print the JSON document of a command, with its schema."""
+        encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+        with_schema = {"schema": SCHEMA} | document
+        text = json.dumps(with_schema, indent=2, ensure_ascii=encoding != "utf8")
         sys.stdout.write(printable_json(text) + "\n")
 
     def table(
@@ -94,23 +100,28 @@ class Screen:
         right: Sequence[str] = (),
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
-        """As in `Sheet`. A terminal that is too narrow shows no `optional` columns."""
+        """Print a table as `Sheet.table` does. A terminal that is too narrow shows no `optional`
+        columns.
+        """
         from rich.text import Text
 
         console = self._console()
-        body = [tuple(map(printable, row)) for row in rows]
+        cells = []
+        for row in rows:
+            cells.append([printable(cell) for cell in row])
+
         shown = list(columns)
-        built = _table(columns, body, shown, right, styles)
+        table = _rich_table(columns, cells, shown, right, styles)
         for name in optional:
-            if _width(console, built) <= console.width:
+            if _unwrapped_width(console, table) <= console.width:
                 break
             shown = [other for other in shown if other != name]
-            built = _table(columns, body, shown, right, styles)
+            table = _rich_table(columns, cells, shown, right, styles)
 
         # rich breaks the title of a table at the width of its columns, so it is printed before
         if title:
             _print(console, Text(printable(title), "bold"))
-        _print(console, built)
+        _print(console, table)
         sys.stdout.write("\n")
         return tuple(shown)
 
@@ -123,33 +134,40 @@ class Screen:
     def fits(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         """Whether a table is shown with all its columns unbroken."""
         console = self._console()
-        built = _table(columns, rows, columns)
-        return _width(console, built) <= console.width
+        table = _rich_table(columns, rows, columns)
+        return _unwrapped_width(console, table) <= console.width
 
     def say(self, message: str) -> None:
-        """Prints a sentence on stdout, wrapped between words."""
+        """Print a sentence on stdout, wrapped between words."""
         _print(self._console(), printable(message))
 
     def copyable(self, text: str, aside: bool = False) -> None:
-        """Prints a command or a path on stdout, which is never wrapped, so that it can be copied.
+        """Print a command or a path, which is never wrapped, so that it can be copied.
 
-        aside: on stderr instead, and not with `quiet`.
+        Args:
+            text: The command or path.
+            aside: Whether it is printed on stderr instead, and not at all with `quiet`.
         """
-        if not (aside and self.quiet):
-            (sys.stderr if aside else sys.stdout).write(f"{printable(text)}\n")
+        line = f"{printable(text)}\n"
+        if not aside:
+            sys.stdout.write(line)
+        elif not self.quiet:
+            sys.stderr.write(line)
 
     def note(self, message: str) -> None:
-        """Prints a note on stderr, wrapped between words; nothing for an empty one and with
+        """Print a note on stderr, wrapped between words; nothing for an empty one and with
         `quiet`.
         """
-        if message and self._live is not None:  # above the bar
+        if not message:
+            return
+        if self._live is not None:  # above the progress bar
             self._live.print(printable(message))
-        elif message and not self.quiet:
+        elif not self.quiet:
             _print(self._console(stderr=True), printable(message))
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
-        """A progress bar over bytes on stderr; none with `quiet` and where stderr is not a
+        """Show a progress bar over `total` bytes on stderr, unless `quiet` or where stderr is not a
         terminal.
         """
         with self.counting(title, "bytes") as (set_total, advance):
@@ -158,11 +176,9 @@ class Screen:
 
     @contextmanager
     def counting(self, title: str, unit: str = "tokens") -> Iterator[Counter]:
-        """A progress bar on stderr, as (set the total, advance); none without `progress`. unit: in
-        the plural.
-        """
+        """Show a progress bar as `progress` does, whose total is set later. unit: in the plural."""
         if self.quiet or not sys.stderr.isatty():
-            yield (lambda total: None), (lambda done: None)
+            yield _ignore, _ignore
             return
         self._live = self._console(stderr=True)
         try:
@@ -175,46 +191,53 @@ class Screen:
     def stopping(self, afterwards: str) -> Iterator[Callable[[], bool]]:
         """While it is entered, Ctrl-C makes the yielded function return True once.
 
-        A second Ctrl-C raises KeyboardInterrupt. afterwards: what happens after the first, as the
-        end of a sentence.
+        Args:
+            afterwards: The consequence of Ctrl-C, as the end of a sentence.
+
+        Raises:
+            StopRequest: At a second Ctrl-C.
         """
-        pressed = 0
-        pending = False
+        times_pressed = 0
+        unanswered = False
 
         def handle(number: int, frame: object) -> None:
-            nonlocal pressed, pending
-            pressed += 1
-            pending = True
-            if pressed > 1:
+            nonlocal times_pressed, unanswered
+            times_pressed += 1
+            unanswered = True
+            if times_pressed > 1:
                 raise StopRequest
             self.note(f"Stopping: {afterwards}. Press again to give up.")
 
-        def stopped() -> bool:
-            nonlocal pending
-            was_pending = pending
-            pending = False
-            return was_pending
+        def should_stop() -> bool:
+            nonlocal unanswered
+            pressed = unanswered
+            unanswered = False
+            return pressed
 
         before = signal.signal(signal.SIGINT, handle)
         try:
-            yield stopped
+            yield should_stop
         finally:
             signal.signal(signal.SIGINT, before)
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[str], None]]:
-        """A status line on stderr, as a function that sets its text; none where `progress` has
-        none.
+        """Show a status line on stderr where `progress` shows a bar.
+
+        Yields:
+            A function that sets the text of the line.
         """
         if self.quiet or not sys.stderr.isatty():
-            yield lambda message: None
+            yield _ignore
             return
         from rich.text import Text
 
         with self._console(stderr=True).status("") as status:
-            yield lambda message: status.update(
-                Text(printable(message))
-            )  # a spinner reads markup in a string
+
+            def show(message: str) -> None:
+                status.update(Text(printable(message)))  # a spinner reads markup in a string
+
+            yield show
 
     def _console(self, stderr: bool = False) -> Console:
         from rich.console import Console
@@ -231,23 +254,34 @@ class ProgressScreen(Screen):
     quiet: bool = option(False, "Suppress progress bars and notes.", "General", short="-q")
 
 
-def _print(console: Console, *lines: Any) -> None:
-    """Prints lines or tables one below another, without blanks at the ends of lines."""
+def _ignore(value: object) -> None:
+    """Show nothing."""
+
+
+def _print(console: Console, content: RenderableType) -> None:
+    """Print a text or table without blanks at the ends of its lines."""
     # rich fills the last column of a table with blanks, which a copied line would have too
     with console.capture() as captured:
-        for line in lines:
-            console.print(line)
-    console.file.write("".join(f"{trimmed(line)}\n" for line in captured.get().splitlines()))
+        console.print(content)
+    lines = [_without_blanks_at_end(line) for line in captured.get().splitlines()]
+    console.file.write("".join(f"{line}\n" for line in lines))
 
 
-def _table(
+def _without_blanks_at_end(line: str) -> str:
+    """Return a line without the blanks at its end, also those between the codes of colours."""
+    return LINE_END.sub(lambda match: match[0].replace(" ", ""), line)
+
+
+def _rich_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     shown: Sequence[str],
     right: Sequence[str] = (),
     styles: Mapping[tuple[int, int], str] = {},
 ) -> Table:
-    """A table of rich with those of its columns that are `shown`; the rest is as in `Sheet`."""
+    """Return a table of rich with those of its columns that are `shown`; the rest is as in
+    `Sheet`.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -260,84 +294,16 @@ def _table(
     for number, row in enumerate(rows):
         cells = []
         for place in places:
-            by_word = STYLES.get(MARKS.get(row[place], ""), "")
-            cells.append(Text(row[place], styles.get((number, place), by_word)))
+            meaning = MARKS.get(row[place], "")
+            style = styles.get((number, place), STYLES.get(meaning, ""))
+            cells.append(Text(row[place], style))
         table.add_row(*cells)
     return table
 
 
-def _width(console: Console, table: Table) -> int:
-    """The width that a table has without wrapping, in columns of the terminal."""
+def _unwrapped_width(console: Console, table: Table) -> int:
+    """Return the width that a table has without wrapping, in columns of the terminal."""
     from rich.measure import Measurement
 
     options = console.options.update(width=UNLIMITED)
     return Measurement.get(console, options, table).maximum
-
-
-Clock = Callable[[], float]
-SETTLED = 1.0
-"""Seconds before which a rate says little."""
-SHARE = 1 / 200
-"""The part of the work before which a rate says little: the first files of a model have some
-kilobytes.
-"""
-PATIENCE = 60.0
-"""Seconds after which the rate of any part is shown, since that part is a step of a long run."""
-
-
-def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[str, str]:
-    """Return the rate since the start, `12.3 MB/s`, and the time left, `0:01:30 left`.
-
-    Both are empty at first. It is not the rate of the last steps, as rich has it: that needs two of
-    them, which are minutes apart where a step is a chunk of a large model.
-    """
-    if seconds < SETTLED or not done:
-        return "", ""
-    if total is not None and done < SHARE * total and seconds < PATIENCE:
-        return "", ""
-
-    speed = done / seconds
-    words = _rate(unit, speed)
-    if total is None:
-        return words, ""
-    if done >= total:  # the disk is waited for, and the output is checked
-        return words, "finishing"
-    left = timedelta(seconds=ceil((total - done) / speed))
-    return words, f"{left} left"
-
-
-def _rate(unit: str, speed: float) -> str:
-    """A rate in words. speed: units per second."""
-    if unit == "bytes":
-        if speed >= 1e9:
-            return f"{speed / 1e9:.2f} GB/s"
-        return f"{speed / 1e6:.1f} MB/s"
-    if speed >= 10:
-        return f"{speed:,.0f} {unit}/s"
-    return f"{speed:.1f} {unit}/s"
-
-
-@contextmanager
-def bar(
-    title: str, unit: str, console: Console, clock: Clock = time.monotonic
-) -> Iterator[Counter]:
-    """A progress bar, as (set the total, advance). Time runs from the first total, which is known
-    when work begins.
-    """
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    words = (TextColumn("{task.fields[speed]}"), TextColumn("{task.fields[left]}"))
-    columns = (TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), *words)
-    with Progress(*columns, console=console, transient=True, get_time=clock) as shown:
-        shown.add_task(title, total=None, start=False, speed="", left="")
-        (task,) = shown.tasks
-
-        def total(number: int) -> None:
-            shown.update(task.id, total=number)
-            shown.start_task(task.id)
-
-        def advance(done: int) -> None:
-            speed, left = pace(unit, task.completed + done, task.total, task.elapsed or 0.0)
-            shown.update(task.id, advance=done, speed=speed, left=left)
-
-        yield total, advance

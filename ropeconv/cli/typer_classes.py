@@ -16,6 +16,7 @@ Parameters of type Any are contexts and formatters of Typer, whose classes it do
 
 import os
 import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -34,13 +35,12 @@ sets it.
 
 
 class Command(TyperCommand):
-    """A command with examples below its help. They are the `epilog` of `app.command`, one a
-    line.
-    """
+    """A command with examples below its help, and with repairs for what is typed wrongly."""
 
     def __init__(self, *, epilog: str | None = None, **settings: Any) -> None:
         super().__init__(**settings)
         self.examples = (epilog or "").strip().splitlines()
+        """The lines of `epilog`, an argument of `app.command`."""
 
     @property
     def arguments(self) -> list[TyperArgument]:
@@ -58,9 +58,12 @@ class Command(TyperCommand):
         """
         params = super().get_params(ctx)
         for param in params:
-            if isinstance(param, TyperOption):
-                param.rich_help_panel = param.rich_help_panel or GENERAL
-                param.metavar = "" if param.is_flag else param.metavar
+            if not isinstance(param, TyperOption):
+                continue
+            if not param.rich_help_panel:
+                param.rich_help_panel = GENERAL
+            if param.is_flag:
+                param.metavar = ""
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -76,21 +79,26 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the panels of the plain help, which Typer has only in that of rich."""
-        arguments = [
-            (argument.metavar or argument.name, argument.help or "") for argument in self.arguments
-        ]
-        panels = {"Arguments": arguments} if arguments else {}
-        for option in self.get_params(ctx)[len(arguments) :]:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for argument in self.arguments:
+            record = (argument.metavar or argument.name or "", argument.help or "")
+            panels.setdefault("Arguments", []).append(record)
+        for option in self.get_params(ctx):
+            if isinstance(option, TyperArgument):
+                continue
             record = option.get_help_record(ctx)
             if record is not None:  # it is not hidden
                 panels.setdefault(option.rich_help_panel, []).append(record)
+
         for title, records in panels.items():
             with formatter.section(title):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line. Raises UsageError for an unknown option, with the one that was
-        meant.
+        """Parse the command line.
+
+        Raises:
+            UsageError: For an unknown option, with the one that was meant.
         """
         words = [word for word in args if not word.startswith("-")]
         try:
@@ -104,40 +112,45 @@ class Command(TyperCommand):
         except typer.TyperException as problem:
             if not is_unknown_option(problem):
                 raise
-            raise UsageError(self._repair(ctx, problem)) from None
+            name = getattr(problem, "option_name", "")
+            similar = getattr(problem, "possibilities", None) or ()
+            raise UsageError(self._explain_unknown(ctx, name, similar)) from None
 
-    def _repair(self, ctx: Any, problem: Any) -> str:
-        """Return the sentence on an unknown option. problem: as Typer raised it."""
-        name = problem.option_name
-        known = {flag for option in self.options for flag in option.opts}
+    def _explain_unknown(self, ctx: Any, name: str, similar: Sequence[str]) -> str:
+        """Return the sentence on an unknown option. similar: options with names like it."""
+        known = set()
+        for option in self.options:
+            known.update(option.opts)
+
         if self.name == "apply" and name in PUSH_ONLY:
             return (
                 f"{name} is an option of `ropeconv push`; write the output with -o, and publish it"
                 " with that"
             )
+        # in other tools it has this name, perhaps with a value: `--to gguf`
         other = OTHER_OPTIONS.get(name.replace("quantise", "quantize"), "")
-        if other.partition(" ")[0] in known:
+        if other.split(" ")[0] in known:
             return f"there is no option {name}; use {other}"
-        if (
-            name == "--model" and "--family" in known
-        ):  # these commands have the model as an argument
+        # commands with --family have the model as an argument
+        if name == "--model" and "--family" in known:
             return f"there is no option {name}; use `{ctx.command_path} MODEL`"
-        for close in problem.possibilities or ():
+        for close in similar:
             if close in known:
                 return f"there is no option {name}; did you mean {close}?"
         return f"there is no option {name}; `{ctx.command_path} --help-all` lists them"
 
 
 def is_unknown_option(problem: typer.TyperException) -> bool:
-    """Whether Typer found an option that a command does not have: it does not export the class of
-    this error.
+    """Whether Typer found an option that a command does not have. It does not export the class of
+    this error, which has names like that of the option.
     """
     return hasattr(problem, "possibilities")
 
 
 class Stub(TyperCommand):
-    """A command in the list of a group, before it is imported. Its function imports the command and
-    returns it.
+    """A command in the list of a group, before it is imported.
+
+    Its function, `callback`, imports the command and returns it.
     """
 
 
@@ -147,14 +160,15 @@ class LazyGroup(TyperGroup):
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find and import the command that is typed. Raises UsageError for an unknown one, with the
-        one that is meant.
+        """Find and import the command that is typed.
 
-        `ctx.resilient_parsing` is set while a shell asks for completions, where a wrong word is
-        none of our business.
+        Raises:
+            UsageError: For an unknown command, with the one that is meant.
         """
         word = args[0]
-        if word not in self.commands and not word.startswith("-") and not ctx.resilient_parsing:
+        # while a shell asks for completions, a wrong word is none of our business
+        completing = ctx.resilient_parsing
+        if word not in self.commands and not word.startswith("-") and not completing:
             raise UsageError(f"there is no command {shown(word)}; {self._repair(ctx, word)}")
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, Stub) and command.callback is not None:
@@ -164,20 +178,20 @@ class LazyGroup(TyperGroup):
     def _repair(self, ctx: Any, word: str) -> str:
         """Return what to do instead of an unknown command."""
         outermost = ctx.parent is None
-        close = get_close_matches(word, self.commands, 1)
         if outermost and word in OTHER_COMMANDS:
-            meant = OTHER_COMMANDS[word]
-        elif close:
-            meant = close[0]
-        elif outermost and ("/" in word or os.path.exists(word)):
-            meant = "apply MODEL"
-        else:
-            return f"`{ctx.command_path} --help` lists them"
-        return f"use `{ctx.command_path} {meant}`"
+            return f"use `{ctx.command_path} {OTHER_COMMANDS[word]}`"
+        close = get_close_matches(word, self.commands, 1)
+        if close:
+            return f"use `{ctx.command_path} {close[0]}`"
+        if outermost and ("/" in word or os.path.exists(word)):  # a model without a command
+            return f"use `{ctx.command_path} apply MODEL`"
+        return f"`{ctx.command_path} --help` lists them"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line, and print the help for an empty one. Raises UsageError for an
-        unknown option.
+        """Parse the command line, and print the help for an empty one.
+
+        Raises:
+            UsageError: For an unknown option.
         """
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
@@ -203,5 +217,6 @@ class LazyGroup(TyperGroup):
         """
         if COMPLETE in os.environ:
             return super().main(args, "ropeconv", COMPLETE)
-        with self.make_context("ropeconv", list(sys.argv[1:] if args is None else args)) as ctx:
+        words = list(sys.argv[1:] if args is None else args)
+        with self.make_context("ropeconv", words) as ctx:
             return self.invoke(ctx)

@@ -146,29 +146,33 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     """The features of scaling keys."""
     arch = file.arch
     kind = file.text("rope.scaling.type", "linear")
-    factor = 1.0 if kind == "none" else file.number("rope.scaling.factor", 1.0) or 1.0
-
+    factor = 1.0
+    if kind != "none":
+        factor = file.number("rope.scaling.factor", 1.0) or 1.0
     linear = factor != 1 and kind == "linear"
     yarn = factor != 1 and kind == "yarn"
-    has_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
-    undone = yarn and has_factor and abs(reading.spec.attention_factor - 1) < CLOSE
-    betas = (
-        file.number("rope.scaling.yarn_beta_fast", 32.0),
-        file.number("rope.scaling.yarn_beta_slow", 1.0),
-    )
-    unscaled = file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is None
-    plain_gemma3 = arch.name == "gemma3" and not (linear and factor == 8)
 
+    # an attn_factor may take back what llama.cpp multiplies by with YaRN
+    has_attn_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
+    is_undone = yarn and has_attn_factor and abs(reading.spec.attention_factor - 1) < CLOSE
+
+    fast = file.number("rope.scaling.yarn_beta_fast", 32.0)
+    slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
+    theta = file.number("rope.freq_base", 10000.0)
+    has_keys = (
+        file.get("rope.scaling.type") is not None or file.get("rope.scaling.factor") is not None
+    )
+    is_gemma3 = arch.name == "gemma3" and file.whole("block_count") in GEMMA3_LAYERS
     return {
         "linear": linear,
         "yarn": yarn,
-        "yarn_attention_factor": yarn and not has_factor,
-        "attention_factor_1": undone,
-        "attn_factor": has_factor and not undone,
-        "betas": arch.betas and betas != (32.0, 1.0),
-        "stock_theta": not (linear or yarn) and file.number("rope.freq_base", 10000.0) in STOCK,
-        "no_scaling_keys": unscaled and file.whole("context_length") >= COMPAT_CONTEXT,
-        "gemma3_not_8": plain_gemma3 and file.whole("block_count") in GEMMA3_LAYERS,
+        "yarn_attention_factor": yarn and not has_attn_factor,
+        "attention_factor_1": is_undone,
+        "attn_factor": has_attn_factor and not is_undone,
+        "betas": arch.betas and (fast, slow) != (32.0, 1.0),
+        "stock_theta": not linear and not yarn and theta in STOCK,
+        "no_scaling_keys": not has_keys and file.whole("context_length") >= COMPAT_CONTEXT,
+        "gemma3_not_8": is_gemma3 and not (linear and factor == 8),
     }
 
 

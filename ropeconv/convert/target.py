@@ -197,13 +197,15 @@ class EncodeResult:
             target: Whether approximations are allowed.
             otherwise: Another way, for the message.
         """
-        if self.deviation > EXACT and not target.allow_approximate:
-            raise UnsupportedBake(
-                f"--log-n {schedule.log_n.kind if schedule.log_n else ''}",
-                self.encoding,
-                f"it comes within {self.deviation:.1%} of the formula only",
-                f"pass --allow-approximate to take that, or {otherwise}",
-            )
+        if self.deviation <= EXACT or target.allow_approximate:
+            return
+        kind = schedule.log_n.kind if schedule.log_n else ""
+        raise UnsupportedBake(
+            f"--log-n {kind}",
+            self.encoding,
+            f"it comes within {self.deviation:.1%} of the formula only",
+            f"pass --allow-approximate to take that, or {otherwise}",
+        )
 
 
 R = TypeVar("R", bound=EncodeResult)

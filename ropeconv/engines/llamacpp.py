@@ -116,15 +116,16 @@ class LlamaCppProcess(ProgramProcess):
         """Send a question, and return its answer; the process ends with any failure."""
         try:
             self.send(msgspec.json.encode(question))
-            while line := self.receive(self.patience):
+            while True:
+                line = self.receive(self.patience)
+                if not line:  # the program has ended
+                    code, stderr = self.end()
+                    words = last_words(stderr, code)
+                    raise LlamaCppError(f"llama.cpp cannot run {self.name}: {words}", words)
                 message = msgspec.json.decode(line, type=Message)
                 if message.answer:
                     return msgspec.json.decode(message.answer, type=kind)
                 advance(message.read)
-            # an empty line: the program has ended
-            code, stderr = self.end()
-            words = last_words(stderr, code)
-            raise LlamaCppError(f"llama.cpp cannot run {self.name}: {words}", words)
         except TimeoutError:
             self.stop()
             raise LlamaCppError(

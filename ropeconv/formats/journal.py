@@ -86,12 +86,7 @@ def decode_line(text: bytes, kind: Any, seed: int = 0) -> Any:
 
 
 class Journal(Generic[L]):
-    """A journal that is open for appending, with a lock.
-
-    Attributes:
-        lines: The lines by key.
-        notes: Sentences for the user on damaged lines, and on the file that `fresh` moved.
-    """
+    """A journal that is open for appending, with a lock."""
 
     def __init__(
         self, path: Path, kind: JournalKind[L], source: str = "", fresh: bool = False
@@ -111,8 +106,13 @@ class Journal(Generic[L]):
         """
         self.path = path
         self.kind = kind
+
         self.lines = dict[str, L]()
+        """The lines by key."""
+
         self.notes = list[str]()
+        """Sentences for the user on damaged lines, and on the file that `fresh` moved."""
+
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
         self._seed = zlib.crc32(msgspec.json.encode(self._head)[:-1])
 

@@ -1,4 +1,7 @@
-"""Read and write JSON files without changing key order, indentation or unknown keys."""
+"""Read and write JSON files without changing key order, indentation or unknown keys.
+
+`parse` reads an object, and `dump` writes one.
+"""
 
 import json
 import re

@@ -100,7 +100,7 @@ class BaseModel:
         """Refuse to publish a derivative where the licence forbids it.
 
         Raises:
-            RopeconvError: It does.
+            RopeconvError: If it does.
         """
         if self.forbids:
             name = self.name or "it"

@@ -295,16 +295,15 @@ def _accepted_runtimes(receipt: Receipt) -> str:
 
 
 def _settings(method: type[Method], step: StepRecord) -> str:
-    """The parameters of the recipe of a bake that are not those by default, for display."""
+    """Return the settings of a bake that differ from the defaults of its method, for display."""
     defaults = {item.name: item.default for item in dataclasses.fields(method)}
-    changed = {
-        name: value
-        for name, value in step.recipe.get("parameters", {}).items()
-        if name not in defaults or value != defaults[name]
-    }
+    changed = {}
+    for name, value in step.recipe.get("parameters", {}).items():
+        if name not in defaults or value != defaults[name]:
+            changed[name] = value
 
     recipe: JsonObject = {"method": step.method, "parameters": changed}
-    for name in ("on_top", "original_context"):  # over which length a factor is
+    for name in ("on_top", "original_context"):  # they say over which length a factor is
         if name in step.recipe:
             recipe[name] = step.recipe[name]
     return describe_settings(recipe, step.before.original_context, step.before.context)

@@ -1,4 +1,4 @@
-"""PublishOptions: the options of publishing on the Hub."""
+"""`PublishOptions`: the options of publishing on the Hub, and where an output is published."""
 
 import re
 from dataclasses import dataclass

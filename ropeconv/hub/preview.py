@@ -1,4 +1,7 @@
-"""Preview of a publication, for `--dry-run`."""
+"""The preview of a publication, for `--dry-run`.
+
+`preview` returns it, and `show_publication` shows it.
+"""
 
 from dataclasses import dataclass
 
@@ -80,6 +83,7 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
             if exists:
                 blocked = repository.why_blocked()
             generated = _generated_files(repository, base, exists)
+
     except Exception as problem:
         if not unreachable(problem):
             raise
@@ -128,7 +132,8 @@ def show_publication(preview: Preview, sheet: Sheet) -> None:
     """Show a preview: every file, base model and licence, and the card."""
     rows = []
     for name, size in preview.uploads.items():
-        rows.append((name, "upload", f"{size:,}" if size else "?"))
+        size_text = f"{size:,}" if size else "?"
+        rows.append((name, "upload", size_text))
     for name in preview.copies:
         rows.append((name, f"copied from {preview.source} at {preview.commit[:7]}", ""))
 

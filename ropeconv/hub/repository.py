@@ -1,4 +1,4 @@
-"""Repository: what is published, and the repository on the Hub that it goes into."""
+"""`Repository`: the files of a publication, and the repository on the Hub that they go into."""
 
 from collections.abc import Callable
 from functools import cached_property

@@ -201,7 +201,8 @@ def from_folder(folder: Path) -> UploadSet:
     copies = {}
     for file in FolderSource(folder).files():
         record = records.get(file.name)
-        if receipt.source.repository and record and record.action == "copy" and record.sha256:
+        on_hub = bool(receipt.source.repository)
+        if on_hub and record and record.action == "copy" and record.sha256:
             copies[file.name] = record.origin or file.name
         else:
             adds[file.name] = folder / file.name
@@ -271,8 +272,9 @@ def gguf_metadata(file: GgufFile | GgufModel) -> JsonObject:
     }
     metadata = {name: file.get(f"general.{key}") for name, key in keys.items()}
     url = file.get("general.base_model.0.repo_url")
-    if isinstance(url, str):
-        metadata["base_model"] = "/".join(url.rstrip("/").split("/")[-2:])
+    if isinstance(url, str):  # https://huggingface.co/OWNER/NAME
+        parts = url.rstrip("/").split("/")
+        metadata["base_model"] = "/".join(parts[-2:])
     return text_entries(metadata)
 
 
@@ -299,28 +301,32 @@ def conventional_name(name: str, file_type: int | None) -> str:
         name: The present name, also that of a shard.
         file_type: The number in `general.file_type`; None where the file has none.
     """
-    from gguf import LlamaFileType
-
-    encodings = {
-        kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType
-    }
-    encoding = "" if file_type is None else encodings.get(file_type, "")
-
-    match = SHARD.match(name)
+    stem = name
     end = ".gguf"
+    match = SHARD.match(name)
     if match:
         stem = match["stem"]
         end = name[len(stem) :]
     elif has_gguf_name(name):
         stem = name[: -len(".gguf")]
-    else:
-        stem = name
 
-    if encoding and not re.search(rf"[-.]{encoding}$", stem, re.IGNORECASE):
-        inside = rf"[-.]{encoding}(?=[-.])"
-        without = re.sub(inside, "", stem, count=1, flags=re.IGNORECASE)
-        stem = f"{without}-{encoding}"
-    return stem + end
+    quantisation = _quantisation_of_type(file_type)
+    if not quantisation or re.search(rf"[-.]{quantisation}$", stem, re.IGNORECASE):
+        return stem + end
+    # it may be inside the name, as in model-Q4_K_M-yarn4
+    inside = rf"[-.]{quantisation}(?=[-.])"
+    without = re.sub(inside, "", stem, count=1, flags=re.IGNORECASE)
+    return f"{without}-{quantisation}{end}"
+
+
+def _quantisation_of_type(file_type: int | None) -> str:
+    """Return the name of a `general.file_type`, such as Q4_K_M; empty for an unknown one."""
+    from gguf import LlamaFileType
+
+    for kind in LlamaFileType:  # MOSTLY_Q4_K_M, ALL_F32
+        if kind.value == file_type:
+            return kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    return ""
 
 
 def merge(parts: list[UploadSet]) -> UploadSet:
@@ -353,9 +359,15 @@ def _without_base_card(
     own_card: bool = False,
     is_there: bool = True,
 ) -> UploadSet:
-    """The upload set without the source's own card, which is about another model.
+    """Return the upload set without the source's own card, which is about another model.
 
-    is_there: whether the files were written; if not, another output may be in their place.
+    Args:
+        adds: Local files, by their name in the repository.
+        copies: Names of files in the repository of the source, by their name in the new one.
+        receipt: The receipt of the output.
+        cache: Its key-value cache.
+        own_card: Whether the user has written its README.md.
+        is_there: Whether the files were written; if not, another output may be in their place.
     """
     card = ""
     for name in (SOURCE_CARD, CARD):

@@ -430,6 +430,8 @@ def inspect_config(source: Source) -> ConfigInspection:
     config = source.config()
     draft = draft_of(source, config)
     family = source.family
+
+    # its RoPE, with the trained context that the receipt knows
     spec = _read_spec(config, family)
     if draft is None:
         check_weights(source, family, len(spec.layers))
@@ -438,6 +440,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         first = first_spec(source, receipt)
         spec = _with_trained_context(spec, receipt, first)
 
+    # problems, among them those of the newest transformers
     judge = Judge()
     planned = judge.planned(config, family, spec.current(), spec)
     today = newest("transformers")
@@ -446,6 +449,7 @@ def inspect_config(source: Source) -> ConfigInspection:
         if row.name == today.name and row.covers(today.last):
             in_transformers.append(planned.verdict(row))
     problems = _problems_of_checkpoint(source, spec, _as_draft(in_transformers, draft, family))
+
     return ConfigInspection(
         source=source,
         name=family.name,

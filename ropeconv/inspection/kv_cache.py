@@ -1,4 +1,7 @@
-"""The size of the key-value cache of a model, by the number of tokens and by dtype."""
+"""The size of the key-value cache of a model, by the number of tokens and by dtype.
+
+`config_cache` and `gguf_cache` make a `KvCache`, which says its sizes in words.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,4 +1,7 @@
-"""Results that the lab executed: `lab/*.json`, one per runtime version, from `scripts/lab`."""
+"""Results that the lab executed: `lab/*.json`, one per runtime version, from `scripts/lab`.
+
+`evidence` says how a verdict is known.
+"""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Readers of GGUF other than llama.cpp, as `readers/*.toml` states them."""
+"""Readers of GGUF other than llama.cpp, as `readers/*.toml` states them.
+
+`judge_reader` returns the verdict of one reader on a file.
+"""
 
 import math
 from collections.abc import Collection, Sequence

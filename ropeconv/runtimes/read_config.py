@@ -64,12 +64,22 @@ def _form(
     original = sizes.context
     if rules.original != "max":
         key = "original_max_position_embeddings"
-        top = part.get(key)
-        stated = {key: rope.get(key) if top is None else top}
+        at_top = part.get(key)
+        stated = {key: rope.get(key) if at_top is None else at_top}
         original = int(number(stated, key, sizes.context))
 
     if kind == "default":
         return Plain(theta)
+    if kind == "linear":
+        number(rope, "factor")  # it must be there, even for a runtime that does not use it
+        return InterpolatedForm(theta, _factor(rope, rules, original, sizes))
+    if kind == "dynamic" and rules.alpha and rope.get("alpha"):
+        return _hunyuan(rope, theta, sizes)
+    if kind == "dynamic":
+        return DynamicNtk(theta, number(rope, "factor"), sizes.context)
+    if kind == "proportional":
+        factor = 1.0 if rules.factor == "1" else number(rope, "factor", 1.0)
+        return Proportional(theta, factor, number(rope, "partial_rotary_factor", 1.0))
     if kind == "longrope":
         short = _factors(rope, "short_factor", sizes)
         long = _factors(rope, "long_factor", sizes)
@@ -78,32 +88,12 @@ def _form(
         elif rules.lists == "short":
             long = short
         return LongRope(theta, short, long, original)
-    if kind == "linear":
-        number(rope, "factor")
-        return InterpolatedForm(theta, _factor(rope, rules, original, sizes))
-    if kind == "dynamic" and rules.alpha and rope.get("alpha"):
-        alpha = number(rope, "alpha")
-        if sizes.rotary_dim <= 2 or not 1 <= alpha <= 1e9:
-            raise BadSource(
-                f"config.json has alpha = {alpha:g} in its RoPE settings; write a number of at"
-                " least 1, such as 1000"
-            )
-        return Plain(ntk_theta(theta, alpha, sizes.rotary_dim))  # Hunyuan
-    if kind == "proportional":
-        factor = 1.0 if rules.factor == "1" else number(rope, "factor", 1.0)
-        return Proportional(theta, factor, number(rope, "partial_rotary_factor", 1.0))
-    if kind == "dynamic":
-        return DynamicNtk(theta, number(rope, "factor"), sizes.context)
 
     factor = _factor(rope, rules, original, sizes)
     if kind == "llama3":
-        return Llama3(
-            theta,
-            factor,
-            original,
-            number(rope, "low_freq_factor"),
-            number(rope, "high_freq_factor"),
-        )
+        low = number(rope, "low_freq_factor")
+        high = number(rope, "high_freq_factor")
+        return Llama3(theta, factor, original, low, high)
 
     fast = 32.0
     slow = 1.0
@@ -112,6 +102,17 @@ def _form(
         slow = number(rope, "beta_slow", 1.0)
     truncate = rope.get("truncate", True) is not False or rules.truncate == "ignored"
     return Yarn(theta, factor, original * rules.times_original, fast, slow, truncate)
+
+
+def _hunyuan(rope: JsonObject, theta: float, sizes: RopeSpec) -> Plain:
+    """The form of Hunyuan: a base that follows from `alpha`, whatever the length of a sequence."""
+    alpha = number(rope, "alpha")
+    if sizes.rotary_dim <= 2 or not 1 <= alpha <= 1e9:
+        raise BadSource(
+            f"config.json has alpha = {alpha:g} in its RoPE settings; write a number of at least 1,"
+            " such as 1000"
+        )
+    return Plain(ntk_theta(theta, alpha, sizes.rotary_dim))
 
 
 def _factors(rope: JsonObject, key: str, sizes: RopeSpec) -> tuple[float, ...]:

@@ -1,4 +1,7 @@
-"""The schema of `data/*.toml`: the behaviour of a range of versions of a runtime by family."""
+"""The schema of `data/*.toml`: the behaviour of a range of versions of a runtime by family.
+
+`Runtime` is one of these ranges, and `find` returns those that a name means.
+"""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches

@@ -5,7 +5,10 @@ source with the buffers of its rotary modules overwritten from the schedule. A c
 unpatched source, has to disagree.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..engines.engine import Progress
 from ..engines.transformers.engine import TransformersEngine
@@ -27,6 +30,9 @@ from .validation import (
     on_reach,
     rule,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Curve = tuple[tuple[int, float], ...]
 
@@ -71,9 +77,8 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     source = comparison.checkpoint
     baked = comparison.baked
     schedule = comparison.schedule
-    place = choose_place(
-        source, settings.place(stored_dtype(source.config()), comparison.stands_for)
-    )
+    wanted = settings.place(stored_dtype(source.config()), comparison.stands_for)
+    place = choose_place(source, wanted)
     if place.layer_by_layer:
         size = human(weight_bytes(source, place.dtype))
         spec.progress.note(
@@ -92,14 +97,15 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
             f" {reading.head.vocabulary}; name the source it was made from"
         )
 
-    # both sides may have been stopped early
-    runs = [
-        run.until(len(hidden)) for run, hidden in zip(reading.runs, states.reference, strict=True)
-    ]
+    # both sides may have been stopped early: only what both have read is compared
+    runs = _runs_that_were_read(reading.runs, states.reference)
     states.baked = states.read_runs("baked", runs, lambda run: spec.plain(stock, run))
-    runs = [run.until(len(hidden)) for run, hidden in zip(runs, states.baked, strict=True)]
-    partial = [len(run.kept) for run in runs] != [len(run.kept) for run in reading.runs]
+    runs = _runs_that_were_read(runs, states.baked)
+    partial = any(
+        len(run.kept) != len(planned.kept) for run, planned in zip(runs, reading.runs, strict=True)
+    )
 
+    # the conclusion, and how it was reached
     results, curve = _buckets(reading, runs, stock)
     agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
     if states.formula:
@@ -108,6 +114,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
     if partial:
         sentence += " It was stopped before its end."
+
     return Validation(
         transformers=stock_version(),
         device=at.device,
@@ -129,6 +136,11 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
         reached=count_compared(results),
         **comparison.result_fields(),
     )
+
+
+def _runs_that_were_read(runs: list[TokenRun], rows: list[Tensor]) -> list[TokenRun]:
+    """Return runs up to the positions that have a row of hidden states."""
+    return [run.until(len(of_run)) for run, of_run in zip(runs, rows, strict=True)]
 
 
 def _on_steps(reading: SourceReading, runs: list[TokenRun]) -> str:

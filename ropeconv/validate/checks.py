@@ -1,4 +1,7 @@
-"""Checks of a checkpoint that need no forward pass: its source, its code and its frequencies."""
+"""Checks of a checkpoint that need no forward pass: its source, its code and its frequencies.
+
+`check_frequencies` asks the installed transformers, and `compare` judges its answer.
+"""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Comparison: an output, its source, and the schedule that the output has to compute."""
+"""Comparison: an output, its source, and the schedule that the output has to compute.
+
+`Comparison.open` reads an output, and `Settings` says how both sides run.
+"""
 
 from __future__ import annotations
 
@@ -296,13 +299,20 @@ class Settings(ValidateOptions):
         return self.tokens or (min(512, max(64, self.length // 256)) if self.length else 512)
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
-        """Return an available device and a precision. stored: that of the checkpoint. stands_for:
-        as in DeviceSpec.
+        """Return an available device and a precision.
+
+        Args:
+            stored: The precision of the checkpoint.
+            stands_for: As in DeviceSpec.
         """
         if self.layer_by_layer and self.device_map:
             raise UsageError("--layer-by-layer uses one device; leave --device-map out")
-        trust = self.trust_remote_code
-        by_layer = self.layer_by_layer
-        return DeviceSpec(
-            self.device, self.dtype, self.device_map, stands_for, trust, by_layer
-        ).resolve(stored)
+        wanted = DeviceSpec(
+            self.device,
+            self.dtype,
+            self.device_map,
+            stands_for,
+            self.trust_remote_code,
+            self.layer_by_layer,
+        )
+        return wanted.resolve(stored)

@@ -326,7 +326,6 @@ def validate_gguf(
     Raises:
         BadSource: If nothing makes the source compute the schedule.
     """
-
     settings = settings or Settings()
     progress = progress or Progress()
     schedule = comparison.schedule
@@ -337,8 +336,9 @@ def validate_gguf(
             " keys are right, so compare the embeddings of `llama-server --embeddings` with those"
             " of its model in transformers"
         )
+
+    # the tokens to run, for each reference
     references = _choose_references(comparison, settings, output)
-    rounded = _rounded_type(comparison)
     planned = []
     all_runs: list[TokenRun] = []
     total = 0
@@ -349,6 +349,7 @@ def validate_gguf(
         total += reference.times * sum(len(run.ids) for run in runs)
     progress.total(total)
 
+    rounded = _rounded_type(comparison)
     results: list[BucketResult] = []
     temperature = 1.0
     same = True
@@ -374,17 +375,10 @@ def validate_gguf(
         sentence = f"Equal to the last bit. {sentence}"
     elif agrees and rounded:
         sentence += f" The weights are {rounded}: {_allowance(references[0])}."
-    sentence += on_reach(results, schedule.original_context, schedule.context, "--tokens")
-    sentence += references[0].remark + comparison.remark
-    if len(references) > 1:
-        sentence += (
-            " Up to the new context, llama.cpp is compared with itself on the weights of the"
-            " output."
-        )
-    if temperature != 1:
-        sentence += describe_changes([f"logits divided by their spread of {temperature:.2g}"])
-    if isinstance(comparison.scale, QueryScaling):
-        sentence += " The output and the reference scale queries in steps, in place of log-n."
+    sentence += _remarks(comparison, references, results, temperature)
+
+    whole_lengths = [len(run.ids) for run in all_runs if run.kind == "whole"]
+    rules = [reference.rule for reference in references]
     return Validation(
         transformers="",
         device="cpu",
@@ -395,12 +389,34 @@ def validate_gguf(
         agrees=agrees,
         sentence=sentence,
         runtime=engine.runtime,
-        length=max((len(run.ids) for run in all_runs if run.kind == "whole"), default=0),
+        length=max(whole_lengths, default=0),
         temperature=temperature,
-        rule=rule(references[0].floor) + "".join(reference.rule for reference in references),
+        rule=rule(references[0].floor) + "".join(rules),
         reached=count_compared(results),
         **comparison.result_fields(),
     )
+
+
+def _remarks(
+    comparison: Comparison,
+    references: list[GgufReference],
+    results: list[BucketResult],
+    temperature: float,
+) -> str:
+    """The sentences after the conclusion, each with a blank before it: how it was compared."""
+    schedule = comparison.schedule
+    sentences = on_reach(results, schedule.original_context, schedule.context, "--tokens")
+    sentences += references[0].remark + comparison.remark
+    if len(references) > 1:
+        sentences += (
+            " Up to the new context, llama.cpp is compared with itself on the weights of the"
+            " output."
+        )
+    if temperature != 1:
+        sentences += describe_changes([f"logits divided by their spread of {temperature:.2g}"])
+    if isinstance(comparison.scale, QueryScaling):
+        sentences += " The output and the reference scale queries in steps, in place of log-n."
+    return sentences
 
 
 def _choose_references(

@@ -133,10 +133,10 @@ class SourceReading:
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)
         if before:
-            settings_of_test = f": {', '.join(changes)}" if changes else ""
-            progress.note(
-                f"Running {work:,} tokens again, for a more sensitive test{settings_of_test}."
-            )
+            purpose = "for a more sensitive test"
+            if changes:
+                purpose += f": {', '.join(changes)}"
+            progress.note(f"Running {work:,} tokens again, {purpose}.")
         else:
             variants = "control, reference, noise floor, baked"
             progress.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: {variants}.")

@@ -218,9 +218,8 @@ def rule(floor: float, states: bool = False) -> str:
         floor: The KL in nats that is always allowed.
         states: Whether hidden states are compared in place of logits.
     """
-    return (
-        (STATES if states else "")
-        + f"a bucket agrees when 95 % of its positions have a KL of at most {floor:g} + (last"
+    words = (
+        f"a bucket agrees when 95 % of its positions have a KL of at most {floor:g} + (last"
         f" position * 2^-22)^2 + {NOISE:g} x the noise floor; beyond the trained context the"
         f" unscaled source must have {SEPARATION:g} times that KL; the noise floor is the sum of"
         " the KLs of the reference from itself in other chunks, with frequencies two steps of"
@@ -229,6 +228,9 @@ def rule(floor: float, states: bool = False) -> str:
         " without noise, at most a hundredth of the KL of the reference with all attention"
         " scores 2 % larger is allowed"
     )
+    if states:
+        return STATES + words
+    return words
 
 
 RULE = rule(KL_FLOOR)

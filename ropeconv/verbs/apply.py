@@ -1,4 +1,8 @@
-"""`apply`, `plan` and `patch`: a context extension for a checkpoint, or for a loaded model."""
+"""`apply`, `plan` and `patch`: a context extension for a checkpoint, or for a loaded model.
+
+These are the functions of Python. They turn their arguments into the request of a command line, so
+that `Batch` does the work of both.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from ..rope.recipe import Recipe
 from .arguments import (
     check_keywords,
     check_value,
-    described,
+    describe_argument,
     is_loaded,
     list_keywords,
     reference_of,
@@ -84,12 +88,13 @@ def apply(
     if isinstance(model, Plan):
         batch = _batch_of_plan(model, recipe, given, dry_run, reporter)
     else:
-        batch = _batch(model, recipe, given, dry_run, reporter)
+        batch = _plan_batch(model, recipe, given, dry_run, reporter)
     if dry_run:
         return batch.plans[0][1]
 
     written = [output for _, output in batch.write(probe)]
-    for _, problem in batch.failures:
+    if batch.failures:
+        _, problem = batch.failures[0]
         raise problem
     output = written[0]
     if len(written) > 1:
@@ -130,7 +135,7 @@ def patch(
     """
     if not is_loaded(model):
         raise UsageError(
-            f"patch() needs a loaded model, and got {described(model)}; load it with"
+            f"patch() needs a loaded model, and got {describe_argument(model)}; load it with"
             " AutoModelForCausalLM.from_pretrained, or pass a path to apply()"
         )
     if isinstance(recipe, Plan) and not keywords:
@@ -158,23 +163,25 @@ def recipe_of(verb: str, recipe: object, values: dict[str, Any]) -> Recipe:
                 f"{verb}() got a recipe and {name}; give it to the recipe, or leave one out"
             )
         return recipe
+
     if recipe is not None and not isinstance(recipe, str | os.PathLike):
         raise UsageError(
-            f"{verb}() needs a Recipe or the path of one, and got {described(recipe)}; or pass"
-            " yarn=4"
+            f"{verb}() needs a Recipe or the path of one, and got {describe_argument(recipe)}; or"
+            " pass yarn=4"
         )
     reaches_length = verb == "apply" and "context" in values
     if recipe is None and not chosen_methods(values) and not reaches_length:
         raise UsageError(
             f"{verb}() needs a method, such as yarn=4 (`ropeconv list methods` lists them)"
         )
+
     texts = as_texts(values)
     if recipe is not None:
         texts["recipe"] = os.fspath(recipe)
     return build_recipe(texts)
 
 
-def _batch(
+def _plan_batch(
     model: object, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
     """Return the planned output of a model, with its draft where there is one."""
@@ -186,9 +193,11 @@ def _batch(
 
     reference = reference_of("apply", model)
     unit = OutputUnit(reference, _target_values(given), None, reference)
-    batch = _prepared(unit, request, reporter)
-    is_open = isinstance(model, Source | GgufSource) and not request.family
-    batch.plan(chosen, [model] if is_open else [])  # type: ignore[list-item]
+    batch = _make_batch(unit, request, reporter)
+    opened: list[Source | GgufSource] = []
+    if isinstance(model, Source | GgufSource) and not request.family:
+        opened.append(model)
+    batch.plan(chosen, opened)
     return batch
 
 
@@ -206,12 +215,12 @@ def _batch_of_plan(
     reference = plan.source.reference
     values = {option.parameter: getattr(plan.target, option.name) for option in options(Target)}
     unit = OutputUnit(reference, values, None, reference)
-    batch = _prepared(unit, replace(_request(given), dry_run=dry_run), reporter)
+    batch = _make_batch(unit, replace(_request(given), dry_run=dry_run), reporter)
     batch.take(plan)
     return batch
 
 
-def _prepared(unit: OutputUnit, request: ApplyRequest, reporter: Reporter) -> Batch:
+def _make_batch(unit: OutputUnit, request: ApplyRequest, reporter: Reporter) -> Batch:
     """Return the batch of one output, and of its draft where there is one."""
     units = [unit]
     if request.draft:

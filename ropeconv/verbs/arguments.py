@@ -1,6 +1,7 @@
 """Arguments of the functions of Python: models in any form, and keywords of any type.
 
-A keyword is known by its TypedDict in `ropeconv/keywords.py`, which type checkers read too.
+`check_keywords` checks those of a function against their TypedDict in `ropeconv/keywords.py`, which
+type checkers read too. `source_of` and `reference_of` accept a model in any form.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ CLASSES = {
 
 
 def list_keywords(*groups: type) -> Callable[[Verb], Verb]:
-    """Decorator: add the sentences on the keywords of a verb to its docstring, which `help` shows.
+    """Decorate a verb: add the sentences on its keywords to its docstring, which `help` shows.
 
-    groups: classes of ropeconv/keywords.py, whose docstrings have a line for each keyword.
+    Args:
+        groups: Classes of ropeconv/keywords.py, whose docstrings have a line for each keyword.
     """
 
     def add(verb: Verb) -> Verb:
@@ -69,15 +71,15 @@ def list_keywords(*groups: type) -> Callable[[Verb], Verb]:
 
 
 def check_arguments(verb: Verb) -> Verb:
-    """Decorator: refuse arguments whose type is not that of their parameter, with UsageError.
+    """Decorate a verb: refuse arguments whose type is not that of their parameter.
 
     None stands for the default of a parameter that has one. Parameters of the type object, which
-    accept models in any form, are left to the function.
+    accept models in any form, are left to the function. The verb raises UsageError for the others.
     """
     signature = inspect.signature(verb)
 
     @wraps(verb)
-    def checked(*arguments: Any, **keywords: Any) -> Any:
+    def check_and_call(*arguments: Any, **keywords: Any) -> Any:
         given = signature.bind(*arguments, **keywords)
         hints = _hints(verb)
         for name, value in given.arguments.items():
@@ -88,7 +90,7 @@ def check_arguments(verb: Verb) -> Verb:
                 given.arguments[name] = check_value(name, value, hints[name])
         return verb(*given.args, **given.kwargs)
 
-    return cast(Verb, checked)
+    return cast(Verb, check_and_call)
 
 
 def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[s
     checked = {}
     for name, value in keywords.items():
         if name not in known:
-            raise _unknown(verb, name, known)
+            raise _unknown_keyword(verb, name, known)
         if value is not None:
             checked[name] = check_value(name, value, known[name])
     return checked
@@ -114,14 +116,15 @@ def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[s
 
 def check_value(name: str, value: Any, hint: Any) -> Any:
     """Return the value of a keyword, as Python has it. Raises UsageError for another type."""
-    if type(value).__module__ in ("numpy", "torch") and getattr(value, "ndim", 1) == 0:
-        value = value.item()
-    if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
+    kind = type(value)
+    if kind.__module__ in ("numpy", "torch") and getattr(value, "ndim", 1) == 0:
+        value = value.item()  # a number such as np.float32(4)
+    elif kind.__module__ == "torch" and kind.__name__ in ("dtype", "device"):
         value = str(value).removeprefix("torch.")
     try:
         _adapter(hint).validate_python(value)
     except ValidationError as problem:
-        wanted = dict.fromkeys(_expected(error) for error in problem.errors())
+        wanted = dict.fromkeys(_describe_expected(error) for error in problem.errors())
         words = " or ".join(wanted)
         raise UsageError(f"{name}={shown(value)} is not {words}") from None
     return value
@@ -130,7 +133,12 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
 def reference_of(verb: str, model: Any) -> str:
     """Return the path or Hub id of a model, for `open_source`.
 
-    Raises UsageError for something that is not a model.
+    Args:
+        verb: The function that was called, for messages.
+        model: A path, an id, a loaded model, a source, an inspection or an output.
+
+    Raises:
+        UsageError: For something that is not a model.
     """
     if isinstance(model, Inspection):
         model = model.source
@@ -154,7 +162,7 @@ def reference_of(verb: str, model: Any) -> str:
             return path
     raise UsageError(
         f"{verb}() needs a path, an id on the Hub, a loaded model or a source, and got"
-        f" {described(model)}"
+        f" {describe_argument(model)}"
     )
 
 
@@ -164,8 +172,9 @@ def source_of(verb: str, model: Any, family: str = "") -> Source | GgufSource:
     if isinstance(model, Source | GgufSource) and not family:
         return model
     reference = reference_of(verb, model)
-    names_its_own = verb == "inspect" and names_gguf(reference)
-    return open_source(reference, "" if names_its_own else family)
+    if verb == "inspect" and names_gguf(reference):  # the file itself names its architecture
+        family = ""
+    return open_source(reference, family)
 
 
 def is_loaded(model: Any) -> bool:
@@ -173,7 +182,7 @@ def is_loaded(model: Any) -> bool:
     return hasattr(getattr(model, "config", None), "to_dict") and hasattr(model, "named_modules")
 
 
-def described(argument: object) -> str:
+def describe_argument(argument: object) -> str:
     """Describe a wrong argument, for a message."""
     if isinstance(argument, str | int | float) or argument is None:
         return shown(argument)
@@ -192,14 +201,19 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
-def _unknown(verb: str, name: str, known: Mapping[str, Any]) -> UsageError:
+def _unknown_keyword(verb: str, name: str, known: Mapping[str, Any]) -> UsageError:
     """Return the error for a keyword that a function does not have."""
     near = get_close_matches(name, sorted(known), 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"help(ropeconv.{verb}) lists them"
-    return UsageError(f"{verb}() has no keyword {name}; {HINTS.get(name, hint)}")
+    if name in HINTS:
+        hint = HINTS[name]
+    elif near:
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = f"help(ropeconv.{verb}) lists them"
+    return UsageError(f"{verb}() has no keyword {name}; {hint}")
 
 
-def _expected(error: Any) -> str:
+def _describe_expected(error: Any) -> str:
     """Return what a keyword accepts, by an error of pydantic."""
     if error["type"] == "is_instance_of":
         name = error["ctx"]["class"]

@@ -57,16 +57,7 @@ def _reraise(unit: OutputUnit, problem: Exception) -> None:
 
 
 class Batch:
-    """The outputs of one `apply`.
-
-    Attributes:
-        units: The outputs that are asked for.
-        request: The options.
-        plans: The plans with their units, after `plan`.
-        failures: Units that failed, each with its error.
-        refused: Those of them that could not be planned.
-        adapter: The copy of a PEFT adapter that is written beside the output, None without one.
-    """
+    """The outputs of one `apply`: `plan` or `take` first, then `write`, then `publish`."""
 
     def __init__(
         self,
@@ -75,18 +66,38 @@ class Batch:
         reporter: Reporter,
         on_failure: OnFailure = _reraise,
     ) -> None:
-        """Prepare a batch. on_failure: is called where one of several outputs fails."""
+        """Prepare a batch.
+
+        Args:
+            units: The outputs that are asked for.
+            request: The options.
+            reporter: Receives what happens.
+            on_failure: Called where one of several outputs fails.
+        """
         self.units = list(units)
         self.request = request
         self.reporter = reporter
         self.on_failure = on_failure
         self.several = len(self.units) > 1
+
         self.pair = any(unit.is_draft for unit in self.units)
+        """Whether these are a target and its draft."""
+
         self.plans: list[tuple[OutputUnit, Plan]] = []
+        """The plans with their units, after `plan`."""
+
         self.failures: list[Failure] = []
+        """The units that failed, each with its error."""
+
         self.refused: list[Failure] = []
+        """Those of them that could not be planned."""
+
         self.adapter: AdapterPlan | None = None
+        """The copy of a PEFT adapter that is written beside the output; None without one."""
+
         self._choices: dict[Path, ValidationChoice] = {}
+        """How outputs are validated, by their places."""
+
         self._finished: list[Output] = []
 
     @property
@@ -114,11 +125,9 @@ class Batch:
         Raises:
             UsageError: For options that do not go together, and outputs that would have one place.
         """
-        targets = self._checked_targets(recipe)
+        targets = self._make_targets(recipe)
         self.reporter.note(recipe.method.slow_note)
-        programs = dict.fromkeys(name for target in targets for name in target.runtimes)
-        for note in dict.fromkeys(map(program_note, programs)):
-            self.reporter.note(note)
+        self._note_programs(targets)
 
         plans: list[tuple[OutputUnit, Plan]] = []
         opened = {source.reference: source for source in sources}
@@ -149,7 +158,7 @@ class Batch:
             target = replace(plan.target, out=plan.out, adapter=self.adapter.out.name)
             plans[0] = unit, replace(plan, target=target)
         for _, plan in plans:
-            self._choices[plan.out] = choose_validation(plan, self._wanted(plan))
+            self._choices[plan.out] = choose_validation(plan, self._where_to_validate(plan))
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
         self.refused = list(self.failures)
 
@@ -166,42 +175,54 @@ class Batch:
     def write(self, probe: Probe | None = None) -> Iterator[tuple[OutputUnit, Output]]:
         """Write the outputs one after another, and yield each with its unit when it is finished.
 
-        probe: a running one, or None; the first folder is checked with it. An output that a
-        validation does not confirm is kept, and is among the failures.
+        An output that a validation does not confirm is kept, and is among the failures.
+
+        Args:
+            probe: A running one, or None; the first folder is checked with it.
         """
         if self.plans:
             check_folder(self.units)
         self._finished = []
         for number, (unit, plan) in enumerate(self.plans, 1):
+            title = "Writing"
+            if self.several:
+                title = f"Writing {number} of {len(self.plans)}"
             output = None
             with self._failing(unit, len(self._finished)):
-                title = f"Writing {number} of {len(self.plans)}" if self.several else "Writing"
                 output = self._write_unit(unit, plan, probe, title)
                 if probe is not None and plan.is_folder:
                     probe.stop()
                     probe = None
-                validation = output.validation
-                if validation is not None and not validation.agrees:
-                    problem = Disagreement(f"{validation.sentence} {output.path} is kept.")
-                    self.failures.append((unit, problem))
-                    if not self.as_a_whole:
-                        self.on_failure(unit, problem)
-                if not self.several:
-                    output = replace(output, published=output.published or self._publish([output]))
+                self._note_disagreement(unit, output)
+                if not self.several and not output.published:
+                    output = replace(output, published=self._publish([output]))
                 self._finished.append(output)
             if output is not None:
                 yield unit, output
+
+    def _note_disagreement(self, unit: OutputUnit, output: Output) -> None:
+        """Put an output that a validation does not confirm among the failures."""
+        validation = output.validation
+        if validation is None or validation.agrees:
+            return
+        problem = Disagreement(f"{validation.sentence} {output.path} is kept.")
+        self.failures.append((unit, problem))
+        if not self.as_a_whole:
+            self.on_failure(unit, problem)
 
     def publish(self) -> str:
         """Publish several outputs in one commit and return its URL; empty where nothing was asked
         for, and after a note where one of them failed.
         """
-        return self._publish(self._finished) if self.several else ""
+        if not self.several:  # it was published when it was written
+            return ""
+        return self._publish(self._finished)
 
-    def _checked_targets(self, recipe: Recipe) -> list[Target]:
+    def _make_targets(self, recipe: Recipe) -> list[Target]:
         """Return the target of each unit, checked before anything is read or fetched."""
-        publication = self.request.publication
-        owner = publication.repo_id.partition("/")[0] if publication else ""
+        owner = ""
+        if self.request.publication:
+            owner, _, _ = self.request.publication.repo_id.partition("/")
         targets = []
         for unit in self.units:
             target = build_target(unit.given, owner)
@@ -211,9 +232,20 @@ class Batch:
             try:
                 target.check(recipe, unit.from_gguf)
             except UsageError as problem:
-                words = f"{unit.label}: {problem}" if self.several else str(problem)
-                raise UsageError(words) from None
+                if not self.several:
+                    raise
+                raise UsageError(f"{unit.label}: {problem}") from None
         return targets
+
+    def _note_programs(self, targets: Sequence[Target]) -> None:
+        """Note once each what is to know about the programs that outputs are written for."""
+        noted = set()
+        for target in targets:
+            for name in target.runtimes:
+                note = program_note(name)
+                if note not in noted:
+                    noted.add(note)
+                    self.reporter.note(note)
 
     def _plan_draft(self, unit: OutputUnit, target: Plan) -> Plan:
         """Plan the draft of a target."""
@@ -235,17 +267,18 @@ class Batch:
         if target.in_place and not request.dry_run:
             recover_file(unit.source, self.reporter)
         named = unit.named or unit.source
-        source = opened.get(named) or open_source(named, request.family)
-        opened[named] = source
+        if named not in opened:
+            opened[named] = open_source(named, request.family)
+        # a publication without -o makes a card for its repository
+        needs_card = request.publication is None or target.out is not None
         plan = plan_output(
-            source,
+            opened[named],
             recipe,
             target,
             by_length=request.by_length,
             with_draft=self.pair,
-            # a publication without -o makes a card for its repository
-            card=not (request.publication and target.out is None),
-            place=unit.placed,
+            card=needs_card,
+            place=unit.move_into_folder,
         )
         if request.ollama and not plan.is_folder:
             modelfile_of(plan)
@@ -274,7 +307,7 @@ class Batch:
         has_companion = self.adapter is not None or request.ollama
         return self.several or has_companion or request.publication is not None
 
-    def _wanted(self, plan: Plan) -> ValidateOn:
+    def _where_to_validate(self, plan: Plan) -> ValidateOn:
         """Return --validate for a plan; an output that is kept nowhere cannot be validated."""
         if plan.target.drafts_for:  # which is nothing without its target
             return "off"
@@ -296,10 +329,11 @@ class Batch:
             check, url = publish_staged(plan, probe, publication, self.reporter, request.checksum)
             return Output(None, plan, check, against=plan.source.reference, published=url)
 
-        draft = next((other for unit, other in self.plans if unit.is_draft), None)
+        drafts = [other for other_unit, other in self.plans if other_unit.is_draft]
+        draft = drafts[0] if drafts else None
         choice = self.validation_of(plan)
-        again = self._continues() and not (request.force or plan.target.in_place)
-        if again and self._written_before(plan):
+        may_continue = self._continues() and not request.force and not plan.target.in_place
+        if may_continue and self._written_before(plan):
             self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
             remember_source(plan.out, plan.source)
             done = AppliedPlan(plan.out)

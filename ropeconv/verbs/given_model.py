@@ -1,4 +1,7 @@
-"""GivenModel: the model of `bound` and `plot`, on disk or given by numbers, with its recipes."""
+"""`GivenModel`: the model of `bound` and `plot`, on disk or given by numbers, with its recipes.
+
+`find` returns that of a command line, and `of_inspection` that of a model that was inspected.
+"""
 
 from __future__ import annotations
 
@@ -30,59 +33,80 @@ NOT_FREQUENCIES = (
 
 @dataclass(frozen=True)
 class GivenModel:
-    """A model and the recipes for it.
-
-    name: for display. spec: its RoPE, unscaled where there are recipes. recipes: for it. source:
-    its RoPE unchanged. inspection: of a SOURCE, None for a model given by numbers.
-    """
+    """A model and the recipes for it."""
 
     name: str
+    """For display."""
+
     spec: RopeSpec
+    """Its RoPE, unscaled if there are recipes."""
+
     recipes: tuple[Recipe, ...]
+
     source: RopeSpec
+    """Its RoPE unchanged."""
+
     inspection: Inspection | None = None
+    """None for a model given by numbers."""
 
     def schedules(self) -> dict[str, Schedule]:
-        """The schedule of each recipe, in their order, by its label; without any the schedule that
-        the model has.
+        """Return the schedule of each recipe by its label, in their order; without recipes the
+        schedule that the model has.
         """
-        schedules: dict[str, Schedule] = {} if self.recipes else {self.name: self.spec.current()}
+        if not self.recipes:
+            return {self.name: self.spec.current()}
+        schedules: dict[str, Schedule] = {}
         for recipe in self.recipes:
+            basis = self.source
+            if self.inspection is not None:
+                basis = self.inspection.basis(recipe)
             label = recipe.method.label
-            basis = self.inspection.basis(recipe) if self.inspection else self.source
-            label = label if label not in schedules else f"{label}-{len(schedules)}"
+            if label in schedules:
+                label = f"{label}-{len(schedules)}"
             schedules[label] = recipe.schedule(recipe.start(basis), basis)
         return schedules
 
 
 def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> GivenModel:
-    """A model that is given by numbers.
+    """Return a model that is given by numbers.
 
     `--theta` is the model's base (default 10000), unless it is the only method;
     `--original-context` its trained length (default 4096).
+
+    Args:
+        values: The options of recipes, by name.
+        head_dim: The width of one attention head, by default 128.
+        rotary_dim: How many of its dimensions rotate, by default all.
+
+    Raises:
+        UsageError: For a base of 1 or less, and as `head_size` and `build_recipes` do.
     """
-    theta = values.get("theta")
-    others = {**values, "theta": None}
-    if not chosen_methods(others):
-        # --theta is the method then; without it lengths are those of the model
-        if theta is not None:
-            others = values
-        else:
-            others = {**values, "context": None, "original_context": None}
     trained = parse_tokens(values.get("original_context") or "4096")
-    declared = trained if values.get("context") is None else parse_tokens(values["context"])
-    recipes = build_recipes(others)
+    theta = values.get("theta")
+    of_recipes = {**values, "theta": None}
+    if not chosen_methods(of_recipes):
+        if theta is not None:  # it is the method then
+            of_recipes = values
+        else:  # lengths are those of the model
+            of_recipes = {**values, "context": None, "original_context": None}
+    recipes = build_recipes(of_recipes)
+
+    declared = trained
+    if not recipes and values.get("context") is not None:
+        declared = parse_tokens(values["context"])
     width, rotary = head_size(head_dim, rotary_dim)
     base = 10000.0 if theta is None else theta
     if base <= 1:
         raise UsageError(f"--theta {base:g} must be above 1")
-    spec = RopeSpec(width, rotary, Plain(base), trained, trained if recipes else declared)
+    spec = RopeSpec(width, rotary, Plain(base), trained, declared)
     return GivenModel(f"theta {base:.12g}", spec, tuple(recipes), spec)
 
 
 def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
-    """head_dim and rotary_dim, by default 128 and all of it. Raises UsageError where they do not
-    fit together.
+    """Return head_dim and rotary_dim, by default 128 and all of it.
+
+    Raises:
+        UsageError: If they do not fit together.
     """
     width = 128 if head_dim is None else head_dim
     rotary = width if rotary_dim is None else rotary_dim
@@ -101,10 +125,19 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
 def find(
     argument: str | None, values: dict[str, Any], head_dim: int | None, rotary_dim: int | None
 ) -> GivenModel:
-    """The model that a command line names; recipes for one on disk or on the Hub start from its
-    unscaled RoPE.
+    """Return the model that a command line names.
 
-    Raises UsageError for options that have no effect, BadSource as `inspect_source` does.
+    Recipes for one on disk or on the Hub start from its unscaled RoPE.
+
+    Args:
+        argument: The SOURCE; None for a model given by numbers.
+        values: The options of recipes, by name.
+        head_dim: `--head-dim`.
+        rotary_dim: `--rotary-dim`.
+
+    Raises:
+        UsageError: For options that have no effect.
+        BadSource: As `inspect_source` does.
     """
     from ..inspection.inspection import inspect_source
     from ..models.open import open_source
@@ -119,7 +152,7 @@ def find(
 
 
 def of_inspection(inspection: Inspection, values: Values) -> GivenModel:
-    """Return a model on disk or on the Hub, with the recipes for it. values: of options."""
+    """Return a model on disk or on the Hub, with the recipes of some options, by name."""
     recipes = tuple(build_recipes(values))
     first = inspection.first_spec
     spec = inspection.spec
@@ -129,9 +162,7 @@ def of_inspection(inspection: Inspection, values: Values) -> GivenModel:
 
 
 def frequencies_only(values: Mapping[str, Any]) -> None:
-    """Raises UsageError for options of a recipe that change no frequency. values: of options, by
-    name.
-    """
+    """Raise UsageError for options of a recipe, by name, that change no frequency."""
     for name in NOT_FREQUENCIES:
         if values.get(name) is not None:
             flag = name.replace("_", "-")

@@ -1,4 +1,4 @@
-"""`inspect`, `compare` and `advise`: the RoPE of models, and what extends it."""
+"""`inspect` and `advise`: the RoPE of a model, and the methods that extend it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,11 @@ from ..models.source import Source
 def inspect_opened(source: Source | GgufSource) -> Inspection:
     """Inspect a source, with the verdict of each runtime; a draft model is inspected as one.
 
-    Raises BadSource for a damaged source, and for one whose RoPE is not known.
+    Args:
+        source: From `open_source`.
+
+    Raises:
+        BadSource: For a damaged source, and for one whose RoPE is not known.
     """
     source.as_draft = True
     inspection = inspect_source(source)

@@ -133,9 +133,15 @@ def finish_output(
     reporter: Reporter,
     draft: Plan | None = None,
 ) -> Output:
-    """Validate an output that lies in its place, write its Modelfile, and gather what follows.
+    """Validate an output that is in its place, write its Modelfile, and gather what follows.
 
-    Parameters are those of `write_output`. done: from this run, or from an earlier one.
+    Args:
+        plan: From `plan_output`.
+        done: The output, of this run or of an earlier one.
+        modelfile: Whether a Modelfile for Ollama is written beside a GGUF file.
+        validation: From `choose_validation`.
+        reporter: Receives what happens.
+        draft: The plan of its draft model, for the commands that run both.
     """
     output = Output(
         done.path, plan, done.check, done.reason, done.uncomputed, plan.source.reference
@@ -156,17 +162,23 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
         draft: The plan of its draft model, None without one.
         against: Its source, where that is not the one of its plan.
     """
-    plan, path = output.plan, output.path
+    plan = output.plan
     assert isinstance(plan, Plan)
+    path = output.path
     if path is None:
         return NextSteps()
+
     train = ""
+    training_step = None
     if not plan.fine_tuning.works_untuned:
         training_step = find_hook("training_step")
-        train = training_step(plan, path) if training_step else ""
-    run = tuple(run_commands(plan, path, output.modelfile, draft))
-    check = "" if output.validation else check_command(plan, path, not output.uncomputed, against)
-    return NextSteps(train, run, check)
+    if training_step:
+        train = training_step(plan, path)
+    run = run_commands(plan, path, output.modelfile, draft)
+    check = ""
+    if not output.validation:
+        check = check_command(plan, path, not output.uncomputed, against)
+    return NextSteps(train, tuple(run), check)
 
 
 def recover_file(source: str, reporter: Reporter) -> None:
@@ -180,15 +192,16 @@ def refuse_untrained(plan: Plan, source: str) -> None:
     need = plan.fine_tuning
     if need.works_untuned:
         return
+
+    # the same request with its method named, which is accepted
     length = format_tokens(plan.schedule.context)
-    on_top = plan.recipe.on_top
-    method = "llama3" if on_top and plan.before.form.kind == "llama3" else "yarn"
-    words = [f"--{method}", length]
-    if on_top:
-        words.append("--on-top")
+    flags = f"--yarn {length}"
+    if plan.recipe.on_top and plan.before.form.kind == "llama3":
+        flags = f"--llama3 {length}"
+    if plan.recipe.on_top:
+        flags += " --on-top"
     if plan.target.replace:
-        words.append("--replace")
-    flags = " ".join(words)
+        flags += " --replace"
     raise UsageError(
         f"--context {length} is {need.times}, where {plan.recipe.method.name} {need.need}, and"
         " --context chooses only what works without training; to train the model, pass"

@@ -1,4 +1,7 @@
-"""`plot` and `bound`: the frequencies of methods, and the smallest base for a length."""
+"""`plot`: the frequencies of methods, as pictures, tables and data.
+
+`SchedulePlot` is its result, and the document and pictures of `ropeconv plot`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from ..keywords import RecipeKeywords, StrPath
 from ..rope.forms import Vector, base_inv_freq
 from ..rope.schedule import Schedule
 from ..rope.summary import SummaryTable, TableSummary
-from ..views.plot_style import checked, figure, write
+from ..views.plot_style import check_picture, figure, write
 from ..views.schedule_plots import FARTHEST, lengths_of, numbers, pictures_of
 from .arguments import check_keywords, check_value, list_keywords
 from .given_model import GivenModel, of_inspection
@@ -36,12 +39,15 @@ class PairRow(NamedTuple):
     """A dimension pair of a schedule."""
 
     pair: int
+
     inv_freq: float
     """Radians per token."""
+
     wavelength: float
     """Tokens of one rotation; infinite for a pair that does not rotate."""
+
     divided_by: float
-    """By what the method divides the frequency of the unscaled model."""
+    """The divisor of the frequency of the unscaled model."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,9 @@ class SchedulePlot(TableSummary):
     @property
     def curves(self) -> dict[str, Vector]:
         """The frequencies that differ from those of the unscaled model, by label."""
-        shows_all = bool(self.model.recipes) or self.model.spec.scaled
-        return {name: one.inv_freq for name, one in self.schedules.items() if shows_all}
+        if not self.model.recipes and not self.model.spec.scaled:
+            return {}
+        return {name: schedule.inv_freq for name, schedule in self.schedules.items()}
 
     def rows(self, schedule: Schedule) -> Iterator[PairRow]:
         """Yield the dimension pairs of a schedule."""
@@ -96,23 +103,32 @@ class SchedulePlot(TableSummary):
         """Return the numbers in full precision; with one schedule, `inv_freq=` reads them again."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        several = len(self.schedules) > 1
-        columns = list(PairRow._fields)
-        writer.writerow(["schedule", *columns] if several else columns)
+        if len(self.schedules) == 1:
+            (schedule,) = self.schedules.values()
+            writer.writerow(PairRow._fields)
+            writer.writerows(self.rows(schedule))
+            return text.getvalue()
+
+        writer.writerow(["schedule", *PairRow._fields])
         for name, schedule in self.schedules.items():
             for row in self.rows(schedule):
-                writer.writerow([name, *row] if several else row)
+                writer.writerow([name, *row])
         return text.getvalue()
 
     def write(self, path: Path, dark: bool = False) -> None:
         """Write a picture (.png or .svg) or the numbers (.csv).
 
-        Raises UsageError for the name of another kind of file.
+        Args:
+            path: The file.
+            dark: Whether a picture has a dark background.
+
+        Raises:
+            UsageError: For the name of another kind of file.
         """
         if path.suffix.lower() == TABLE:
             write_file(path, self.csv())
         else:
-            checked(path, ", the numbers like plot.csv, or print them with --json")
+            check_picture(path, ", the numbers like plot.csv, or print them with --json")
             write(self.figure(dark), path)
 
     def summary(self) -> dict[str, str]:
@@ -133,16 +149,15 @@ class SchedulePlot(TableSummary):
         for recipe, (name, schedule) in zip(recipes, self.schedules.items(), strict=True):
             parameters = recipe.to_dict() if recipe else {}
             schedules[name] = parameters | schedule.to_dict()
-        curves = {"before": before, **self.curves}
+        curves = {}
+        for name, inv_freq in {"before": before, **self.curves}.items():
+            curves[name] = numbers(before, inv_freq, spec.unrotated, distance)
         return {
             "model": self.model.name,
             "picture": None if picture is None else str(picture),
             "lengths": lengths_of(spec, self.context),
             "schedules": schedules,
-            "curves": {
-                name: numbers(before, curve, spec.unrotated, distance)
-                for name, curve in curves.items()
-            },
+            "curves": curves,
         }
 
     def records(self) -> list[dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""Publishes outputs on the Hub: from a folder, from GGUF files, or from a temporary place."""
+"""`push`: publishes outputs on the Hub, from a folder, from GGUF files, or from a temporary place.
+
+`upload_set` gathers the files of an output, and `send` publishes them.
+"""
 
 from __future__ import annotations
 
@@ -73,12 +76,14 @@ def upload_set(outputs: Sequence[Path], ignore_receipt: bool = False) -> UploadS
     for path in outputs:
         if not path.exists():
             raise RopeconvError(f"{path} does not exist; give what `ropeconv apply` wrote")
-    if all(map(is_gguf, outputs)):
+
+    if all(is_gguf(path) for path in outputs):
         if ignore_receipt:
             raise UsageError(
                 "--ignore-receipt is for folders, whose receipt lists files; leave it out"
             )
         return merge([from_gguf(path) for path in outputs])
+
     if len(outputs) > 1:
         raise UsageError(
             "several things can be pushed at once only if all are GGUF files; push folders one by"
@@ -108,9 +113,18 @@ def publish_staged(
 ) -> tuple[CheckRecord | GgufCheckRecord | None, str]:
     """Publish a plan from a temporary folder, which holds only files that are not copied unchanged.
 
-    Returns the check of the output, and the URL of the commit.
+    Args:
+        plan: The plan of a folder.
+        probe: A running one; None starts one where transformers is installed.
+        options: The repository, and how it is published.
+        reporter: Receives what happens.
+        checksum: Whether copied files are hashed too.
+
+    Returns:
+        The check of the output, and the URL of the commit.
     """
     writing = reporter.progress("Writing", plan.bytes)
     with staged(plan, probe, checksum, writing) as (done, upload):
-        reporter.note(done.reason and f"Not checked: {done.reason}.")
+        if done.reason:
+            reporter.note(f"Not checked: {done.reason}.")
         return done.check, send(upload, options, reporter)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..options import EXPERT, LENGTH, METHOD, LogNKind, Option, described
+from ..options import EXPERT, LENGTH, METHOD, LogNKind, Option, option_of
 from ..rope.lengths import SMALLEST_LENGTH, format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
 from ..rope.recipe import MODIFIERS, Recipe
@@ -55,39 +55,42 @@ MODIFIER_OPTIONS: dict[str, tuple[Any, str | None, str]] = {
 }
 """The type, the name of the value and the help of each modifier."""
 LENGTHS = tuple(name for name, (kind, _, _) in MODIFIER_OPTIONS.items() if kind is str)
+"""Modifiers that are a number of tokens."""
 COMMON = ("context", "original_context", "on_top", "keep_short")
 """Modifiers that the short help shows."""
 METAVARS = {Value.FACTOR: "S", Value.TOKENS: "TOKENS", Value.FILE: "FILE", Value.TEXT: "TEXT"}
+"""The word for the value of a method in the help; a number has the first letter of its field."""
 
 
 def variable(name: str) -> str:
-    """The name of a flag as a Python identifier: `theta-for` as `theta_for`."""
+    """Return the name of a flag as a Python identifier: `theta-for` as `theta_for`."""
     return name.replace("-", "_")
 
 
 def _method_options() -> list[Option]:
     """Return one option for each method, and --recipe."""
-    flags = []
-    for method in REGISTRY.values():
-        kind = {Value.SWITCH: bool, Value.NUMBER: float}.get(method.value, str)
-        metavar = (
-            METAVARS.get(method.value, dataclasses.fields(method)[0].name.upper()[:1])
-            if kind is not bool
-            else None
-        )
-        words = sentence(method.summary)
-        flags.append(
-            Option(method.name, kind, None, False, words, METHOD, method.flag(), metavar=metavar)
-        )
+    options = [_method_option(method) for method in REGISTRY.values()]
     recipe = Option(
         "recipe", str, None, False, "A saved recipe (JSON).", METHOD, "--recipe", metavar="FILE"
     )
-    return [*flags, recipe]
+    return [*options, recipe]
+
+
+def _method_option(method: type[Method]) -> Option:
+    """Return the option of a method, such as `--yarn S`."""
+    words = sentence(method.summary)
+    flag = method.flag()
+    if method.value is Value.SWITCH:
+        return Option(method.name, bool, None, False, words, METHOD, flag)
+    kind = float if method.value is Value.NUMBER else str
+    first_field = dataclasses.fields(method)[0].name
+    metavar = METAVARS.get(method.value, first_field[:1].upper())
+    return Option(method.name, kind, None, False, words, METHOD, flag, metavar=metavar)
 
 
 def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
-    """The options of single methods by name, with the methods that have them; without lists, which
-    come from files.
+    """Return the options of single methods by name, with the methods that have them. Lists are left
+    out, since they come from files.
     """
     settings: dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]] = {}
     for method in REGISTRY.values():
@@ -103,29 +106,38 @@ def _setting_options() -> list[Option]:
     for name, uses in method_settings().items():
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
-        default = "" if item.default is None else f" (default: {plain(item.default)})"
-        words = sentence(f"{item.metadata['help']}; with {flags}{default}")
+        words = f"{item.metadata['help']}; with {flags}"
+        if item.default is not None:
+            words += f" (default: {plain(item.default)})"
+
         hint = typing.get_type_hints(method)[name]
-        spelling = f"--{name.replace('_', '-')}"
-        details: dict[str, Any] = {"help": words, "group": EXPERT, "flag": spelling}
+        spelling = name.replace("_", "-")
+        details: dict[str, Any] = {
+            "help": sentence(words),
+            "group": EXPERT,
+            "flag": f"--{spelling}",
+        }
         if hint in (bool, bool | None):
-            details["flag"] = f"{spelling}/--no-{name.replace('_', '-')}"
-        if item.metadata["check"] is tokens:
-            hint, details["metavar"] = str, "TOKENS"
-        settings.append(described(name, hint, None, details))
+            details["flag"] = f"--{spelling}/--no-{spelling}"
+        if item.metadata["check"] is tokens:  # as text, so that 128k is a length
+            hint = str
+            details["metavar"] = "TOKENS"
+        settings.append(option_of(name, hint, None, details))
     return settings
 
 
 def plain(value: Any) -> str:
-    """A default as text for the help."""
+    """Return a default as text for the help."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def _modifier_options() -> list[Option]:
     """Return one option for each modifier of a recipe."""
-    flags = []
+    modifiers = []
     for name in MODIFIERS:
         kind, metavar, words = MODIFIER_OPTIONS[name]
         details = {
@@ -133,21 +145,24 @@ def _modifier_options() -> list[Option]:
             "group": LENGTH if name in COMMON else EXPERT,
             "metavar": metavar,
         }
-        flags.append(described(name, kind, None, details))
-    return flags
+        modifiers.append(option_of(name, kind, None, details))
+    return modifiers
 
 
 def recipe_options() -> list[Option]:
-    """The options of a recipe: one per method, setting and modifier. A class in the registry brings
-    its own.
-    """
+    """Return the options of a recipe: one for each method, setting and modifier."""
     return [*_method_options(), *_setting_options(), *_modifier_options()]
 
 
 def chosen_methods(values: Values) -> list[str]:
     """Return the options that name a method, such as `yarn`, and `recipe` for a saved one."""
     names = (*map(variable, REGISTRY), "recipe")
-    return [name for name in names if values.get(name) is not None and values[name] is not False]
+    return [name for name in names if _is_given(values.get(name))]
+
+
+def _is_given(value: Any) -> bool:
+    """Whether an option was given. 0 is a value, which a method or modifier may refuse."""
+    return value is not None and value is not False
 
 
 def build_recipe(values: Values) -> Recipe:
@@ -171,27 +186,30 @@ def build_recipe(values: Values) -> Recipe:
             " `ropeconv list methods`)"
         )
 
-    modifiers = {name: values[name] for name in MODIFIERS if values.get(name) not in (None, False)}
+    modifiers = {name: values[name] for name in MODIFIERS if _is_given(values.get(name))}
     for name in LENGTHS:
         if name in modifiers:
             modifiers[name] = parse_tokens(modifiers[name])
     settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
 
     if chosen[0] == "recipe":
-        return _saved_recipe(values["recipe"], modifiers, settings)
+        return _load_recipe(values["recipe"], modifiers, settings)
     method = methods[chosen[0]]
     _refuse_other_settings(method, settings)
     for name, value in settings.items():
         if isinstance(value, str):
             settings[name] = parse_tokens(value)
-    return Recipe(_method(method, values[chosen[0]], settings), **modifiers)
+    return Recipe(_make_method(method, values[chosen[0]], settings), **modifiers)
 
 
 def build_recipes(values: Values) -> list[Recipe]:
     """Return one recipe for each method that was given.
 
-    Modifiers go to all of them, settings to the methods that have them. Raises UsageError for
-    settings and modifiers without a method, and as `build_recipe` does.
+    Modifiers go to all of them, settings to the methods that have them.
+
+    Raises:
+        UsageError: For settings and modifiers without a method.
+        RecipeError: As `build_recipe` does.
     """
     methods = {variable(name): method for name, method in REGISTRY.items()}
     chosen = chosen_methods(values)
@@ -199,19 +217,22 @@ def build_recipes(values: Values) -> list[Recipe]:
     if given and not chosen:
         flag = given[0].replace("_", "-")
         raise UsageError(f"--{flag} goes with a method, such as --yarn 4; add one")
-    for name, uses in method_settings().items():
-        having = {variable(kind.name) for kind, _ in uses}
-        if name in given and "recipe" not in chosen and not having & set(chosen):
-            raise _unused_setting(name, " and ".join(methods[one].flag() for one in chosen))
+    if "recipe" not in chosen:
+        for name, uses in method_settings().items():
+            owners = {variable(method.name) for method, _ in uses}
+            if name in given and owners.isdisjoint(chosen):
+                flags = [methods[method].flag() for method in chosen]
+                raise _unused_setting(name, " and ".join(flags))
 
     recipes = []
     for name in chosen:
-        others = {other for other in chosen if other != name}
+        # the other methods, and the settings that only they have
+        of_others = {other for other in chosen if other != name}
         if len(chosen) > 1 and name in methods:
             own = {item.name for item in dataclasses.fields(methods[name])}
-            others |= method_settings().keys() - own
-        kept = {key: value for key, value in values.items() if key not in others}
-        recipes.append(build_recipe(kept))
+            of_others |= method_settings().keys() - own
+        of_this = {key: value for key, value in values.items() if key not in of_others}
+        recipes.append(build_recipe(of_this))
     return recipes
 
 
@@ -224,13 +245,12 @@ def length_text(value: float | str) -> str:
 
 def as_texts(values: Values) -> dict[str, Any]:
     """Return the values of a recipe as a command line has them: factors and lengths as texts."""
-    parsed = {
-        variable(name)
-        for name, method in REGISTRY.items()
-        if method.value not in (Value.SWITCH, Value.NUMBER, Value.FILE)
-    }
+    names = list(LENGTHS)
+    for name, method in REGISTRY.items():
+        if method.value not in (Value.SWITCH, Value.NUMBER, Value.FILE):
+            names.append(variable(name))
     texts = dict(values)
-    for name in (*parsed, *LENGTHS):
+    for name in names:
         if name in texts:
             texts[name] = length_text(texts[name])
     return texts
@@ -247,7 +267,7 @@ def _length_to_reach(text: str) -> str:
     return format_tokens(length)
 
 
-def _saved_recipe(place: str, modifiers: dict[str, Any], settings: dict[str, Any]) -> Recipe:
+def _load_recipe(place: str, modifiers: dict[str, Any], settings: dict[str, Any]) -> Recipe:
     """Return a recipe from a file, with further modifiers."""
     from ..inspection.receipts.storage import read_recipe
 
@@ -266,11 +286,14 @@ def _refuse_other_settings(method: type[Method], settings: Values) -> None:
 
 
 def _unused_setting(name: str, chosen: str) -> UsageError:
-    takers = " or ".join(kind.flag() for kind, _ in method_settings()[name])
-    return UsageError(f"--{name.replace('_', '-')} goes with {takers}, not with {chosen}")
+    """Return the error for a setting that the chosen methods do not have."""
+    owners = " or ".join(method.flag() for method, _ in method_settings()[name])
+    flag = name.replace("_", "-")
+    return UsageError(f"--{flag} goes with {owners}, not with {chosen}")
 
 
-def _method(method: type[Method], value: Any, settings: dict[str, Any]) -> Method:
+def _make_method(method: type[Method], value: Any, settings: dict[str, Any]) -> Method:
+    """Return a method with its value, the first of its fields, and its settings, the others."""
     if method.value is Value.SWITCH:
         return method()
     if method.value is Value.FILE:

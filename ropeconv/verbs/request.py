@@ -91,8 +91,8 @@ class OutputUnit:
         """Source, format and outtype as JSON-ready data; null for what was not given."""
         return {"source": self.source, "to": self.given["to"], "outtype": self.given["outtype"]}
 
-    def placed(self, plan: Plan) -> Plan:
-        """A plan with its output in `folder`, under its own name."""
+    def move_into_folder(self, plan: Plan) -> Plan:
+        """Return a plan with its output in `folder`, under its own name."""
         if self.folder is None:
             return plan
         out = self.folder / plan.out.name
@@ -109,43 +109,43 @@ def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUn
     Raises:
         UsageError: Where there are several outputs, and `out` is the name of a file.
     """
-    parts = []
+    units = []
     for named in sources:
-        source = named if modelfile_in(named) is None else resolve_reference(named)
-        parts.append((source, split(values, names_gguf(source)), named))
+        source = named
+        if modelfile_in(named) is not None:
+            source = resolve_reference(named)
+        targets = split(values, names_gguf(source))
+        for target in targets:
+            label = source
+            form = [part for part in (target["to"], target["outtype"]) if part]
+            if len(targets) > 1 and form:
+                label = f"{source} ({' '.join(form)})"
+            units.append(OutputUnit(source, target, None, label, named))
 
-    count = sum(len(targets) for _, targets, _ in parts)
-    folder = None
-    if count > 1 and not values["in_place"]:
-        folder = values["out"]
-    if folder is not None and (is_gguf(folder) or folder.is_file()):
+    folder = values["out"]
+    if len(units) == 1 or values["in_place"] or folder is None:
+        return units
+    if is_gguf(folder) or folder.is_file():
         raise UsageError(
             f"-o {folder} is one file, and there are several outputs; give a folder for them"
         )
-
-    units = []
-    for source, targets, named in parts:
-        for target in targets:
-            label = source
-            form = " ".join(filter(None, (target["to"], target["outtype"])))
-            if len(targets) > 1 and form:
-                label = f"{source} ({form})"
-            given = target if folder is None else target | {"out": None}
-            units.append(OutputUnit(source, given, folder, label, named))
-    return units
+    return [replace(unit, given=unit.given | {"out": None}, folder=folder) for unit in units]
 
 
 def refuse_collisions(
     plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]
 ) -> None:
-    """Raises UsageError where an output would have the place of another one or of a source."""
-    places: dict[str, OutputUnit] = {}
+    """Raise UsageError where an output would have the place of another one or of a source."""
     sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
+    taken: dict[str, OutputUnit] = {}
     for unit, plan in plans:
-        for name in [plan.out.name] if plan.is_folder else [file.name for file in plan.files]:
+        names = [plan.out.name]
+        if not plan.is_folder:  # a GGUF file may have several shards
+            names = [file.name for file in plan.files]
+        for name in names:
             place = plan.out.with_name(name)
             real = os.path.realpath(place)
-            other = places.setdefault(real, unit)
+            other = taken.setdefault(real, unit)
             if other is not unit:
                 raise UsageError(
                     f"{other.label} and {unit.label} would both be written to {place}; run them one"
@@ -159,51 +159,68 @@ def refuse_collisions(
 
 
 def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
-    """The options of each output of one source: one per --to, and per --outtype where that has an
-    effect.
+    """Return the options of each output of one source: one per --to, and one per --outtype where
+    that has an effect.
 
     With several formats, options that only one of them has go only to that one.
+
+    Args:
+        values: The options of the command line, by name.
+        from_gguf: Whether the source is a GGUF file.
     """
-    formats = ["gguf" if to == "ollama" else to for to in values["to"]] or [None]
+    formats: list[str | None] = ["gguf" if to == "ollama" else to for to in values["to"]]
+    if not formats:
+        formats = [None]
+    several_formats = len(set(formats)) > 1
+
     outputs = []
     for to in formats:
         to_gguf = to == "gguf" or (from_gguf and to is None)
         output = {**values, "to": to}
-        if len(set(formats)) > 1:
-            other = "folder" if to_gguf else "gguf"
-            output |= {
-                option.name: None for option in options(TargetOptions) if option.only == other
-            }
-            output["runtime"] = _runtimes(values["runtime"], to_gguf)
-        converts = to_gguf != from_gguf
-        outtypes = values["outtype"] if converts or len(set(formats)) == 1 else None
-        outputs += [output | {"outtype": outtype} for outtype in outtypes or [None]]
+        outtypes = values["outtype"]
+        if several_formats:
+            other_format = "folder" if to_gguf else "gguf"
+            for option in options(TargetOptions):
+                if option.only == other_format:
+                    output[option.name] = None
+            output["runtime"] = _runtimes_of(values["runtime"], to_gguf)
+            if to_gguf == from_gguf:  # nothing is converted
+                outtypes = None
+        for outtype in outtypes or [None]:
+            outputs.append(output | {"outtype": outtype})
     return outputs
 
 
-def _runtimes(names: Iterable[str], to_gguf: bool) -> list[str]:
-    """The runtimes that read GGUF files, or those that do not. names: with or without a version."""
+def _runtimes_of(names: Iterable[str], to_gguf: bool) -> list[str]:
+    """Return those of some runtimes that read GGUF files, or those that do not."""
     from ..runtimes.gguf_readers import reader_names
-    from ..runtimes.runtime import LLAMA_CPP, canonical
+    from ..runtimes.runtime import LLAMA_CPP
 
-    known = (LLAMA_CPP, *reader_names())
-    return [name for name in names if (canonical(name).partition("@")[0] in known) == to_gguf]
+    readers = (LLAMA_CPP, *reader_names())
+    return [name for name in names if (_without_version(name) in readers) == to_gguf]
 
 
 def names_ollama(values: Mapping[str, Any]) -> bool:
-    """Whether the options of a target name Ollama, which needs a Modelfile. values: of options, by
-    name.
-    """
-    from ..runtimes.runtime import canonical
-
-    runtimes = (canonical(name).partition("@")[0] for name in values["runtime"])
+    """Whether the options of an output, by name, name Ollama, which needs a Modelfile."""
+    runtimes = [_without_version(name) for name in values["runtime"]]
     return "ollama" in runtimes or "ollama" in values["to"]
 
 
-def build_target(values: Mapping[str, Any], owner: str = "") -> Target:
-    """Return the Target of one output from the values of its options.
+def _without_version(name: str) -> str:
+    """Return the name of a runtime as our tables have it: `LM Studio@0.3` as `lmstudio`."""
+    from ..runtimes.runtime import canonical
 
-    owner: of the repository that it is published in, who is named in a conversion that quantises.
+    runtime, _, _ = canonical(name).partition("@")
+    return runtime
+
+
+def build_target(values: Mapping[str, Any], owner: str = "") -> Target:
+    """Return the Target of one output.
+
+    Args:
+        values: The values of its options, by name.
+        owner: The owner of the repository that it is published in, who is named in a conversion
+            that quantises.
     """
     from ..convert.target import Target
 
@@ -211,8 +228,7 @@ def build_target(values: Mapping[str, Any], owner: str = "") -> Target:
 
 
 def check_folder(units: Sequence[OutputUnit]) -> None:
-    """Raises RopeconvError where the folder of several outputs cannot be made, or lies within a
-    source.
+    """Raise RopeconvError if the folder of several outputs cannot be made, or lies within a source.
 
     The first output that is written makes it.
     """
@@ -295,44 +311,53 @@ class ApplyRequest(WriteOptions):
 def other_option(request: ApplyRequest, target: Mapping[str, Any], allowed: Collection[str]) -> str:
     """Return the first option that was given and is not among the allowed ones; empty without any.
 
-    target: the options of the output, by name.
+    Args:
+        request: The options of `apply`.
+        target: Those of its output, by name.
+        allowed: The names of those that may be given.
     """
     usual = vars(ApplyRequest()) | {"encoding": "auto"}
     for name, value in (vars(request) | dict(target)).items():
+        if not value or value == usual.get(name) or name in allowed:
+            continue
         if name == "validate" and value == "off":
             continue
-        if value and value != usual.get(name) and name not in allowed:
-            return "-o" if name == "out" else f"--{name.replace('_', '-')}"
+        if name == "out":
+            return "-o"
+        return f"--{name.replace('_', '-')}"
     return ""
 
 
 def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
     """Raise UsageError for options that have no effect on any output, or do not go together."""
-    folder = not all(unit.to_gguf for unit in units)
-    gguf = any(unit.to_gguf for unit in units)
+    has_folder = not all(unit.to_gguf for unit in units)
+    has_gguf = any(unit.to_gguf for unit in units)
     if units[0].given["in_place"]:
         _check_in_place(request)
+
     if request.draft:
         _check_draft(units, request)
     elif request.draft_original_context:
         raise UsageError(
             "--draft-original-context is of the model of --draft; name that, or leave it out"
         )
+
     if request.push:
-        _check_push(units, request, folder)
+        _check_push(units, request, has_folder)
     elif request.private:
         raise UsageError("--private goes with --push OWNER/NAME; add it, or leave --private out")
     elif request.create_pr:
         raise UsageError(
             "--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out"
         )
+
     if request.adapter:
-        _check_adapter(units, request, gguf)
-    if request.checksum and not folder:
+        _check_adapter(units, request, has_gguf)
+    if request.checksum and not has_folder:
         raise UsageError("--checksum is for folders, whose receipt lists files; leave it out")
-    if request.link and not folder:
+    if request.link and not has_folder:
         raise UsageError("--link is for folders, whose unchanged files it links; leave it out")
-    if request.ollama and not gguf:
+    if request.ollama and not has_gguf:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
 
 
@@ -361,24 +386,24 @@ def _check_draft(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
         )
 
 
-def _check_push(units: Sequence[OutputUnit], request: ApplyRequest, folder: bool) -> None:
+def _check_push(units: Sequence[OutputUnit], request: ApplyRequest, has_folder: bool) -> None:
     """Raise UsageError for outputs that cannot be published together."""
     if len({unit.source for unit in units}) > 1:
         raise UsageError(
             "--push publishes the output of one SOURCE, and there are several; run it once for each"
         )
-    if len(units) > 1 and folder:
+    if len(units) > 1 and has_folder:
         raise UsageError(
             "--push publishes one folder, or GGUF files of one repository; leave it out, and"
             " publish each output with `ropeconv push`"
         )
-    if request.validate in ("cuda", "cpu") and folder and units[0].given["out"] is None:
+    if request.validate in ("cuda", "cpu") and has_folder and units[0].given["out"] is None:
         raise UsageError("--push with --validate needs -o, the folder to validate; add it")
 
 
-def _check_adapter(units: Sequence[OutputUnit], request: ApplyRequest, gguf: bool) -> None:
+def _check_adapter(units: Sequence[OutputUnit], request: ApplyRequest, has_gguf: bool) -> None:
     """Raise UsageError for options that do not go with --adapter."""
-    if gguf:
+    if has_gguf:
         raise UsageError(
             "--adapter goes with checkpoints; leave it out, and convert it with llama.cpp's"
             " convert_lora_to_gguf.py"

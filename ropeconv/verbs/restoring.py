@@ -41,8 +41,12 @@ def restore(
         UsageError: For something that is not an output.
         RopeconvError: Where the receipt does not say what the source had.
     """
-    reporter = reporter or SilentReporter()
-    plan = output if isinstance(output, RestorePlan) else _plan(output, out, in_place, reporter)
+    if reporter is None:
+        reporter = SilentReporter()
+    if isinstance(output, RestorePlan):
+        plan = output
+    else:
+        plan = _plan(output, out, in_place, reporter)
     return write_restore(plan, force=force, fsync=fsync, reporter=reporter)
 
 
@@ -66,7 +70,15 @@ def plan_restore(
 def write_restore(plan: RestorePlan, force: bool, fsync: bool, reporter: Reporter) -> Output:
     """Write the source of an output.
 
-    Raises Interruption at Ctrl-C, and RopeconvError as `bake.restore.restore` does.
+    Args:
+        plan: From `plan_restore`.
+        force: Replace an earlier output of ropeconv.
+        fsync: Wait until everything is on the disk.
+        reporter: Receives the progress.
+
+    Raises:
+        Interruption: At Ctrl-C.
+        RopeconvError: As `bake.restore.restore` does.
     """
     try:
         with reporter.progress("Writing", plan.bytes) as advance:

@@ -1,4 +1,7 @@
-"""Rows of an evaluation: a method on the source, a saved recipe, or an output of `apply`."""
+"""Rows of an evaluation: a method on the source, a saved recipe, or an output of `apply`.
+
+`parse_rows` reads those of `--methods`.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +72,7 @@ def parse_rows(text: str) -> list[Row]:
 
 
 def _parse_row(text: str) -> Row:
-    """A row from its text, such as `yarn:4`."""
+    """Return a row from its text, such as `yarn:4`."""
     name, *values = text.split(":")
     if name == BASE:
         if values:
@@ -79,6 +82,6 @@ def _parse_row(text: str) -> Row:
             )
         return Row(BASE)
     if name == "recipe":
-        path = Path(":".join(values))
+        path = Path(":".join(values))  # a path may have colons too
         return Row(text, read_recipe(path))
     return Row(text, parse_recipe(text))

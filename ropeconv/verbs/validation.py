@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, Unpack
@@ -57,7 +57,7 @@ Identification = Callable[[Comparison, str, str, Settings, Progress], "Identifie
 tell.
 """
 PATIENCE = 30.0
-"""Seconds that a validation may take on a CPU without being asked for."""
+"""Seconds that a validation may take on a CPU unless it is asked for."""
 IMPORTING = 6.0
 """Seconds until transformers and torch are imported and two models are made."""
 PASSES = 6
@@ -97,43 +97,33 @@ def run_validation(
         RopeconvError: As `verify_output`, `validate_checkpoint`, `validate_gguf` and
             `validate_server` do.
     """
+    from ..validate.gguf import check_gguf
 
-    from ..engines.transformers.load import out_of_memory
-    from ..validate.checkpoint import validate_checkpoint
-    from ..validate.gguf import check_gguf, validate_gguf
-
-    gguf = not server and is_gguf(comparison.baked)
-    if gguf:
+    by_llama_cpp = not server and is_gguf(comparison.baked)
+    by_transformers = not server and not by_llama_cpp
+    if by_llama_cpp:
         check_gguf(comparison, settings)
     else:
         settings.place()  # a device that does not exist is refused before any check
 
     files = compare_files(comparison, checks, reporter)
-    if not (gguf or server):
+    if by_transformers:
         check = check_frequencies(comparison, settings.trust_remote_code)
         read_as = f", read as {check.read_as}," if check.read_as else ""
         reporter.note(
             f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32)."
         )
 
-    def run(progress: Progress) -> Validation:
-        if server:
-            compare: ServerComparison = hook("validate_server")
-            return compare(comparison, server, model, settings, progress)
-        if gguf:
-            return validate_gguf(comparison, settings, progress)
-        return validate_checkpoint(comparison, settings, progress)
-
-    long = bool(settings.length) and not (gguf or server)
     try:
-        with reporter.counting("Running") as (total, advance):
-            if long:
-                with reporter.stopping("what has been run so far will be compared") as stopped:
-                    progress = Progress(reporter.note, total, advance, stopped)
-                    result = out_of_memory(lambda: run(progress))
-            else:  # a part of a short run is not worth a comparison
-                progress = Progress(reporter.note, total, advance)
-                result = out_of_memory(lambda: run(progress))
+        with reporter.counting("Running") as (set_total, advance):
+            progress = Progress(reporter.note, set_total, advance)
+            if by_transformers and settings.length:
+                # only of a long run a part is worth a comparison
+                with reporter.stopping("what has been run so far will be compared") as should_stop:
+                    stoppable = replace(progress, stopped=should_stop)
+                    result = _run(comparison, settings, server, model, stoppable)
+            else:
+                result = _run(comparison, settings, server, model, progress)
     except KeyboardInterrupt:
         raise Interruption(
             f"interrupted; nothing was compared or recorded, and {comparison.baked} is unchanged:"
@@ -168,15 +158,44 @@ def name_mistake(
         return None
 
 
-def compare_files(comparison: Comparison, checks: Options, reporter: Reporter) -> Verification:
-    """Compare the files of an output with what its recipe and its source give.
+def _run(
+    comparison: Comparison, settings: Settings, server: str, model: str, progress: Progress
+) -> Validation:
+    """Run an output and its reference in a server, llama.cpp or transformers, and compare them."""
+    from ..engines.transformers.load import out_of_memory
+    from ..validate.checkpoint import validate_checkpoint
+    from ..validate.gguf import validate_gguf
 
-    Raises BadSource or Disagreement where they differ.
+    run: Callable[[], Validation]
+    if server:
+        compare: ServerComparison = hook("validate_server")
+        run = partial(compare, comparison, server, model, settings, progress)
+    elif is_gguf(comparison.baked):
+        run = partial(validate_gguf, comparison, settings, progress)
+    else:
+        run = partial(validate_checkpoint, comparison, settings, progress)
+    return out_of_memory(run)
+
+
+def compare_files(comparison: Comparison, checks: Options, reporter: Reporter) -> Verification:
+    """Compare the files of an output with those that its recipe and its source give.
+
+    Args:
+        comparison: The output and its source.
+        checks: How they are compared.
+        reporter: Receives the result in words.
+
+    Raises:
+        BadSource: For files that cannot be read.
+        Disagreement: For files that differ.
     """
     with reporter.progress("Comparing", comparison.size) as advance:
         verification = verify_output(comparison, checks, advance)
     for words in (verification.sentence, *verification.notes, *verification.unverified):
-        reporter.note(words if words.endswith(".") else f"Note: {words}.")
+        if words.endswith("."):
+            reporter.note(words)
+        else:
+            reporter.note(f"Note: {words}.")
     return verification
 
 
@@ -217,7 +236,8 @@ def validate(
     baked = Path(reference_of("validate", output))
     comparison = Comparison.open(baked, _source_for(output, baked, against))
     checks = Options(quick, edited, settings.trust_remote_code)
-    return run_validation(comparison, settings, server, model, checks, reporter)[0]
+    validation, _ = run_validation(comparison, settings, server, model, checks, reporter)
+    return validation
 
 
 def _source_for(output: object, baked: Path, against: object) -> str:
@@ -266,7 +286,9 @@ class ValidationChoice:
         """The choice in words, for a plan; empty where there is nothing to say."""
         if self.device:
             return f"It will be validated on {self.device}, which takes about {self.time}."
-        return f"It will not be validated: {self.reason}." if self.reason else ""
+        if self.reason:
+            return f"It will not be validated: {self.reason}."
+        return ""
 
     @property
     def time(self) -> str:
@@ -329,12 +351,15 @@ def validate_written(
 ) -> Validation | None:
     """Validate an output that was written.
 
-    Returns None, after a note, where `auto` decided and it cannot be run.
+    Returns:
+        The comparison; None, after a note, if `auto` chose it and the output cannot be run.
     """
-    settings = Settings(device="auto" if choice.device == "llama.cpp" else choice.device)
+    device = "auto" if choice.device == "llama.cpp" else choice.device
     try:
         comparison = Comparison.open(path, plan.source.reference)
-        return run_validation(comparison, settings, "", "", Options(), reporter)[0]
+        settings = Settings(device=device)
+        validation, _ = run_validation(comparison, settings, "", "", Options(), reporter)
+        return validation
     except RopeconvError as problem:
         if not choice.automatic or problem.exit_code != 1:
             raise
@@ -345,9 +370,11 @@ def validate_written(
 def parameters(plan: Plan) -> int:
     """Return the number of weights of the source of a plan, from its headers."""
     if isinstance(plan.source, GgufSource):
-        return sum(math.prod(tensor.shape) for tensor in plan.source.file.tensors.values())
-    assert isinstance(plan.source, Source)
-    return sum(math.prod(tensor.shape) for tensor in plan.source.tensors.values())
+        shapes = [tensor.shape for tensor in plan.source.file.tensors.values()]
+    else:
+        assert isinstance(plan.source, Source)
+        shapes = [tensor.shape for tensor in plan.source.tensors.values()]
+    return sum(math.prod(shape) for shape in shapes)
 
 
 def _missing_package(plan: Plan) -> str:
@@ -395,15 +422,18 @@ def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
         size: The number of weights.
         on_gpu: Whether a GPU computes, for which reading the weights is what counts.
     """
-    reading = 2 * size * WIDE / DISK
+    reading = 2 * size * WIDE / DISK  # output and source
     if on_gpu:
         return IMPORTING + reading
+
     schedule = plan.schedule
     if isinstance(plan, GgufOutput):
         tokens = PASSES_OF_LLAMA_CPP * usual_length(schedule.original_context, schedule.context)
     else:
         tokens = PASSES * spread_tokens(schedule, Settings())
-    return IMPORTING + reading + 2.0 * size * tokens / (SHARE * _speed())
+    # each token multiplies and adds every weight once
+    computing = 2.0 * size * tokens / (SHARE * _speed())
+    return IMPORTING + reading + computing
 
 
 @cache

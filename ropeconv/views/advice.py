@@ -1,8 +1,13 @@
-"""Shows advice on methods as a table and sentences."""
+"""Advice on methods, and the runtimes that support them, as tables and sentences.
+
+`show_advice` is the screen of `ropeconv advise`, and `show_methods` what `--explain` adds to it.
+`show_runtimes` and `show_matrix` are the screens of `ropeconv list runtimes`.
+"""
 
 from collections.abc import Iterable, Iterator
 
 from ..bake.advice import Advice, MatrixCell, counts, letters
+from ..bake.evidence import Study
 from ..bake.ranked import RankedMethods
 from ..formats.jsontext import JsonObject
 from ..inspection.support import group_by_status
@@ -14,48 +19,56 @@ from .sheet import RUNTIMES, Sheet, legend
 
 
 def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
-    """Shows advice: a row per method, the command for the first, and how to measure it."""
-    rows = advice.methods
-    ranking = advice.ranking
+    """Show advice: a row per method, the command for the first, and how to measure it."""
+    methods = advice.methods
     inspection = advice.inspection
     for note in (advice.note, advice.training, advice.useless):
         if note:
             sheet.note(f"Note: {note}")
     sheet.note(inspection.assumption)
-    if not rows:
+    if not methods:
         sheet.say(f"No method reaches {advice.context:,} tokens; give a shorter --context.")
         return
 
-    (table,) = advice.shown_tables()
-    runtimes = ["runtimes"] if len(advice.formats) == 1 else list(advice.formats)
-    right = ["effective", "outside"]
-    # the columns that a narrow terminal leaves out first: those of the first format stay longest
-    optional = ["outside", "effective", *reversed(runtimes[1:])]
-    if ranking:
-        right += ["loss", "price", "holds to"]
-        optional += [runtimes[0], "without training"]
-    title = f"{advice.source}: {inspection.spec.context:,} -> {advice.context:,} tokens"
-    sheet.table(title, table.columns, table.rows, optional=optional, right=right)
-
-    for reason, flags in _refusals(rows, short=True).items():
-        if len(flags) == len(rows):
+    _show_table(advice, sheet)
+    for reason, flags in _refusals(methods, short=True).items():
+        if len(flags) == len(methods):
             sheet.say(f"No {reason}.")
         else:
             sheet.say(f"No {reason}: {', '.join(flags)}.")
     if inspection.kv_cache:
         sheet.say(inspection.kv_cache.short(advice.context, inspection.spec.context))
-    if rows[0].writable:
-        _show_commands(advice, rows[0], sheet)
+    if methods[0].writable:
+        _show_commands(advice, methods[0], sheet)
+
+
+def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
+    """Show a row per method. A narrow terminal leaves columns out: those of the first format stay
+    longest.
+    """
+    runtimes = list(advice.formats)
+    if len(runtimes) == 1:
+        runtimes = ["runtimes"]
+    right = ["effective", "outside"]
+    optional = ["outside", "effective", *reversed(runtimes[1:])]
+    if advice.ranking:
+        right += ["loss", "price", "holds to"]
+        optional += [runtimes[0], "without training"]
+
+    before = advice.inspection.spec.context
+    title = f"{advice.source}: {before:,} -> {advice.context:,} tokens"
+    (table,) = advice.shown_tables()
+    sheet.table(title, table.columns, table.rows, optional=optional, right=right)
 
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     """Show the commands that bake the first method, train with it if needed, and measure it."""
     inspection = advice.inspection
-    need = first.fine_tuning
-    if not need.works_untuned:
-        alike = {row.fine_tuning.need for row in advice.methods} == {need.need}
+    tuning = first.fine_tuning
+    if not tuning.works_untuned:
+        alike = all(row.fine_tuning.need == tuning.need for row in advice.methods)
         subject = "every method" if alike else first.flags
-        sheet.say(f"At {advice.context:,} tokens ({need.times}) {subject} {need.need}.")
+        sheet.say(f"At {advice.context:,} tokens ({tuning.times}) {subject} {tuning.need}.")
 
     sheet.copyable(f"Bake:    {first.command}")
     if not first.works_untuned:
@@ -93,8 +106,10 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
     """Show a method: its command, what is known of it, and the runtimes that compute it wrongly."""
     sheet.say(f"{row.method.name}: {row.method.finetuning_note}.")
     sheet.copyable(f"    {row.command}")
-    for line in _evidence(row):
-        sheet.say(f"    {line}")
+    if row.recommended:
+        sheet.say(f"    {row.recommended}.")
+    for study in row.standing.studies:
+        sheet.say(f"    {_describe_study(study, row.method.name)}")
     for name, writing in row.writings.items():
         wrong = []
         for status, runtimes in group_by_status(writing.verdicts):
@@ -104,34 +119,31 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
             sheet.say(f"    {name} as {writing.encoding}: {'; '.join(wrong)}")
 
 
-def _evidence(row: Advice) -> Iterator[str]:
-    """Yield a line per source of what is known of a method."""
-    if row.recommended:
-        yield f"{row.recommended}."
-    method = row.method.name
-    for study in row.standing.studies:
-        tables = {
-            "beyond": study.beyond,
-            "inside": study.inside,
-            "repeated text": study.retrieval,
-        }
-        values = []
-        for place, table in tables.items():
-            if method not in table:
-                continue
-            value = f"{place} {table[method]:g}"
-            if "base" in table:
-                value += f" (without {table['base']:g})"
-            values.append(value)
-        tuned = ", fine-tuned" if study.fine_tuned else ""
-        yield (
-            f"{study.factor:g} times{tuned}, {study.unit}: {'; '.join(values)}. {study.model},"
-            f" {study.n}: {study.source}."
-        )
+def _describe_study(study: Study, method: str) -> str:
+    """Return what a study measured of a method: `4 times, nats: beyond 2.9 (without 6.1). ...`"""
+    tables = {
+        "beyond": study.beyond,
+        "inside": study.inside,
+        "repeated text": study.retrieval,
+    }
+    measured = []
+    for place, table in tables.items():
+        if method not in table:
+            continue
+        value = f"{place} {table[method]:g}"
+        if "base" in table:
+            value += f" (without {table['base']:g})"
+        measured.append(value)
+
+    setting = f"{study.factor:g} times"
+    if study.fine_tuned:
+        setting += ", fine-tuned"
+    values = "; ".join(measured)
+    return f"{setting}, {study.unit}: {values}. {study.model}, {study.n}: {study.source}."
 
 
 def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
-    """The reasons why a format cannot hold methods, with the flags of these methods.
+    """Return the reasons why a format cannot hold methods, with the flags of these methods.
 
     Args:
         rows: The methods.
@@ -150,7 +162,7 @@ def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
 
 
 def explain_columns(advice: RankedMethods) -> Iterator[str]:
-    """Yields what the columns of the table mean, and how it is sorted."""
+    """Yield the meaning of the columns of the table, and how it is sorted."""
     if not advice.methods:
         return
     if advice.ranking:
@@ -174,7 +186,7 @@ def explain_columns(advice: RankedMethods) -> Iterator[str]:
     yield f"Sorted by: {advice.criterion}."
 
 
-LEGEND = (
+MATRIX_LEGEND = (
     "T: a new base (theta, NTK), L: linear, 3: llama3, Y: YaRN, F: any frequencies (LongRoPE"
     " factors). A letter: exact in the newest version; a dot: not exact (`ropeconv apply --dry-run"
     " --explain` says why); -: no model of the kind; ?: not tested."
@@ -199,14 +211,18 @@ def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
 
 
 def summaries(rows: Iterable[Runtime], cells: Iterable[MatrixCell]) -> list[JsonObject]:
-    """The rows of the table: the cells of each runtime that are exact, and how they are known."""
+    """Return the rows of the table: the cells of each runtime that are exact, and how they are
+    known.
+    """
     by_name: dict[str, list[MatrixCell]] = {}
     for cell in cells:
-        by_name.setdefault(cell.verdict.runtime.partition("@")[0], []).append(cell)
+        name, _, _ = cell.verdict.runtime.partition("@")
+        by_name.setdefault(name, []).append(cell)
     return [_summary(row, by_name.get(row.name, [])) for row in rows]
 
 
 def _summary(row: Runtime, cells: Iterable[MatrixCell]) -> JsonObject:
+    """Return the row of one runtime. cells: those of all its versions."""
     covered = [cell for cell in cells if cell.verdict.covers(row)]
     exact = sum(cell.verdict.status == "exact" for cell in covered)
     return {
@@ -219,8 +235,11 @@ def _summary(row: Runtime, cells: Iterable[MatrixCell]) -> JsonObject:
 
 
 def newest_of(rows: Iterable[Runtime]) -> list[Runtime]:
-    """The newest version of each runtime."""
-    return list({row.name: row for row in rows}.values())
+    """Return the newest version of each runtime. rows: with older versions first."""
+    newest = {}
+    for row in rows:
+        newest[row.name] = row
+    return list(newest.values())
 
 
 def show_matrix(cells: Iterable[MatrixCell], rows: list[Runtime], sheet: Sheet) -> None:
@@ -245,4 +264,4 @@ def show_matrix(cells: Iterable[MatrixCell], rows: list[Runtime], sheet: Sheet) 
     several = len({row.name for row in rows}) < len(rows)
     columns = [row.key if several else row.name for row in rows]
     sheet.table("Runtime support", ("family", *columns), table)
-    sheet.say(LEGEND)
+    sheet.say(MATRIX_LEGEND)

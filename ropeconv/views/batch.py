@@ -1,5 +1,7 @@
-"""Shows the outputs of one command: a short block for each, and then once what several of them have
-in common.
+"""The outputs of one command on a screen.
+
+`show_entry` shows each in a short block, `show_common` then shows once what several of them have in
+common, and `show_totals` says how many there are.
 """
 
 from __future__ import annotations
@@ -30,36 +32,42 @@ class BatchEntry:
 
 
 def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
-    """Shows an output: what it becomes, where it is or would be, and how it is checked."""
-    plan, done = entry.plan, entry.done
-    sheet.say(title(plan))
+    """Show an output: what it becomes, where it is or would be, and how it is checked."""
+    plan = entry.plan
+    output = entry.done
     in_place = plan.target.in_place
-    if done is None:
-        sheet.copyable(f"Would {'change' if in_place else 'write'} {plan.out}")
-    elif done.published:
-        sheet.copyable(done.published)
+    sheet.say(title(plan))
+    if output is None:
+        verb = "change" if in_place else "write"
+        sheet.copyable(f"Would {verb} {plan.out}")
+        return
+    if output.published:
+        sheet.copyable(output.published)
+        return
+    if in_place:
+        sheet.copyable(f"Changed {output.path} in place.")
     else:
-        sheet.copyable(f"Changed {done.path} in place." if in_place else f"Wrote {done.path}")
-        if done.steps.check:  # which is left to the user
-            sheet.copyable(f"Check: {done.steps.check}")
+        sheet.copyable(f"Wrote {output.path}")
+    if output.steps.check:  # which is left to the user
+        sheet.copyable(f"Check: {output.steps.check}")
 
 
 def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
-    """Shows runtimes, checks and warnings once each, with the outputs that they hold for."""
+    """Show runtimes, checks and warnings once each, with the outputs that they hold for."""
     labels = [entry.label for entry in entries]
-    runtimes: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    by_table: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for entry in entries:
         rows, _ = runtime_lines(entry.plan)
-        runtimes.setdefault(tuple(rows), []).append(entry.label)
-    for rows_of_group, held in runtimes.items():
+        by_table.setdefault(tuple(rows), []).append(entry.label)
+    for table, held in by_table.items():
         sheet.say("")
-        sheet.table(f"Runtimes, {_holders(held, labels)}", ("", ""), rows_of_group)
+        sheet.table(f"Runtimes, {_holders(held, labels)}", ("", ""), table)
     sheet.say("Other runtimes, caches and files: --explain.")
 
     checks: dict[str, list[str]] = {}
     for entry in entries:
         if entry.done is not None:
-            checks.setdefault(_check(entry.done), []).append(entry.label)
+            checks.setdefault(_describe_check(entry.done), []).append(entry.label)
     for words, held in checks.items():
         if words:
             sheet.say(f"{words} ({_holders(held, labels)}).")
@@ -75,7 +83,7 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
 
 
 def _show_validations(entries: Sequence[BatchEntry], labels: Sequence[str], sheet: Sheet) -> None:
-    """Shows what validations found, or which ones will follow."""
+    """Show what validations found, or which ones will follow."""
     found: dict[str, list[str]] = {}
     planned: dict[str, list[str]] = {}
     for entry in entries:
@@ -91,34 +99,42 @@ def _show_validations(entries: Sequence[BatchEntry], labels: Sequence[str], shee
         sheet.note(f"{words.removesuffix('.')} ({_holders(held, labels)}).")
 
 
-def _check(done: Output) -> str:
+def _describe_check(output: Output) -> str:
     """Return the result of the check, without the full stop; empty where there was none."""
-    if done.reason:
-        return f"Not checked: {done.reason}"
-    if done.check is None:
+    if output.reason:
+        return f"Not checked: {output.reason}"
+    if output.check is None:
         return ""
-    return f"Checked: {done.check.result}"
+    return f"Checked: {output.check.result}"
 
 
 def _holders(held: Sequence[str], labels: Sequence[str]) -> str:
-    """The outputs that something holds for: `all 3`, or their names."""
-    return f"all {len(labels)}" if len(held) == len(labels) > 1 else ", ".join(held)
+    """Return the outputs that something holds for: `all 3`, or their names."""
+    if len(labels) > 1 and len(held) == len(labels):
+        return f"all {len(labels)}"
+    return ", ".join(held)
 
 
 def show_totals(
     made: Sequence[Path], refused: Sequence[str], failed: Sequence[str], planned: bool, sheet: Sheet
 ) -> None:
-    """Shows how many outputs were made, refused and failed, and where they are.
+    """Show how many outputs were made, refused and failed, and where they are.
 
-    made: their places. refused, failed: labels of those that could not be planned, and of those
-    whose run failed. planned: whether nothing was to be written.
+    Args:
+        made: The places of those that were made.
+        refused: The labels of those that could not be planned.
+        failed: The labels of those whose run failed.
+        planned: Whether nothing was to be written.
+        sheet: Where it is shown.
     """
     count = len(made) + len(refused) + len(failed)
-    folders = list(dict.fromkeys(str(path.parent) for path in made))
-    where = f", in {', '.join(folders)}" if folders and folders != ["."] else ""
     verb = "would be made" if planned else "were made"
-    words = [f"{len(made)} of {count} outputs {verb}{where}"]
-    for name, labels in (("refused", refused), ("failed", failed)):
-        if labels:
-            words.append(f"{name}: {', '.join(dict.fromkeys(labels))}")
-    sheet.note(f"{'; '.join(words)}.")
+    words = f"{len(made)} of {count} outputs {verb}"
+    folders = list(dict.fromkeys(str(path.parent) for path in made))
+    if folders and folders != ["."]:
+        words += f", in {', '.join(folders)}"
+    if refused:
+        words += f"; refused: {', '.join(dict.fromkeys(refused))}"
+    if failed:
+        words += f"; failed: {', '.join(dict.fromkeys(failed))}"
+    sheet.note(f"{words}.")

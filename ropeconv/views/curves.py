@@ -1,4 +1,7 @@
-"""Curves of numbers over the length, with bands for their errors."""
+"""Curves of numbers over the length, with bands for their errors.
+
+`losses` draws the numbers of rows, `differences` how far they are from those of the first row.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,43 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = "os^vDPX"
-
-
+"""The marker of each curve at its points."""
+FEW = 12
+"""Points up to which a curve has markers, and the axis a tick for each length."""
 LINEAR = 0.1
 """Nats up to which the axis of differences is linear."""
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Numbers of a row over lengths. x: tokens, rising. y: numbers. band: to each side of them, NaN
-    for none.
-    """
+    """Numbers of a row over lengths, all float64 [points]."""
 
     x: NDArray[np.float64]
+    """Lengths in tokens, rising."""
+
     y: NDArray[np.float64]
+    """The numbers."""
+
     band: NDArray[np.float64]
+    """The error to each side of a number; NaN for none."""
 
 
 def losses(
     axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = ""
 ) -> None:
-    """Draw numbers over the length with their bands. curves: by row, the first in grey. trained: in
-    tokens.
+    """Draw numbers over the length with their bands.
+
+    Args:
+        axes: Where they are drawn.
+        curves: The numbers by row; the first one is grey.
+        trained: The trained context in tokens, which is marked.
+        title: The title of the plot.
+        unit: The title of its axis of numbers.
     """
-    _draw(axes, curves, trained, first=True)
+    for number, (name, curve) in enumerate(curves.items()):
+        _draw_curve(axes, number, name, curve)
+    _set_lengths(axes, curves.values())
+    _mark_trained(axes, trained, at_top=True)
     axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
@@ -47,60 +63,98 @@ def losses(
 def differences(
     axes: Axes, curves: Mapping[str, Curve], trained: int, title: str, unit: str = ""
 ) -> None:
-    """Draw differences to the first row over the length with their bands. curves: by row, without
-    the first.
+    """Draw differences to the first row over the length with their bands.
 
     The axis is linear near 0 and logarithmic beyond, since rows that fail are nats away, and others
-    hundredths.
+    hundredths. Parameters are those of `losses`; `curves` does not have the first row.
     """
-    _draw(axes, curves, trained, first=False)
+    for number, (name, curve) in enumerate(curves.items(), 1):
+        _draw_curve(axes, number, name, curve)
+    _set_lengths(axes, curves.values())
+    _mark_trained(axes, trained, at_top=False)
     axes.axhline(0, color=ink(), linewidth=0.8)
-    if max(map(abs, axes.get_ylim())) > LINEAR:  # within, that scale has no ticks but its ends
+    lowest, highest = axes.get_ylim()
+    if max(abs(lowest), abs(highest)) > LINEAR:  # within, that scale has no ticks but its ends
         axes.set_yscale("symlog", linthresh=LINEAR, linscale=1.5)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.3g}" if value else "0")
+    axes.yaxis.set_major_formatter(_label_of_difference)
     axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
     axes.legend()
 
 
-def _draw(axes: Axes, curves: Mapping[str, Curve], trained: int, first: bool) -> None:
-    for number, (name, curve) in enumerate(curves.items(), 0 if first else 1):
-        style = {"color": ink(), "linestyle": "-"} if number == 0 else line(number - 1)
-        few = len(curve.x) <= 12
-        marker = MARKERS[number % len(MARKERS)] if few else ""
-        axes.plot(
-            curve.x,
-            curve.y,
-            label=literal(name),
-            marker=marker,
-            markersize=3,
-            linewidth=1.1,
-            **style,
-        )
-        low = curve.y - curve.band
-        high = curve.y + curve.band
-        axes.fill_between(curve.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
+def _label_of_difference(difference: float, position: float) -> str:
+    """Return the words at a tick of the axis of differences."""
+    return f"{difference:+.3g}" if difference else "0"
+
+
+def _label_of_length(tokens: float, position: float) -> str:
+    """Return the words at a tick of the axis of lengths."""
+    return format_tokens(round(tokens))
+
+
+def _draw_curve(axes: Axes, number: int, name: str, curve: Curve) -> None:
+    """Draw the curve of row `number` with its band. Row 0 has the colour of text."""
+    style = line(number - 1)
+    if number == 0:
+        style = {"color": ink(), "linestyle": "-"}
+    marker = ""
+    if len(curve.x) <= FEW:
+        marker = MARKERS[number % len(MARKERS)]
+    axes.plot(
+        curve.x,
+        curve.y,
+        label=literal(name),
+        marker=marker,
+        markersize=3,
+        linewidth=1.1,
+        **style,
+    )
+    low = curve.y - curve.band
+    high = curve.y + curve.band
+    axes.fill_between(curve.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
+
+
+def _set_lengths(axes: Axes, curves: Iterable[Curve]) -> None:
+    """Make the axis of lengths logarithmic, with a tick for each length where there are few."""
+    lengths: set[float] = set()
+    for curve in curves:
+        lengths.update(float(x) for x in curve.x)
     axes.set_xscale("log", base=2)
-    ticks = sorted({float(x) for curve in curves.values() for x in curve.x})
-    if len(ticks) <= 12:
-        axes.set_xticks(ticks)
-    axes.xaxis.set_major_formatter(lambda value, _: format_tokens(round(value)))
+    if len(lengths) <= FEW:
+        axes.set_xticks(sorted(lengths))
+    axes.xaxis.set_major_formatter(_label_of_length)
+
+
+def _mark_trained(axes: Axes, trained: int, at_top: bool) -> None:
+    """Draw a vertical line at the trained context, with words at its top or bottom, where rows that
+    fail are not.
+    """
+    if at_top:
+        height = 1
+        points_above = -3
+        alignment = "top"
+    else:
+        height = 0
+        points_above = 3
+        alignment = "bottom"
     axes.axvline(trained, color=ORANGE, linewidth=0.9, linestyle=":")
-    height, towards = (1, "top") if first else (0, "bottom")  # where rows that break are not
     axes.annotate(
         f"trained {format_tokens(trained)}",
         (trained, height),
         xycoords=("data", "axes fraction"),
-        xytext=(2, 3 - 6 * height),
+        xytext=(2, points_above),
         textcoords="offset points",
         fontsize=SMALL,
-        verticalalignment=towards,
+        verticalalignment=alignment,
         rotation=90,
     )
 
 
 def curve(points: Iterable[tuple[float | None, ...]]) -> Curve:
-    """A curve from its points as (tokens, number, band), of which the last two may be None."""
-    numbers = np.array(
-        [[np.nan if number is None else number for number in point] for point in points], np.float64
-    )
-    return Curve(*numbers.reshape(-1, 3).T)
+    """Return a curve from its points as (tokens, number, band), of which the last two may be
+    None.
+    """
+    rows = []
+    for point in points:
+        rows.append([np.nan if number is None else number for number in point])
+    x, y, band = np.array(rows, np.float64).reshape(-1, 3).T
+    return Curve(x, y, band)

@@ -1,4 +1,8 @@
-"""Shows inspections as tables and sentences."""
+"""Inspections, receipts and adapters as tables and sentences.
+
+`show_inspection` is the screen of `ropeconv inspect`, of which `_show_summary` is the usual one and
+`_show_details` that with `--explain`.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,7 @@ def show_inspection(
         _show_details(inspection, sheet, tuple(repairs))
     else:
         _show_summary(inspection, sheet)
+
     reference = inspection.source.reference
     if inspection.refuse:
         sheet.say(f"ropeconv cannot extend {inspection.display_name}: {inspection.refuse}.")
@@ -56,24 +61,24 @@ def show_inspection(
 
 
 def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
-    """Show the next command."""
+    """Show the next command: for a longer context, 4 times the trained one if that is longer."""
     reference = inspection.source.reference
+    declared = inspection.spec.context
     if inspection.draft:
-        covers = factor_text(4 * inspection.spec.context)
-        command = command_line("apply", "TARGET", "--yarn", covers, "--draft", reference)
+        longer = factor_text(4 * declared)
+        command = command_line("apply", "TARGET", "--yarn", longer, "--draft", reference)
         sheet.copyable(f"Next: {command}")
         return
     if inspection.refuse or explain:
         return
-    declared = inspection.spec.context
-    longer = 4 * inspection.first_spec.original_context
-    if longer <= declared:
-        longer = 2 * declared
-    unseen = nothing_to_extend(inspection, longer)
+    longer_context = 4 * inspection.first_spec.original_context
+    if longer_context <= declared:
+        longer_context = 2 * declared
+    unseen = nothing_to_extend(inspection, longer_context)
     if unseen:
         sheet.say(f"It cannot be extended: {unseen}.")
     else:
-        command = command_line("advise", reference, "--context", format_tokens(longer))
+        command = command_line("advise", reference, "--context", format_tokens(longer_context))
         sheet.copyable(f"Next: {command}")
 
 
@@ -91,68 +96,78 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
         size, _, _ = inspection.kv_cache.sizes(spec.context).partition(", ")
         context += f"; KV cache {size}"
 
-    rows = [
-        *_draft(inspection),
-        ("family", inspection.name),
-        ("RoPE", rope),
-        ("rotates", f"{rotates}; layers: {describe_layers(spec)}"),
-        ("context", context),
-        *_parts(inspection),
-    ]
+    rows = _draft_rows(inspection)
+    rows.append(("family", inspection.name))
+    rows.append(("RoPE", rope))
+    rows.append(("rotates", f"{rotates}; layers: {describe_layers(spec)}"))
+    rows.append(("context", context))
+    rows += _part_rows(inspection)
     if inspection.encoder:
-        rows.append(("encoder", _encoder(inspection)))
+        rows.append(("encoder", _describe_encoder(inspection)))
     if inspection.custom_code:
         rows.append(("code", "config.json can make a runtime run code (--explain)"))
-    sheet.table(inspection.source.reference, ("", ""), [*rows, *support(inspection.verdicts)])
+    rows += support(inspection.verdicts)
+    sheet.table(inspection.source.reference, ("", ""), rows)
     if inspection.verdicts:
         sheet.say(others(inspection.verdicts))
 
 
-def _encoder(inspection: Inspection) -> str:
-    """The row of an encoder: its results, and how its output is checked."""
+def _describe_encoder(inspection: Inspection) -> str:
+    """Return what an encoder computes, and how its output is checked."""
     gives = "embeddings, and no next token" if inspection.kv_cache else "no KV cache"
     if isinstance(inspection.source, GgufSource):
         return gives
     return f"{gives}; `validate` compares hidden states"
 
 
-def _draft(inspection: Inspection) -> list[tuple[str, str]]:
-    """The row of a draft model."""
+def _draft_rows(inspection: Inspection) -> list[tuple[str, str]]:
+    """Return the row of a draft model, with the sizes that its target must have."""
     if inspection.draft is None:
         return []
-    says = f"{inspection.draft.says}, not a whole model"
     source = inspection.source
     sizes: dict[str, object] = {}
     if isinstance(source, Source):
         sizes = draft_sizes(source.config())
     elif isinstance(source, GgufSource):
         sizes = header_sizes(source.file)
-    words = " and ".join(f"{name} {size}" for name, size in sizes.items() if size)
-    return [("draft", f"{says}; for a model with {words}" if words else says)]
+
+    words = f"{inspection.draft.says}, not a whole model"
+    known = [f"{name} {size}" for name, size in sizes.items() if size]
+    if known:
+        words += f"; for a model with {' and '.join(known)}"
+    return [("draft", words)]
 
 
-def _parts(inspection: Inspection) -> list[tuple[str, str]]:
-    """The rows of layers that predict further tokens, and of the parts for images and sounds."""
+def _part_rows(inspection: Inspection) -> list[tuple[str, str]]:
+    """Return the rows of layers that predict further tokens, and of parts for images and sounds."""
+    if inspection.draft:
+        return []
     config = inspection.source.config() if isinstance(inspection.source, Source) else {}
-    notes = {
-        "MTP": mtp_note(config),
-        "modalities": modality_note(config, inspection.spec.mrope_section),
-    }
-    return [(name, note) for name, note in notes.items() if note and not inspection.draft]
+    rows = []
+    further_tokens = mtp_note(config)
+    if further_tokens:
+        rows.append(("MTP", further_tokens))
+    modalities = modality_note(config, inspection.spec.mrope_section)
+    if modalities:
+        rows.append(("modalities", modalities))
+    return rows
 
 
 def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
     """Show every number of the RoPE, every runtime, and what would repair their support."""
-    family = ("family", f"{inspection.name} ({inspection.display_name})")
-    rows = [*_draft(inspection), family, *_rows(inspection.spec), *_parts(inspection)]
+    rows = _draft_rows(inspection)
+    rows.append(("family", f"{inspection.name} ({inspection.display_name})"))
+    rows += _spec_rows(inspection.spec)
+    rows += _part_rows(inspection)
     if inspection.encoder:
-        rows.append(("encoder", _encoder(inspection)))
+        rows.append(("encoder", _describe_encoder(inspection)))
     if inspection.kv_cache:
         rows.append(("KV cache", inspection.kv_cache.sizes(inspection.spec.context)))
     for note in (*inspection.spec.notes, inspection.custom_code):
         if note:
             rows.append(("note", note))
     sheet.table(inspection.source.reference, ("", ""), rows)
+
     if inspection.verdicts:
         read_as = inspection.name if inspection.assumption else ""
         lines = group_by_status(inspection.verdicts, read_as)
@@ -168,64 +183,76 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
         )
 
 
-def _rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
-    """Yield the rows of a RoPE."""
+def _spec_rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
+    """Yield a row for each number of a RoPE that is not the usual one."""
     yield "frequencies", describe(spec.form)
-    dims = f"{spec.rotary_dim} of head_dim {spec.head_dim}"
+
     pairs = "rotate_half" if spec.layout == "half" else "interleaved"
-    yield "rotary_dim", f"{dims}, {pairs}, MLA" if spec.mla else f"{dims}, {pairs}"
+    rotates = f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}"
+    if spec.mla:
+        rotates += ", MLA"
+    yield "rotary_dim", rotates
     if spec.rotating_share < 1:
         still = spec.rotary_dim // 2 - spec.rotating_pairs
         yield "pairs that do not rotate", f"{still} of {spec.rotary_dim // 2}, by architecture"
+
     yield "attention_factor", f"{spec.attention_factor:.6g}"
     if spec.softmax_scale != 1:
         yield "softmax_scale", f"{spec.softmax_scale:.6g}"
     yield "context", f"{spec.context:,} declared"
     yield "original_context", f"{spec.original_context:,}, {original_context_source(spec)}"
     yield "layers", describe_layers(spec)
+
     if spec.query_scaling:
-        yield "query scaling", _scaling(spec.query_scaling, "p")
+        yield "query scaling", _formula(spec.query_scaling, "p")
     if spec.nope_query_scaling:
-        scaling = _scaling(spec.nope_query_scaling, "(p + 1)")
+        scaling = _formula(spec.nope_query_scaling, "(p + 1)")
         yield "query scaling", f"{scaling} on the layers that do not rotate"
     if spec.mrope_section:
         yield "mrope_section", ", ".join(str(count) for count in spec.mrope_section)
 
 
 def original_context_source(spec: RopeSpec) -> str:
-    """How the original context of a model is known, in words."""
-    return {
-        "config": "by original_max_position_embeddings",
-        "header": "by the header",
-        "receipt": "by the receipt",
-        "family": f"see {spec.original_context_reference}",
-        "factor": "the declared context divided by the factor",
-        "declared": "assumed; the config declares no other length",
-    }[spec.original_context_source]
+    """Return how the original context of a model is known, in words."""
+    if spec.original_context_source == "family":
+        return f"see {spec.original_context_reference}"
+    return CONTEXT_SOURCES[spec.original_context_source]
 
 
-def _scaling(scaling: QueryScaling, position: str) -> str:
-    """A scaling of queries as a formula."""
+CONTEXT_SOURCES = {
+    "config": "by original_max_position_embeddings",
+    "header": "by the header",
+    "receipt": "by the receipt",
+    "factor": "the declared context divided by the factor",
+    "declared": "assumed; the config declares no other length",
+}
+"""The words for the values of `RopeSpec.original_context_source`."""
+
+
+def _formula(scaling: QueryScaling, position: str) -> str:
+    """Return the scaling of a query at a position as a formula."""
     return f"1 + {scaling.beta:g} ln(1 + floor({position} / {scaling.length:,}))"
 
 
 def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
-    """Shows a receipt, but for the validations in it."""
+    """Show a receipt, but for the validations in it."""
     source = receipt.first
     facts = {"Source": source.reference or source.name} | facts_of(receipt)
-    if receipt.check:
-        read_as = f", as {receipt.check.read_as}," if receipt.check.read_as else ""
-        facts["Checked"] = (
-            f"transformers {receipt.check.transformers}{read_as} computes it within"
-            f" {receipt.check.max_ulp} ulp of float32"
-        )
+    check = receipt.check
+    if check:
+        runtime = f"transformers {check.transformers}"
+        if check.read_as:
+            runtime += f", as {check.read_as},"
+        facts["Checked"] = f"{runtime} computes it within {check.max_ulp} ulp of float32"
     sheet.table("How it was made", ("", ""), list(facts.items()))
     for command in commands(receipt):
         sheet.copyable(command)
+
     lines = group_by_status(receipt.runtimes, receipt.source.family)
     if lines:
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(statuses(lines))
+
     show_evaluations(receipt, sheet)
     if not (receipt.validation or receipt.servers):
         sheet.say("Not validated yet; run `ropeconv validate OUTPUT`.")
@@ -234,18 +261,24 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
 
 
 def show_evaluations(receipt: Receipt, sheet: Sheet) -> None:
-    """Shows the evaluations in a receipt, a table each."""
-    for record in receipt.evaluations:
-        from .results import evaluation_table  # brings code that runs models
+    """Show the evaluations in a receipt, a table each."""
+    if not receipt.evaluations:
+        return
+    from .results import evaluation_table  # imports code that runs models
 
+    for record in receipt.evaluations:
         table = evaluation_table(record)
-        columns = ("", *(f"{length:,}" for length in table.lengths))
-        rows = [(name, *(cell.replace("**", "") for cell in cells)) for name, cells in table.lines]
-        sheet.table(f"Evaluated on {record.described_texts}", columns, rows, right=columns[1:])
+        lengths = [f"{length:,}" for length in table.lengths]
+        rows = []
+        for title, cells in table.lines:
+            without_bold = [cell.replace("**", "") for cell in cells]
+            rows.append([title, *without_bold])
+        title = f"Evaluated on {record.described_texts}"
+        sheet.table(title, ["", *lengths], rows, right=lengths)
 
 
 def show_adapter(adapter: Adapter, sheet: Sheet) -> None:
-    """Shows a PEFT adapter, and the RoPE that it was trained with."""
+    """Show a PEFT adapter, and the RoPE that it was trained with."""
     trained = adapter.trained_on
     name = adapter.source.reference
     if trained:

@@ -1,4 +1,8 @@
-"""Shows plans as tables and sentences."""
+"""Plans, and the outputs that were made from them, as tables and sentences.
+
+`show_plan` is the screen of a plan: `_show_summary` usually, `_show_details` with `--explain`.
+`show_outcome` follows it once the output is written.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
-    """Shows a plan and its warnings."""
+    """Show a plan and its warnings."""
     if explain:
         _show_details(plan, sheet)
     else:
@@ -37,7 +41,7 @@ def show_plan(plan: Plan, sheet: Sheet, explain: bool = False) -> None:
 
 
 def _show_summary(plan: Plan, sheet: Sheet) -> None:
-    """Shows the context, the runtimes that support it, and the cache."""
+    """Show the context, the runtimes that support it, and the cache."""
     rows, sentences = runtime_lines(plan)
     sheet.table(title(plan), ("", ""), rows)
     for line in sentences:
@@ -49,8 +53,13 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
 def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the rows of the table of runtimes, and the sentences below it."""
     verdicts = plan.result.verdicts
-    named = {name.partition("@")[0]: verdict for name, verdict in _named(plan).items()}
-    return support(verdicts, named), [*named_problems(plan), count_others(verdicts, named)]
+    named = {}
+    for name, verdict in _named_verdicts(plan).items():
+        runtime, _, _ = name.partition("@")
+        named[runtime] = verdict
+    rows = support(verdicts, named)
+    sentences = [*named_problems(plan), count_others(verdicts, named)]
+    return rows, sentences
 
 
 def named_problems(plan: Plan) -> list[str]:
@@ -62,7 +71,7 @@ def named_problems(plan: Plan) -> list[str]:
         sentences.append(
             f"The model is treated as {plan.family}; this holds for runtimes that load it as such."
         )
-    for verdict in _named(plan).values():
+    for verdict in _named_verdicts(plan).values():
         if verdict.reason and verdict.status not in GOOD:
             sentences.append(f"{verdict.display_name}: {verdict.reason}.")
     return sentences
@@ -72,9 +81,10 @@ def title(plan: Plan) -> str:
     """Return a plan in a line: `Qwen3-8B: 40,960 -> 131,072 tokens with --yarn 4`."""
     before = plan.source_spec.context
     after = plan.schedule.context
-    words = described_recipe(plan)
-    tokens = f"{after:,} tokens" if before == after else f"{before:,} -> {after:,} tokens"
-    return f"{plan.source.reference}: {tokens} with {words}"
+    context = f"{before:,} -> {after:,}"
+    if before == after:
+        context = f"{after:,}"
+    return f"{plan.source.reference}: {context} tokens with {described_recipe(plan)}"
 
 
 def described_recipe(plan: Plan) -> str:
@@ -87,15 +97,19 @@ OTHER_TITLES = {
     "inv-freq": "custom frequencies",
     "as-is": "the unchanged RoPE",
 }
+"""The names of methods whose summary does not begin with one."""
 
 
 def method_title(method: type[Method]) -> str:
     """Return the name of a method for a sentence, such as "YaRN" or "position interpolation"."""
-    return OTHER_TITLES.get(method.name) or re.split(r" as |[:(,]", method.summary)[0].strip()
+    if method.name in OTHER_TITLES:
+        return OTHER_TITLES[method.name]
+    # a summary begins with the name: "YaRN as every runtime computes it (ramp over dimensions)"
+    return re.split(r" as |[:(,]", method.summary)[0].strip()
 
 
-def _named(plan: Plan) -> dict[str, Verdict]:
-    """The verdicts on the runtimes that the user named, by `name` or `name@version`."""
+def _named_verdicts(plan: Plan) -> dict[str, Verdict]:
+    """Return the verdicts on the runtimes that the user named, by `name` or `name@version`."""
     verdicts = {}
     for name in plan.target.runtimes:
         if canonical(name) == ALL:
@@ -111,15 +125,17 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
     """Show every number, encoding, runtime and file of a plan."""
     before = plan.source_spec
     rows = _property_rows(plan)
+    properties = [name for name, _, _ in rows]
     sheet.table(f"{plan.source.reference} -> {plan.out}", ("", "before", "after"), rows)
-    sheet.say(legend(PLAN, [name for name, *_ in rows]))
+    sheet.say(legend(PLAN, properties))
     for note in plan.notes:
         sheet.say(sentence(note))
+
     rotates = f"{2 * before.rotating_pairs} of {before.head_dim} dimensions rotate"
     sheet.say(f"Encoding: {plan.result.encoding}. {rotates}. Layers: {describe_layers(before)}.")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
         in_config = plan.result.in_config.attention_factor == plan.schedule.attention_factor
-        sheet.say(_fold_sentence(plan.result.fold, in_config))
+        sheet.say(_describe_fold(plan.result.fold, in_config))
     if plan.kv_cache:
         sheet.say(plan.kv_cache.sentence(plan.schedule.context, before.context))
 
@@ -133,40 +149,50 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
 
 
 def _property_rows(plan: Plan) -> list[tuple[str, str, str]]:
-    """The properties of the RoPE that a plan changes: name, before and after."""
+    """Return the properties of the RoPE that a plan changes: name, before and after."""
     before = plan.source_spec
     after = plan.schedule
     old_inv_freq = before.form.inv_freq(before.rotary_dim)
+    new_inv_freq = after.inv_freq
     rows = [
         ("frequencies", describe(before.form), frequencies(after)),
-        ("slowest wavelength", _slowest(old_inv_freq), _slowest(after.inv_freq)),
+        (
+            "slowest wavelength",
+            _slowest_wavelength(old_inv_freq),
+            _slowest_wavelength(new_inv_freq),
+        ),
     ]
+
     old_still = count_zero(old_inv_freq)
-    new_still = count_zero(after.inv_freq)
+    new_still = count_zero(new_inv_freq)
     if old_still or new_still:
         pairs = before.rotary_dim // 2
         name = "pairs that do not rotate"
         rows.append((name, f"{old_still} of {pairs}", f"{new_still} of {pairs}"))
-    old_reach = _length_text(effective_length(before.current(), before))
-    new_reach = _length_text(effective_length(after, before))
-    rows += [
-        ("attention factor", f"{before.attention_factor:.6g}", f"{after.attention_factor:.6g}"),
-        ("context", f"{before.context:,}", f"{after.context:,}"),
-        ("effective length", old_reach, new_reach),
-    ]
+
+    old_factor = f"{before.attention_factor:.6g}"
+    new_factor = f"{after.attention_factor:.6g}"
+    rows.append(("attention factor", old_factor, new_factor))
+    rows.append(("context", f"{before.context:,}", f"{after.context:,}"))
+    old_reach = _describe_reach(effective_length(before.current(), before))
+    new_reach = _describe_reach(effective_length(after, before))
+    rows.append(("effective length", old_reach, new_reach))
     return rows
 
 
-def _length_text(length: int | None) -> str:
-    """An effective length for display."""
-    return "all of it" if length is None else f"{length:,}"
+def _describe_reach(length: int | None) -> str:
+    """Return an effective length for display."""
+    if length is None:
+        return "all of it"
+    return f"{length:,}"
 
 
 def _show_encodings(plan: Plan, sheet: Sheet) -> None:
     """Show the encodings that were considered, and why."""
     rows = []
-    for each in plan.result.considered:
-        rows.append((each.encoding, "selected" if each.selected else "", each.reason))
+    for candidate in plan.result.considered:
+        mark = "selected" if candidate.selected else ""
+        rows.append((candidate.encoding, mark, candidate.reason))
     sheet.table("Encodings", ("encoding", "", "reason"), rows)
 
 
@@ -182,22 +208,25 @@ def _show_runtimes(plan: Plan, sheet: Sheet) -> None:
     sheet.say(f"{meanings}\n")
 
 
-def _slowest(inv_freq: Vector) -> str:
-    """The longest wavelength of the pairs that rotate; "-" where none does."""
+def _slowest_wavelength(inv_freq: Vector) -> str:
+    """Return the longest wavelength of the pairs that rotate; "-" if none does."""
     rotating = inv_freq[inv_freq > 0]
     if not len(rotating):
         return "-"
-    return f"{math.tau / rotating.min():,.0f} tokens"
+    wavelength = math.tau / rotating.min()
+    return f"{wavelength:,.0f} tokens"
 
 
-def _fold_sentence(fold: Fold, attention_factor_in_config: bool) -> str:
-    """Where the factors of a schedule are."""
+def _describe_fold(fold: Fold, attention_factor_in_config: bool) -> str:
+    """Return a sentence on the weights that have the factors of a schedule."""
     count = len(fold.tensors)
     if attention_factor_in_config:
         return f"{counted(count, 'tensor is', 'tensors are')} scaled, by a power of two."
-    cost = f"; rounding costs a KL of about {fold.expected_kl:.0e}" if fold.expected_kl else ""
     where = counted(count, "tensor")
-    return f"The attention factor is in {where} ({fold.fold_into}), the config has none{cost}."
+    words = f"The attention factor is in {where} ({fold.fold_into}), the config has none"
+    if fold.expected_kl:
+        words += f"; rounding costs a KL of about {fold.expected_kl:.0e}"
+    return f"{words}."
 
 
 def _show_validated(validation: Validation, compared: str, sheet: Sheet) -> None:
@@ -217,17 +246,20 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
     if output.check:
         sheet.say(f"Checked: {output.check.sentence}")
     if output.path:
-        sheet.copyable(
-            f"Changed {output.path} in place." if plan.target.in_place else f"Wrote {output.path}"
-        )
+        if plan.target.in_place:
+            sheet.copyable(f"Changed {output.path} in place.")
+        else:
+            sheet.copyable(f"Wrote {output.path}")
         if plan.source.kind == "config":
             sheet.say("Only config.json was written. Copy it over the one in your model folder.")
+
     if output.validation is not None:
         _show_validated(output.validation, f"{output.path} against {plan.source.reference}", sheet)
     if output.published:
         sheet.copyable(output.published)
-    untrainable = not (plan.is_folder or output.steps.train or plan.fine_tuning.works_untuned)
-    if untrainable and output.path is not None:
+
+    needs_training = not plan.fine_tuning.works_untuned and not output.steps.train
+    if needs_training and not plan.is_folder and output.path is not None:
         sheet.say(
             "A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert"
             " that."

@@ -1,5 +1,8 @@
-"""Colours and line styles of plots, and figures as files. matplotlib is imported when a figure is
-drawn.
+"""Colours and line styles of plots, and figures as files and on pages.
+
+A plot is a function that draws on the axes of a panel. `figure` puts panels below each other,
+`write_pictures` writes them to a file, and `drawn` makes them elements of a page. matplotlib is
+imported when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -20,11 +23,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREEN, RED, VIOLET = "#3b82c4", "#c77420", "#3a9a5b", "#c9444d", "#9467bd"
+BLUE = "#3b82c4"
+ORANGE = "#c77420"
+GREEN = "#3a9a5b"
+RED = "#c9444d"
+VIOLET = "#9467bd"
 GREY = "#767676"
 """The colour of text and axes: the grey with a contrast of 4.5 on white and on black."""
-DARK, LIGHT = "#14171a", "#d5d9dd"
-"""The dark background, and text on it."""
+DARK = "#14171a"
+"""The dark background."""
+LIGHT = "#d5d9dd"
+"""The colour of text and axes on the dark background."""
+
 # every line differs in its dashes too, for those who print in grey or do not see the colours
 LINES = (
     (BLUE, "-"),
@@ -33,10 +43,12 @@ LINES = (
     (RED, (0, (1, 1))),
     (VIOLET, (0, (5, 1, 1, 1, 1, 1))),
 )
-SMALL, WIDTH, HEIGHT = 9, 4.0, 3.3
-"""The type of a panel in points, and its size in inches: 12 pixels where it fills a page of 400
-pixels.
-"""
+SMALL = 9
+"""The type of a panel in points: 12 pixels where the panel fills a page of 400 pixels."""
+WIDTH = 4.0
+"""Inches of a panel."""
+HEIGHT = 3.3
+"""Inches of a panel."""
 STYLE: Any = {
     "axes.grid": True,
     "grid.alpha": 0.25,
@@ -48,10 +60,10 @@ STYLE: Any = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.transparent": True,
-    "svg.hashsalt": "ropeconv",
+    "svg.hashsalt": "ropeconv",  # otherwise names of parts are random, and each file another one
     "axes.titlelocation": "left",
 }
-COLOURED = (
+TEXT_COLOURS = (
     "axes.edgecolor",
     "axes.labelcolor",
     "xtick.color",
@@ -59,115 +71,133 @@ COLOURED = (
     "text.color",
     "grid.color",
 )
+"""The settings of matplotlib that have the colour of text."""
 Panel = Callable[[Any], None]
+"""Draws on the axes of a panel."""
 
 
 def line(number: int) -> dict[str, Any]:
-    """The colour and dashes of curve `number`, as arguments of `plot`."""
+    """Return the colour and dashes of curve `number`, as arguments of `plot`."""
     colour, dashes = LINES[number % len(LINES)]
     return {"color": colour, "linestyle": dashes}
 
 
 def ink() -> str:
-    """The colour of text in the figure that is being drawn, also of lines that are not curves."""
+    """Return the colour of text in the figure that is being drawn, also for lines that are not
+    curves.
+    """
     import matplotlib
 
     return str(matplotlib.rcParams["text.color"])
 
 
 def literal(text: str) -> str:
-    """A name for a plot, without a formula between its dollar signs."""
+    """Return a name for a plot. matplotlib would set a formula between its dollar signs."""
     return text.replace("$", r"\$")
 
 
 def mark(axes: Axes, lengths: Mapping[str, int]) -> None:
-    """Draws a vertical line at lengths by name, "trained" dotted."""
+    """Draw a vertical line at each length, which are in tokens by name; "trained" is dotted."""
     for name, tokens in lengths.items():
-        axes.axvline(
-            tokens, color=ORANGE, linewidth=0.8, linestyle=":" if name == "trained" else "-."
-        )
+        dashes = ":" if name == "trained" else "-."
+        axes.axvline(tokens, color=ORANGE, linewidth=0.8, linestyle=dashes)
 
 
 def in_tokens(axes: Axes, name: Literal["x", "y"]) -> None:
-    """Makes the axis `name` of `axes` logarithmic, in tokens at powers of four: 1, 4, ..., 1k, 4k,
-    ..., 1M.
-    """
+    """Make the axis `name` logarithmic, in tokens at powers of four: 1, 4, ..., 1k, 4k, ..., 1M."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set(**{f"{name}scale": "log"})
     axis = getattr(axes, f"{name}axis")
     axis.set_major_locator(LogLocator(base=4, numticks=9))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(
-        lambda value, _: format_tokens(round(value)) if value >= 1 else f"{value:.2g}"
-    )
+    axis.set_major_formatter(_label_of_tick)
+
+
+def _label_of_tick(tokens: float, position: float) -> str:
+    """Return the words at a tick of an axis in tokens."""
+    if tokens >= 1:
+        return format_tokens(round(tokens))
+    return f"{tokens:.2g}"
 
 
 def figure(*panels: Panel, title: str = "", dark: bool = False) -> Figure:
-    """Return a figure with panels below each other, whose type can be read on a telephone. It needs
-    no display.
+    """Return a figure with panels below each other, whose type can be read on a telephone.
 
-    dark: light lines on a dark background. Raises RopeconvError without matplotlib.
+    It needs no display.
+
+    Args:
+        panels: Draw on the axes that they are given, from the top down.
+        title: The title above all of them.
+        dark: Whether it has light lines on a dark background.
+
+    Raises:
+        RopeconvError: If matplotlib is not installed.
     """
     require("matplotlib", "a picture")
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE | dict.fromkeys(COLOURED, LIGHT if dark else GREY)):
-        size = (WIDTH, HEIGHT * len(panels))
-        result = Figure(figsize=size, layout="constrained", facecolor=DARK if dark else "none")
+    text = LIGHT if dark else GREY
+    background = DARK if dark else "none"
+    size = (WIDTH, HEIGHT * len(panels))
+    with matplotlib.rc_context(STYLE | dict.fromkeys(TEXT_COLOURS, text)):
+        result = Figure(figsize=size, layout="constrained", facecolor=background)
         if title:
             result.suptitle(literal(title), x=0.01, horizontalalignment="left")
-        for axes, draw in zip(
-            result.subplots(len(panels), squeeze=False).ravel(), panels, strict=True
-        ):
+        grid = result.subplots(len(panels), squeeze=False)
+        for axes, draw in zip(grid.ravel(), panels, strict=True):
             draw(axes)
     return result
 
 
 def svg(figure: Figure, text: bool = False) -> str:
-    """A figure as the text of an <svg> element. text: keep its words as text, in a font of the
-    reader, not as paths.
+    """Return a figure as an <svg> element.
+
+    Args:
+        figure: From `figure`.
+        text: Whether its words stay text, in a font of the reader; otherwise they are paths.
     """
     import matplotlib
 
+    # a date would make every file another one
+    metadata = {"Date": None, "Creator": None}
+    document = io.StringIO()
     with matplotlib.rc_context(STYLE | {"svg.fonttype": "none" if text else "path"}):
-        drawn = io.StringIO()
-        figure.savefig(
-            drawn,
-            format="svg",
-            metadata={"Date": None, "Creator": None},
-            transparent=not _dark(figure),
-        )
-    return "<svg" + drawn.getvalue().partition("<svg")[2]
+        figure.savefig(document, format="svg", metadata=metadata, transparent=not _is_dark(figure))
+    _, _, element = document.getvalue().partition("<svg")
+    return f"<svg{element}"
 
 
 PICTURES = (".svg", ".png")
+"""Ends of the names of pictures."""
 
 
-def checked(path: Path, others: str = "") -> Path:
-    """The path of a picture, if it ends in .png or .svg.
+def check_picture(path: Path, others: str = "") -> None:
+    """Raise UsageError for the path of a picture that does not end in .png or .svg.
 
-    others: what writes other files, for the message. Raises UsageError for other endings.
+    Args:
+        path: The path.
+        others: How files of other kinds are written, for the end of the message.
     """
     if path.suffix.lower() not in PICTURES:
         raise UsageError(f"{path} is neither .png nor .svg; name the picture like plot.svg{others}")
-    return path
 
 
 def write(figure: Figure, path: Path) -> None:
-    """Writes a figure to a .png or .svg file. Unless it is dark, PNG has a white background, SVG a
-    transparent one.
+    """Write a figure to a .png or .svg file. Unless it is dark, PNG has a white background, and SVG
+    a transparent one.
     """
     if path.suffix.lower() == ".svg":
         write_file(path, svg(figure))
         return
-    background = DARK if _dark(figure) else "white"
+    background = DARK if _is_dark(figure) else "white"
     with draft_of(path) as draft:
         figure.savefig(draft, format="png", dpi=200, transparent=False, facecolor=background)
 
 
-def _dark(figure: Figure) -> bool:
+def _is_dark(figure: Figure) -> bool:
+    """Whether a figure was made with `dark`."""
     from matplotlib.colors import to_hex
 
     return to_hex(figure.get_facecolor()) == DARK
@@ -186,50 +216,68 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A panel with a sentence on what it shows. draw: the panel, which sets its own title. caption:
-    below it.
-    """
+    """A panel with a sentence on what it shows."""
 
     draw: Panel
+    """Draws the panel, with a title of its own."""
+
     caption: str
+    """The sentence below it."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture for a page. name: unique in it. title, caption: plain text. svg: an element without
-    the title.
-    """
+    """A picture for a page."""
 
     name: str
+    """Unique in the page."""
+
     title: str
+    """Plain text."""
+
     caption: str
+    """Plain text."""
+
     svg: str
+    """An <svg> element without the title."""
 
 
 def write_pictures(pictures: Iterable[Picture], path: Path) -> None:
     """Write pictures below each other to a .png or .svg file. Raises RopeconvError without
     matplotlib.
     """
-    write(figure(*(picture.draw for picture in pictures)), path)
+    panels = [picture.draw for picture in pictures]
+    write(figure(*panels), path)
 
 
 def drawn(pictures: Iterable[Picture], name: str = "picture") -> list[Drawn]:
-    """Pictures for a page, in its colours. name: begins their names. Raises RopeconvError without
-    matplotlib.
+    """Return pictures for a page, in its colours.
+
+    Args:
+        pictures: The pictures.
+        name: The start of their names, which are unique in the page.
+
+    Raises:
+        RopeconvError: If matplotlib is not installed.
     """
-    return [_drawn(f"{name}-{number}", picture) for number, picture in enumerate(pictures, 1)]
+    elements = []
+    for number, picture in enumerate(pictures, 1):
+        elements.append(_draw_for_page(f"{name}-{number}", picture))
+    return elements
 
 
-def _drawn(name: str, picture: Picture) -> Drawn:
+def _draw_for_page(name: str, picture: Picture) -> Drawn:
+    """Return a picture for a page, whose title is text of the page."""
     panel = figure(picture.draw)
     axes = panel.axes[0]
     title = axes.get_title(loc="left").replace(r"\$", "$")
     axes.set_title("", loc="left")
-    text = svg(panel, text=True)
+
+    element = svg(panel, text=True)
     for colour, variable in VARIABLES.items():
-        text = text.replace(colour, variable)
+        element = element.replace(colour, variable)
     # names of parts are those of their page, which has several pictures
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
-    text = text.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)
-    return Drawn(name, title, picture.caption, text)
+    element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
+    element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)
+    element = element.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)
+    return Drawn(name, title, picture.caption, element)

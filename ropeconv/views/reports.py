@@ -1,4 +1,8 @@
-"""Writes the report of an evaluation as one HTML file, and its pictures as a file."""
+"""The report of a validation as one HTML file: `write_validation_report`.
+
+`origin` and `changed_keys` are for other reports too: how a report was made, and the keys that an
+output and its source have differently.
+"""
 
 import json
 import platform
@@ -6,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadSource
 from ..formats.drafts import write_file
@@ -28,8 +33,68 @@ from .plot_style import drawn
 from .validation_plots import validation_pictures
 
 
+def write_validation_report(result: Validation, baked: Path, against: str, path: Path) -> None:
+    """Write the report of a validation: result, recipe, changed keys, runtimes, plots, all numbers.
+
+    Args:
+        result: The validation.
+        baked: The output.
+        against: The source, as the user named it.
+        path: The HTML file.
+
+    Raises:
+        RopeconvError: If matplotlib is not installed.
+    """
+    of_receipt: dict[str, Any] = {"recipe": {}, "changes": (), "runtimes": (), "evaluations": ()}
+    receipt = _read_receipt_if_there(baked)
+    if receipt is not None:
+        of_receipt["recipe"] = facts_of(receipt)
+        of_receipt["changes"] = changed_keys(baked, receipt)
+        of_receipt["runtimes"] = group_by_status(receipt.runtimes, receipt.source.family)
+        of_receipt["evaluations"] = receipt.evaluations
+
+    page = render(
+        "report.html.jinja",
+        result=result,
+        baked=str(baked),
+        against=against,
+        facts=_facts_of_run(result, baked, against) | origin(),
+        gguf=is_gguf(baked),
+        pictures=drawn(validation_pictures(result)),
+        **of_receipt,
+    )
+    write_file(path, page)
+
+
+def _facts_of_run(result: Validation, baked: Path, against: str) -> dict[str, str]:
+    """Return the rows of the report's table on the run itself."""
+    runtime = result.runtime
+    if result.transformers:
+        runtime += f" {result.transformers}"
+    tokens = f"{result.tokens} in each spread run"
+    if result.length:
+        tokens += f", {result.length:,} in one"
+    speed = ", ".join(f"{name} {value:,.0f}" for name, value in result.speed.items())
+    return {
+        "Output": _with_size(str(baked)),
+        "Source": _with_size(against),
+        "Runtime": runtime,
+        "Ran on": f"{result.device}, {result.dtype}",
+        "Tokens": tokens,
+        "Tokens per second": speed or "not measured",
+        "Seed": str(result.seed),
+        "Schedule": result.digest,
+    }
+
+
+def _with_size(place: str) -> str:
+    """Return the name of a model with its size, where it is on this disk."""
+    size = described_size(Path(place))
+    return f"{place}, {size}" if size else place
+
+
 def origin() -> dict[str, str]:
-    """The facts on how a report was made."""
+    """Return the facts on how a report was made."""
     return {
         "Made with": (
             f"ropeconv {__version__}, Python {platform.python_version()}, {platform.platform()}"
@@ -39,46 +104,8 @@ def origin() -> dict[str, str]:
     }
 
 
-def write_validation_report(result: Validation, baked: Path, against: str, path: Path) -> None:
-    """Writes the report of a validation in one HTML file: result, recipe, changed keys, runtimes,
-    plots, all numbers.
-
-    against: how the user named the source. Raises RopeconvError without matplotlib.
-    """
-    runtime = result.runtime + (f" {result.transformers}" if result.transformers else "")
-    speed = ", ".join(f"{name} {value:,.0f}" for name, value in result.speed.items())
-    receipt = _receipt(baked)
-    facts = {
-        "Output": ", ".join(filter(None, [str(baked), described_size(baked)])),
-        "Source": ", ".join(filter(None, [against, described_size(Path(against))])),
-        "Runtime": runtime,
-        "Ran on": f"{result.device}, {result.dtype}",
-        "Tokens": (
-            f"{result.tokens} in each spread run"
-            + (f", {result.length:,} in one" if result.length else "")
-        ),
-        "Tokens per second": speed or "not measured",
-        "Seed": str(result.seed),
-        "Schedule": result.digest,
-    } | origin()
-    page = render(
-        "report.html.jinja",
-        result=result,
-        baked=str(baked),
-        against=against,
-        facts=facts,
-        recipe=facts_of(receipt) if receipt else {},
-        changes=changed_keys(baked, receipt) if receipt else (),
-        gguf=is_gguf(baked),
-        runtimes=group_by_status(receipt.runtimes, receipt.source.family) if receipt else (),
-        pictures=drawn(validation_pictures(result)),
-        evaluations=receipt.evaluations if receipt else (),
-    )
-    write_file(path, page)
-
-
-def _receipt(baked: Path) -> Receipt | None:
-    """The receipt of an output; None where it has none that can be read."""
+def _read_receipt_if_there(baked: Path) -> Receipt | None:
+    """Return the receipt of an output; None if it has none that can be read."""
     try:
         return read_receipt(baked)
     except (BadSource, OSError):
@@ -87,63 +114,78 @@ def _receipt(baked: Path) -> Receipt | None:
 
 LONGEST = 100
 """Characters of a value."""
+SHORT = 8
+"""Entries of a list that is shown whole."""
 
 
 @dataclass(frozen=True)
 class ChangedKey:
-    """A key with its values as text. name: with dots between levels. before, after: empty if it is
-    absent.
-    """
+    """A key of a config or header that differs."""
 
     name: str
+    """With dots between levels."""
+
     before: str
+    """Its value as text; empty where it was absent."""
+
     after: str
+    """Its value as text; empty where it is absent."""
 
 
 def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
     """Return the keys that differ between an output and its first source; none if that had another
     format.
     """
-    before = dict[str, str]()
-    after = dict[str, str]()
+    before: dict[str, str] = {}
+    after: dict[str, str] = {}
     try:
         source = open_source(str(baked))
         if isinstance(source, GgufSource):
-            before = _header(earlier(source.file, receipt).header)
-            after = _header(source.file.header)
+            before = _keys_of_header(earlier(source.file, receipt).header)
+            after = _keys_of_header(source.file.header)
         elif receipt.original is not None and receipt.original.folder is not None:
             first = OriginalSource(source, receipt, receipt.original.folder)
-            before = dict(_flat(first.config()))
-            after = dict(_flat(source.config()))
+            before = dict(_flatten(first.config()))
+            after = dict(_flatten(source.config()))
     except (RopeconvError, OSError):
         return ()
-    names = [
-        name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)
-    ]
-    return tuple(ChangedKey(name, before.get(name, ""), after.get(name, "")) for name in names)
+
+    changes = []
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            changes.append(ChangedKey(name, before.get(name, ""), after.get(name, "")))
+    return tuple(changes)
 
 
-def _header(header: GgufHeader) -> dict[str, str]:
-    """Return the keys of a GGUF file except the receipt; long arrays, such as vocabularies, by
-    their length.
-    """
-    return {
-        name: f"{value.count()} values" if value.count() > 8 else _shown(value.decode())
-        for name, value in header.values.items()
-        if name != RECEIPT
-    }
+def _keys_of_header(header: GgufHeader) -> dict[str, str]:
+    """Return the keys of a GGUF file except the receipt, with their values as text."""
+    keys = {}
+    for name, value in header.values.items():
+        if name == RECEIPT:
+            continue
+        if value.count() > SHORT:  # such as a vocabulary, which is not decoded
+            keys[name] = f"{value.count()} values"
+        else:
+            keys[name] = _as_text(value.decode())
+    return keys
 
 
-def _flat(data: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(data: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the keys of a config with dots between levels, and their values as text."""
     for name, value in data.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{above}{name}.")
+            yield from _flatten(value, f"{above}{name}.")
         else:
-            yield above + name, _shown(value)
+            yield above + name, _as_text(value)
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, list) and len(value) > 8:
-        return f"{counted(len(value), 'value')}, {json.dumps(value[0])} to {json.dumps(value[-1])}"
+def _as_text(value: object) -> str:
+    """Return a value as JSON, shortened if it is long."""
+    if isinstance(value, list) and len(value) > SHORT:
+        first = json.dumps(value[0])
+        last = json.dumps(value[-1])
+        return f"{counted(len(value), 'value')}, {first} to {last}"
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+    if len(text) > LONGEST:
+        return f"{text[:LONGEST]}..."
+    return text

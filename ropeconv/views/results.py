@@ -1,10 +1,17 @@
-"""Tables and sentences of evaluations, tuning and validations."""
+"""Tables and sentences of validations, and the table of an evaluation for the model card."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..inspection.receipts.metrics import metric_of, sample_size
 from ..inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
-from ..validate.validation import OPTIONAL, Validation, describe_bucket, hidden_columns
+from ..validate.validation import (
+    OPTIONAL,
+    BucketResult,
+    Validation,
+    describe_bucket,
+    hidden_columns,
+)
 from .sheet import HIDDEN_STATES, VALIDATION, Sheet, legend
 
 
@@ -17,30 +24,38 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
         sheet: The sheet that shows it.
         explain: Whether every column is shown.
     """
-    if result.unchecked:
-        whole = title
-    else:
-        in_chunks = f", {result.chunk} at a time" if result.chunk else ""
-        whole = f"Every position up to {result.length:,}{in_chunks}"
+    whole_title = title
+    if not result.unchecked:
+        whole_title = f"Every position up to {result.length:,}"
+        if result.chunk:
+            whole_title += f", {result.chunk} at a time"
 
-    for run, words in (("spread", title), ("whole", whole)):
+    meanings_of_last = ""
+    for run, table_title in (("spread", title), ("whole", whole_title)):
         buckets = [bucket for bucket in result.buckets if bucket.run == run]
-        if not buckets:
-            continue
-        rows = [describe_bucket(bucket) for bucket in buckets]
-        hidden = hidden_columns(buckets)
-        kept = [name for name in rows[0] if explain or name not in hidden]
-        cells = [[row[name] for name in kept] for row in rows]
-        optional = [name for name in OPTIONAL if name in kept]
-        columns = sheet.table(words, kept, cells, optional=optional)
-        states = any(bucket.cosine is not None for bucket in buckets)
-        meanings = HIDDEN_STATES if states else VALIDATION
-
+        if buckets:
+            meanings_of_last = _show_buckets(buckets, table_title, sheet, explain)
     if result.buckets:
-        sheet.say(legend(meanings, columns))
+        sheet.say(meanings_of_last)
+
     sheet.say(result.sentence)
     if result.unchecked:
         sheet.say(f"This test does not cover: {'; '.join(result.unchecked)}.")
+
+
+def _show_buckets(buckets: Sequence[BucketResult], title: str, sheet: Sheet, explain: bool) -> str:
+    """Show a table of the buckets of one run, and return the meaning of its columns."""
+    rows = [describe_bucket(bucket) for bucket in buckets]
+    hidden = hidden_columns(buckets)
+    columns = [name for name in rows[0] if explain or name not in hidden]
+    optional = [name for name in OPTIONAL if name in columns]
+    cells = []
+    for row in rows:
+        cells.append([row[name] for name in columns])
+    shown = sheet.table(title, columns, cells, optional=optional)
+
+    compares_states = any(bucket.cosine is not None for bucket in buckets)
+    return legend(HIDDEN_STATES if compares_states else VALIDATION, shown)
 
 
 @dataclass(frozen=True)
@@ -48,9 +63,15 @@ class EvaluationTable:
     """The table of an evaluation for the card."""
 
     record: EvaluationRecord
+
     lengths: tuple[int, ...]
+    """The columns, in tokens."""
+
     lines: tuple[tuple[str, tuple[str, ...]], ...]
+    """The title of each row, and a cell for each length."""
+
     retrieves: bool
+    """Whether a number is a share, such as that of facts that were found."""
 
 
 def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
@@ -66,19 +87,19 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
     lines: list[tuple[str, tuple[str, ...]]] = []
     for (measure, metric), numbers in by_metric.items():
         title = f"{measure}, {metric_of(metric).title} ({sample_size(numbers)})"
-        values = {number.column: _record_value(number) for number in numbers}
+        values = {number.column: _describe_value(number) for number in numbers}
         lines.append((title, tuple(values.get(length, "") for length in lengths)))
         if any(number.difference is not None for number in numbers):
-            apart = {number.column: _record_difference(number) for number in numbers}
-            cells = tuple(apart.get(length, "") for length in lengths)
+            differences = {number.column: _describe_difference(number) for number in numbers}
+            cells = tuple(differences.get(length, "") for length in lengths)
             lines.append((f"minus {record.against}", cells))
 
     retrieves = any(metric_of(number.metric).share for number in record.measured)
     return EvaluationTable(record, lengths, tuple(lines), retrieves)
 
 
-def _record_value(number: MeasuredRecord) -> str:
-    """A number with its interval or its error."""
+def _describe_value(number: MeasuredRecord) -> str:
+    """Return a number with its interval or its error."""
     metric = metric_of(number.metric)
     text = metric.value(number.value)
     if number.low is not None and number.high is not None:
@@ -88,8 +109,8 @@ def _record_value(number: MeasuredRecord) -> str:
     return text
 
 
-def _record_difference(number: MeasuredRecord) -> str:
-    """The difference, in bold if it is significant."""
+def _describe_difference(number: MeasuredRecord) -> str:
+    """Return the difference to the first row, in bold if it is significant."""
     if number.difference is None:
         return ""
     metric = metric_of(number.metric)

@@ -1,5 +1,8 @@
-"""Plots of schedules: wavelengths and divisors per pair, B(m) and the bound on scores over the
-distance.
+"""Plots of schedules, that is of the frequencies that methods give a model.
+
+`pictures_of` returns all four: wavelengths and divisors per dimension pair, and B(m) and the bound
+on scores over the distance. Each is a function that draws on axes of matplotlib. `numbers` returns
+the same as data.
 """
 
 from __future__ import annotations
@@ -23,41 +26,58 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curves = Mapping[str, Vector]
+"""Frequencies by the name of their schedule, in radians per token, float64 [rotary_dim / 2]."""
 Divisors = Mapping[str, Vector | Sequence[float]]
+"""The divisor of each frequency, by the name of its schedule."""
 POINTS = 300
 """Intervals of distances whose lowest sum is drawn."""
+FARTHEST = 1 << 24
+"""The largest distance in tokens that is drawn."""
 
 
-def _styled(before: Vector | None, curves: Curves) -> Iterator[tuple[Vector, dict[str, Any]]]:
-    """Yields frequencies with the style of their line, that of the unscaled model first and
+def _with_styles(before: Vector | None, curves: Curves) -> Iterator[tuple[Vector, dict[str, Any]]]:
+    """Yield frequencies with the style of their line, that of the unscaled model first and
     dashed.
     """
     if before is not None:
-        yield before, {"color": ink(), "linestyle": "--", "label": "before" if curves else "now"}
+        label = "before" if curves else "now"
+        yield before, {"color": ink(), "linestyle": "--", "label": label}
     for number, (name, inv_freq) in enumerate(curves.items()):
         yield inv_freq, {"label": literal(name), **line(number)}
 
 
 def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str, int]) -> None:
-    """Draws the wavelengths 2 pi / inv_freq per pair, in tokens, with horizontal lines for lengths.
+    """Draw the wavelengths 2 pi / inv_freq per pair, in tokens, with horizontal lines for lengths.
 
-    before: the frequencies of the unscaled model, curves: those of schedules by name; all radians
-    per token, float64 [rotary_dim / 2]; pairs that do not rotate are left out. lengths: in tokens
-    by name, "trained" dotted.
+    Pairs that do not rotate are left out.
+
+    Args:
+        axes: Where they are drawn.
+        before: The frequencies of the unscaled model, in radians per token, float64
+            [rotary_dim / 2].
+        curves: Those of schedules by name.
+        lengths: In tokens by name; "trained" is dotted.
     """
-    for inv_freq, style in _styled(before, curves):
+    for inv_freq, style in _with_styles(before, curves):
         axes.plot(periods(inv_freq), **style)
     for name, length in lengths.items():
-        dashes = ":" if name == "trained" else "-."
+        if name == "trained":
+            dashes = ":"
+            # its words are below the line, so that two lengths that are near each other can be read
+            points_above = -2
+            alignment = "top"
+        else:
+            dashes = "-."
+            points_above = 2
+            alignment = "bottom"
         axes.axhline(length, color=ORANGE, linewidth=0.8, linestyle=dashes)
-        below = name == "trained"  # so that two lengths that are near each other can be read
         axes.annotate(
             f"{name} {length:,} tokens",
             (0, length),
-            xytext=(2, -2 if below else 2),
+            xytext=(2, points_above),
             textcoords="offset points",
             fontsize=SMALL,
-            verticalalignment="top" if below else "bottom",
+            verticalalignment=alignment,
         )
     in_tokens(axes, "y")
     axes.set(xlabel="dimension pair", ylabel="tokens", title="Wavelength of each dimension pair")
@@ -65,18 +85,25 @@ def wavelengths(axes: Axes, before: Vector, curves: Curves, lengths: Mapping[str
 
 
 def ramp(axes: Axes, before: Vector, curves: Curves) -> None:
-    """Draws theta_i / inv_freq_i per pair that rotates: 1 where a frequency stays, s where
-    positions are interpolated.
+    """Draw theta_i / inv_freq_i per pair that rotates: 1 where a frequency stays, s where positions
+    are interpolated.
 
-    before: theta_i, curves: inv_freq_i by name; radians per token, float64 [rotary_dim / 2].
+    Args:
+        axes: Where they are drawn.
+        before: theta_i, the frequencies of the unscaled model, in radians per token, float64
+            [rotary_dim / 2].
+        curves: inv_freq_i of schedules by name.
     """
     divided_by(axes, {name: divisors(before, inv_freq) for name, inv_freq in curves.items()})
 
 
 def divided_by(axes: Axes, curves: Divisors, beside: Divisors = MappingProxyType({})) -> None:
-    """Draws divisors of frequencies per pair, NaN for those that do not rotate.
+    """Draw divisors of frequencies per pair.
 
-    curves: divisors by name. beside: the same, dashed, of what they are to be compared with.
+    Args:
+        axes: Where they are drawn.
+        curves: The divisors by name, NaN for pairs that do not rotate.
+        beside: Divisors to compare them with, which are dashed.
     """
     for name, values in beside.items():
         axes.plot(values, color=ink(), linestyle="--", label=literal(name))
@@ -96,27 +123,35 @@ def preference(
     length: int,
     lengths: Mapping[str, int],
 ) -> None:
-    """Draws B(m) = (d - r)/2 + sum_i cos(m theta_i), its minimum over intervals of m, with negative
+    """Draw B(m) = (d - r)/2 + sum_i cos(m theta_i), its minimum over intervals of m, with negative
     values shaded.
 
-    before: the frequencies of the unscaled model, None to leave them out. curves: those of
-    schedules by name; all radians per token, float64 [rotary_dim / 2]. unrotated: (d - r)/2.
-    length: the largest distance, in tokens. lengths: vertical lines, in tokens by name. Men et al.
-    2024, https://arxiv.org/abs/2405.14591.
+    Men et al. 2024, https://arxiv.org/abs/2405.14591.
+
+    Args:
+        axes: Where it is drawn.
+        before: The frequencies of the unscaled model, in radians per token, float64
+            [rotary_dim / 2]; None to leave them out.
+        curves: Those of schedules by name.
+        unrotated: (d - r)/2, half the dimensions of a head that do not rotate.
+        length: The largest distance m, in tokens.
+        lengths: Vertical lines, in tokens by name.
     """
     lowest = 0.0
-    for inv_freq, style in _styled(before, curves):
-        at, value = margins(inv_freq, unrotated, length, POINTS)
-        lowest = min(lowest, float(value.min()))
-        axes.plot(at, value, linewidth=0.9, **style)
-    axes.axhspan(1.1 * lowest - 1, 0, color=BLUE, alpha=0.08, linewidth=0)
+    for inv_freq, style in _with_styles(before, curves):
+        distances, sums = margins(inv_freq, unrotated, length, POINTS)
+        lowest = min(lowest, float(sums.min()))
+        axes.plot(distances, sums, linewidth=0.9, **style)
+
+    bottom = 1.1 * lowest - 1
+    axes.axhspan(bottom, 0, color=BLUE, alpha=0.08, linewidth=0)
     axes.axhline(0, color=ink(), linewidth=0.8)
     mark(axes, lengths)
     in_tokens(axes, "x")
     axes.set(
         xlabel="distance m, tokens", ylabel="lowest B(m)", title="Preference for nearby tokens"
     )
-    axes.set_ylim(bottom=1.1 * lowest - 1)
+    axes.set_ylim(bottom=bottom)
     if lowest < 0:
         axes.annotate(
             "nearby tokens not preferred",
@@ -131,15 +166,16 @@ def preference(
 def decay(
     axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]
 ) -> None:
-    """Draws the bound on a score's size at distance m, the mean of |S_n|, S_n = sum_{i < n} exp(j m
-    theta_i).
+    """Draw the bound on a score's size at distance m: the mean over n of |S_n|, with
+    S_n = sum_{i < n} exp(j m theta_i).
 
-    Parameters as in `preference`. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3
-    and figure 2.
+    Parameters are those of `preference`. Su et al. 2021, https://arxiv.org/abs/2104.09864, section
+    3.4.3 and figure 2.
     """
-    at = distances(length)
-    for inv_freq, style in _styled(before, curves):
+    at = distances_up_to(length)
+    for inv_freq, style in _with_styles(before, curves):
         axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, **style)
+
     mark(axes, lengths)
     in_tokens(axes, "x")
     axes.set(
@@ -150,83 +186,103 @@ def decay(
 
 
 def divisors(before: Vector, inv_freq: Vector) -> Vector:
-    """theta_i / inv_freq_i, NaN for pairs that do not rotate. before: theta_i; both radians per
-    token.
+    """Return theta_i / inv_freq_i, the frequencies before and after a method; NaN for pairs that do
+    not rotate.
     """
-    quotients: Vector = np.divide(
-        before, inv_freq, out=np.full(len(before), np.nan), where=inv_freq > 0
-    )
+    quotients = np.full(len(before), np.nan)
+    np.divide(before, inv_freq, out=quotients, where=inv_freq > 0)
     return quotients
 
 
-def distances(length: int) -> Vector:
-    """Some hundred whole distances from 1 to `length` tokens, at even ratios."""
+def distances_up_to(length: int) -> Vector:
+    """Return some hundred whole distances from 1 to `length` tokens, at even ratios."""
     return np.unique(np.geomspace(1, length, 400).round())
 
 
 def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> JsonObject:
-    """The data of the plots of a schedule, JSON-ready, with null for pairs that do not rotate.
+    """Return the data of the plots of a schedule, JSON-ready, with null for pairs that do not
+    rotate.
 
-    Parameters as in `preference`.
+    Args:
+        before: The frequencies of the unscaled model, in radians per token, float64
+            [rotary_dim / 2].
+        inv_freq: Those of the schedule.
+        unrotated: Half the dimensions of a head that do not rotate.
+        length: The largest distance, in tokens.
     """
-    at, lowest = margins(inv_freq, unrotated, length, POINTS)
-    spots = distances(length)
+    lowest_at, lowest = margins(inv_freq, unrotated, length, POINTS)
+    bound_at = distances_up_to(length)
+    bound = score_bound(inv_freq, bound_at)
     return {
-        "wavelengths": _listed(periods(inv_freq)),
-        "divided_by": _listed(divisors(before, inv_freq)),
-        "preference": {"distance": _listed(at), "lowest": _listed(lowest)},
-        "score_bound": {"distance": _listed(spots), "bound": _listed(score_bound(inv_freq, spots))},
+        "wavelengths": _as_list(periods(inv_freq)),
+        "divided_by": _as_list(divisors(before, inv_freq)),
+        "preference": {"distance": _as_list(lowest_at), "lowest": _as_list(lowest)},
+        "score_bound": {"distance": _as_list(bound_at), "bound": _as_list(bound)},
     }
 
 
-def _listed(values: Vector) -> list[float | None]:
+def _as_list(values: Vector) -> list[float | None]:
+    """Return numbers for JSON, which has neither NaN nor infinity."""
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
-FARTHEST = 1 << 24
-"""The largest distance in tokens that is drawn."""
-
-
 def lengths_of(spec: RopeSpec, context: int) -> dict[str, int]:
-    """The lengths that pictures mark, in tokens by name. spec: of the model. context: of its
-    longest schedule.
+    """Return the lengths that pictures mark, in tokens by name.
+
+    Args:
+        spec: The RoPE of the model.
+        context: The context of its longest schedule, in tokens.
     """
-    return {"trained": spec.original_context} | (
-        {"new": context} if context != spec.original_context else {}
-    )
+    lengths = {"trained": spec.original_context}
+    if context != spec.original_context:
+        lengths["new"] = context
+    return lengths
 
 
 def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
-    """Wavelengths, what frequencies are divided by, B(m), and the bound on scores.
+    """Return the pictures of schedules: wavelengths, divisors, B(m), and the bound on scores.
 
-    spec: the RoPE of the model, whose scaling is not used. curves: frequencies of schedules by
-    name, radians per token, float64 [rotary_dim / 2]; without any, what is divided is left out.
-    context: of the longest, in tokens.
+    Args:
+        spec: The RoPE of the model, whose scaling is not used.
+        curves: Frequencies of schedules by name, in radians per token, float64 [rotary_dim / 2].
+            Without any, the divisors are left out.
+        context: The context of the longest schedule, in tokens.
     """
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
+    farthest = min(2 * context, FARTHEST)
     lengths = lengths_of(spec, context)
-    if not curves:
-        lengths = {
-            "declared" if name == "new" else name: length for name, length in lengths.items()
-        }
-    drawn: dict[str, Any] = {"before": before, "curves": curves}
-    far = drawn | {"length": min(2 * context, FARTHEST), "lengths": lengths}
-    each_pair = Picture(
-        partial(wavelengths, **drawn, lengths=lengths),
-        "Each pair of dimensions rotates with its own wavelength. Pairs above the trained context"
-        " have seen only part of a period in training.",
+    if not curves and "new" in lengths:
+        lengths["declared"] = lengths.pop("new")
+
+    each_pair = partial(wavelengths, before=before, curves=curves, lengths=lengths)
+    pictures = [
+        Picture(
+            each_pair,
+            "Each pair of dimensions rotates with its own wavelength. Pairs above the trained"
+            " context have seen only part of a period in training.",
+        )
+    ]
+
+    if curves:
+        slower = partial(ramp, before=before, curves=curves)
+        caption = "How far the method slows down each frequency: 1 leaves it unchanged."
+        pictures.append(Picture(slower, caption))
+
+    nearby = partial(
+        preference,
+        before=before,
+        curves=curves,
+        unrotated=spec.unrotated,
+        length=farthest,
+        lengths=lengths,
     )
-    slower = Picture(
-        partial(ramp, **drawn),
-        "How far the method slows down each frequency: 1 leaves it unchanged.",
+    caption = (
+        "Below 0, a token that is like the query can score lower than a random one at this"
+        " distance (Men et al. 2024). The dotted line marks the trained context."
     )
-    nearby = Picture(
-        partial(preference, unrotated=spec.unrotated, **far),
-        "Below 0, a token that is like the query can score lower than a random one at this distance"
-        " (Men et al. 2024). The dotted line marks the trained context.",
-    )
-    attention = Picture(
-        partial(decay, **far),
-        "How much two tokens can attend to each other, by their distance (Su et al. 2021).",
-    )
-    return [each_pair, *([slower] if curves else []), nearby, attention]
+    pictures.append(Picture(nearby, caption))
+
+    attention = partial(decay, before=before, curves=curves, length=farthest, lengths=lengths)
+    caption = "How much two tokens can attend to each other, by their distance (Su et al. 2021)."
+    pictures.append(Picture(attention, caption))
+    return pictures

@@ -1,4 +1,8 @@
-"""Sheet: what tables and sentences are shown on, such as a terminal or a page."""
+"""`Sheet`, the surface that views show tables and sentences on, such as a terminal or a page.
+
+The legends of tables are below it: the meaning of a column or a status, which `legend` and
+`statuses` join to a sentence.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -35,31 +39,37 @@ class Sheet(Protocol):
         right: Sequence[str] = (),
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
-        """Shows a table, and returns the columns that it has.
+        """Show a table, and return the columns that it has.
 
-        title: above it. columns: their names. rows: a cell for every column. optional: columns that
-        are left out one after the other where not all fit. right: columns that are set flush right.
-        styles: of cells, by row and column.
+        Args:
+            title: The words above it.
+            columns: The names of its columns.
+            rows: Rows with a cell for every column.
+            optional: Columns that are left out one after the other where not all fit.
+            right: Columns that are set flush right.
+            styles: The styles of cells, by row and column.
         """
 
     def fits(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         """Whether a table fits with all its columns."""
 
     def say(self, message: str) -> None:
-        """Shows a sentence."""
+        """Show a sentence."""
 
     def copyable(self, text: str) -> None:
-        """Shows a command or a path, which can be copied."""
+        """Show a command or a path, which can be copied."""
 
     def note(self, message: str) -> None:
-        """Shows a note beside what was asked for; nothing for an empty one."""
+        """Show a note beside what was asked for; nothing for an empty one."""
 
 
 def sentence(words: str) -> str:
-    """Words with a capital at their start and a full stop at their end."""
-    return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
+    """Return words with a capital at their start and a full stop at their end."""
+    text = words[:1].upper() + words[1:]
+    return text if text.endswith(".") else f"{text}."
 
 
+# The legend of each table: the meaning of those of its columns that need one
 PLAN = {
     "slowest wavelength": "period of the lowest frequency, in tokens",
     "effective length": (
@@ -106,18 +116,25 @@ STATUSES = {
 
 
 def legend(meanings: Mapping[str, str], shown: Iterable[str]) -> str:
-    """A sentence on the columns or words that a table shows; empty where none needs one."""
+    """Return a sentence on the columns or words that a table shows; empty if none needs one."""
     names = set(shown)
     parts = [f"{name}: {meaning}" for name, meaning in meanings.items() if name in names]
+    if not parts:
+        return ""
     text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}." if parts else ""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def statuses(lines: Iterable[tuple[str, str]]) -> str:
-    """A sentence on the statuses of a table of runtimes. lines: pairs of a status and its
-    runtimes.
+    """Return a sentence on the statuses of a table of runtimes.
+
+    Args:
+        lines: The rows of the table: a status, and its runtimes.
     """
-    rows = list(lines)
-    read = ["read"] if any("read: " in runtimes for _, runtimes in rows) else []
     meanings = STATUSES | {"read": "known from source code, the others from a run"}
-    return legend(meanings, [*(status for status, _ in rows), *read])
+    words = []
+    for status, runtimes in lines:
+        words.append(status)
+        if "read: " in runtimes:
+            words.append("read")
+    return legend(meanings, words)

@@ -1,4 +1,7 @@
-"""The plots of a validation: KL and agreement over position, and wavelengths before and after."""
+"""The plots of a validation: KL and agreement over position, and wavelengths before and after.
+
+`validation_pictures` returns all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from .plot_style import (
     BLUE,
     ORANGE,
     RED,
-    Panel,
     Picture,
     in_tokens,
     ink,
@@ -23,64 +25,58 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FLOOR = 1e-14
+"""The smallest KL that is drawn: the axis is logarithmic, and equal distributions have 0."""
 
 
 def validation_pictures(result: Validation) -> list[Picture]:
-    """The plots of a validation, each with a sentence on it."""
-    pictures = [
-        Picture(
-            partial(_kl, result=result),
-            "KL divergence by position. The output must stay below the allowed line, and the"
-            " unscaled source far above it. The thin vertical line marks the trained context.",
-        ),
-        Picture(
-            partial(_agreement, result=result),
-            "How often output and reference predict the same tokens, by position; 1 means always.",
-        ),
-    ]
-    if {"before", "after"} <= result.frequencies.keys():
-        before, after = (np.array(result.frequencies[name]) for name in ("before", "after"))
-        draw: Panel = partial(
-            wavelengths, before=before, curves={"after": after}, lengths=result.lengths
+    """Return the plots of a validation, each with a sentence on it."""
+    divergence = Picture(
+        partial(_kl, result=result),
+        "KL divergence by position. The output must stay below the allowed line, and the unscaled"
+        " source far above it. The thin vertical line marks the trained context.",
+    )
+    agreement = Picture(
+        partial(_agreement, result=result),
+        "How often output and reference predict the same tokens, by position; 1 means always.",
+    )
+    pictures = [divergence, agreement]
+
+    if "before" in result.frequencies and "after" in result.frequencies:
+        before = np.array(result.frequencies["before"])
+        after = np.array(result.frequencies["after"])
+        each_pair = Picture(
+            partial(wavelengths, before=before, curves={"after": after}, lengths=result.lengths),
+            "Each pair of dimensions rotates with its own wavelength, before and after the change.",
         )
-        pictures.append(
-            Picture(
-                draw,
-                "Each pair of dimensions rotates with its own wavelength, before and after the"
-                " change.",
-            )
-        )
+        pictures.append(each_pair)
     return pictures
 
 
 def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[float]]:
-    """x and y of a step function over positions, with the field `name` of each bucket."""
+    """Return x and y of a step function over positions, with the field `name` of each bucket."""
     x: list[float] = []
     y: list[float] = []
     begin = 1.0
     for bucket in buckets:
-        x += [begin, bucket.last + 1]
-        y += [max(FLOOR, getattr(bucket, name))] * 2
-        begin = bucket.last + 1
+        end = bucket.last + 1
+        height = max(FLOOR, getattr(bucket, name))
+        x += [begin, end]
+        y += [height, height]
+        begin = end
     return x, y
 
 
 def _kl(axes: Axes, result: Validation) -> None:
+    """Draw the divergence by bucket of positions, and those that it must be below and above."""
     buckets = [bucket for bucket in result.buckets if bucket.run == "spread"]
     axes.plot(*_steps(buckets, "control_kl"), color=RED, label="unscaled source")
     axes.plot(*_steps(buckets, "tolerance"), color=ink(), linestyle="--", label="allowed")
     axes.plot(*_steps(buckets, "noise_kl"), color=ORANGE, linestyle=":", label="noise floor")
     axes.plot(*_steps(buckets, "kl_95"), color=BLUE, label="output, 95 %")
     if result.curve:
-        x, y = zip(*result.curve, strict=True)
-        axes.plot(
-            [p + 1 for p in x],
-            [max(FLOOR, kl) for kl in y],
-            ".",
-            markersize=2,
-            color=BLUE,
-            label="each position",
-        )
+        x = [position + 1 for position, _ in result.curve]
+        y = [max(FLOOR, kl) for _, kl in result.curve]
+        axes.plot(x, y, ".", markersize=2, color=BLUE, label="each position")
     in_tokens(axes, "x")
     axes.set(
         yscale="log",
@@ -89,16 +85,26 @@ def _kl(axes: Axes, result: Validation) -> None:
         title="Difference from the reference",
     )
     axes.set_ylim(top=1e9)
-    axes.yaxis.set_major_formatter(
-        lambda value, _: f"{value:.0e}" if value < 0.01 or value > 100 else f"{value:g}"
-    )
-    _trained(axes, result)
+    axes.yaxis.set_major_formatter(_label_of_kl)
+    _mark_trained(axes, result)
     axes.legend(ncols=2, loc="upper left", columnspacing=1)
 
 
+def _label_of_kl(kl: float, position: float) -> str:
+    """Return the words at a tick of the axis of KL."""
+    if kl < 0.01 or kl > 100:
+        return f"{kl:.0e}"
+    return f"{kl:g}"
+
+
 def _agreement(axes: Axes, result: Validation) -> None:
-    kind = "whole" if any(bucket.run == "whole" for bucket in result.buckets) else "spread"
-    buckets = [bucket for bucket in result.buckets if bucket.run == kind]
+    """Draw how often predictions agree, by the run over every position where there is one. Models
+    without predictions have hidden states, whose similarity is drawn.
+    """
+    buckets = [bucket for bucket in result.buckets if bucket.run == "whole"]
+    if not buckets:
+        buckets = [bucket for bucket in result.buckets if bucket.run == "spread"]
+
     if any(bucket.cosine is not None for bucket in buckets):
         axes.plot(*_steps(buckets, "cosine"), color=BLUE, label="95 % of positions have at least")
         axes.set(ylim=(0, 1.05), ylabel="cosine", title="Similarity of hidden states")
@@ -108,10 +114,11 @@ def _agreement(axes: Axes, result: Validation) -> None:
         axes.set(ylim=(0, 1.05), ylabel="share of positions", title="Same predictions")
     in_tokens(axes, "x")
     axes.set(xlabel="position, tokens")
-    _trained(axes, result)
+    _mark_trained(axes, result)
     axes.legend()
 
 
-def _trained(axes: Axes, result: Validation) -> None:
+def _mark_trained(axes: Axes, result: Validation) -> None:
+    """Draw a thin vertical line at the trained context."""
     if "trained" in result.lengths:
         axes.axvline(result.lengths["trained"], color=ink(), linewidth=0.8)

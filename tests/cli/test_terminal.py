@@ -17,7 +17,8 @@ from rich.console import Console
 
 from ropeconv.cli import process as errors
 from ropeconv.cli.app import complete_app
-from ropeconv.cli.screen import Screen, bar, pace, printable, printable_json
+from ropeconv.cli.progress import bar, pace
+from ropeconv.cli.screen import Screen, printable, printable_json
 
 from ..conftest import CONFIGS, Run
 from ..support.extent import sample

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ropeconv.cli.process import explained
+from ropeconv.cli.process import explain_failure
 from ropeconv.errors import BadSource
 from ropeconv.models.open import open_source
 from ropeconv.models.reference import resolve_reference
@@ -303,4 +303,4 @@ def test_what_cannot_be_had(
     hub.gated.add("me/gated")
     with pytest.raises(Exception) as problem:
         make_plan(reference, YARN)
-    assert words in explained(problem.value)[0]
+    assert words in explain_failure(problem.value)[0]

@@ -280,3 +280,13 @@ def test_the_words_are_read_as_the_same_recipe(line: str) -> None:
     recipe = RECIPES[line]
     assert flags(recipe) == line.split()
     assert read(line.split()) == recipe
+
+
+@pytest.mark.parametrize(
+    "flag", ["--attention-factor", "--temperature-slope", "--temperature-intercept", "--theta"]
+)
+def test_zero_is_a_value_and_not_an_option_that_was_left_out(flag: str) -> None:
+    method = [] if flag == "--theta" else ["--yarn", "4"]
+    with pytest.raises(RecipeError, match=flag):
+        read([*method, flag, "0"])
+    assert read([*method, flag, "1.5"])

@@ -1,4 +1,8 @@
-"""`ropeconv apply`: plans outputs, writes and checks them, and publishes them where that is asked for."""
+"""`ropeconv apply`: plans outputs, writes and checks them, and publishes them if that is asked for.
+
+`apply_command` reads the options. The outputs themselves are made by `ropeconv.verbs.batch.Batch`,
+and shown by `ropeconv.cli.batch.BatchView`. `--to overrides` writes nothing: `print_overrides`.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,6 @@ ropeconv apply Qwen/Qwen3-8B --yarn 4 --to overrides --runtime sglang
 ropeconv apply ./Meta-Llama-3-8B-Instruct --yarn 4 --draft ./EAGLE3-LLaMA3-Instruct-8B -o ./llama3-32k
 """
 
-
 OVERRIDING = (
     "to",
     "runtime",
@@ -96,7 +99,8 @@ def apply_command(
     units = units_of(sources, target)
     if request.draft:
         units.append(OutputUnit(request.draft, units[0].given, None, request.draft, is_draft=True))
-    request = replace(request, ollama=request.ollama or names_ollama(target))
+    if names_ollama(target):
+        request = replace(request, ollama=True)
     check_request(units, request)
     if request.push:
         publication = PublishOptions(
@@ -104,11 +108,11 @@ def apply_command(
         )
         request = replace(request, publication=publication)
 
-    probing = Probe.available() and not request.dry_run
-    if all(unit.to_gguf for unit in units):
-        probing = False
-    with Probe() if probing else nullcontext() as probe:
-        # after the probe has been started, which takes longer to import transformers than all of this
+    # the probe asks the installed transformers about the first folder that is written
+    writes_folder = not all(unit.to_gguf for unit in units)
+    needs_probe = writes_folder and not request.dry_run and Probe.available()
+    with Probe() if needs_probe else nullcontext() as probe:
+        # imported after the probe has been started, which takes longer to import transformers
         from ...verbs.batch import Batch
         from ..batch import BatchView, complain_about
 
@@ -130,10 +134,18 @@ def print_overrides(
     request: ApplyRequest,
     screen: Screen,
 ) -> None:
-    """Prints what `--to overrides` asks for: the JSON on stdout, and the command with it on stderr.
+    """Print the JSON of `--to overrides` on stdout, and the command with it on stderr.
 
-    Raises UsageError for several sources, for options of an output that is written, and as
-    `override_commands` does.
+    Args:
+        sources: The models; there may be one.
+        recipe: The method and its modifiers.
+        target: The options of the output, by name.
+        request: The other options of `apply`.
+        screen: Where it is printed.
+
+    Raises:
+        UsageError: For several sources, for options of an output that is written, and as
+            `override_commands` does.
     """
     from ...bake.apply import make_plan
     from ...bake.overrides import describe_kept_limits, override_commands, overrides
@@ -148,15 +160,22 @@ def print_overrides(
             "--to overrides prints JSON for one SOURCE and writes nothing; leave"
             f" {given or 'the others'} out"
         )
+
+    # plan an output in the format of the source, by default for vLLM
     from_gguf = names_gguf(sources[0])
-    runtimes = target["runtime"] or ([] if from_gguf else ["vllm"])
-    unit, *_ = split(target | {"to": (), "runtime": runtimes}, from_gguf)
+    runtimes = target["runtime"]
+    if not runtimes and not from_gguf:
+        runtimes = ["vllm"]
+    options = split({**target, "to": (), "runtime": runtimes}, from_gguf)[0]
     source = open_source(sources[0], request.family)
+    plan = make_plan(source, recipe, build_target(options))
+
+    # its config, compared with that of the source, gives the JSON
     before = source.config() if isinstance(source, Source) else {}
-    plan = make_plan(source, recipe, build_target(unit))
     values = overrides(plan, before)
     text = json.dumps(values)
     run = override_commands(plan, text)
+
     if screen.as_json:
         document = {
             "overrides": values,
@@ -167,7 +186,10 @@ def print_overrides(
         screen.data(document)
         return
     screen.copyable(text)
-    for note in (*plan.warnings, *filter(None, [describe_kept_limits(plan)])):
-        screen.note(f"Note: {sentence(note)}")
+    for warning in plan.warnings:
+        screen.note(f"Note: {sentence(warning)}")
+    kept_limits = describe_kept_limits(plan)
+    if kept_limits:
+        screen.note(f"Note: {sentence(kept_limits)}")
     for line in run:
         screen.copyable(f"Next: {line}", aside=True)

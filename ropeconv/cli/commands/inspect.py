@@ -1,6 +1,4 @@
-"""`ropeconv inspect`, `advise` and `compare`: the RoPE of a model, what extends it, and how two
-models differ.
-"""
+"""`ropeconv inspect` and `advise`: the RoPE of a model, and the methods that extend it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -48,8 +46,12 @@ def inspect_command(
     opened = open_source(source, family)
     adapter = read_adapter(opened)
     if adapter is not None:
-        screen.data(adapter.to_dict()) if screen.as_json else show_adapter(adapter, screen)
+        if screen.as_json:
+            screen.data(adapter.to_dict())
+        else:
+            show_adapter(adapter, screen)
         return
+
     inspection = inspect_opened(opened)
     problems = list(repairs(opened, inspection))
     if screen.as_json:
@@ -101,7 +103,8 @@ def advise_command(
 
     advice = advised(open_source(source, family), parse_tokens(context), measured)
     if screen.as_json:
-        screen.note(advice.note and f"Note: {advice.note}")
+        if advice.note:
+            screen.note(f"Note: {advice.note}")
         screen.data(advice.to_dict())
         return
     show_advice(advice, screen)

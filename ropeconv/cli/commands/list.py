@@ -1,9 +1,12 @@
-"""`ropeconv list methods`, `families`, `archs`, `runtimes`: tables of the data that the package
-uses.
+"""`ropeconv list methods`, `families`, `archs` and `runtimes`: the data that the package uses.
+
+Each command prints its table, or with `--json` a row with more fields for each entry.
 """
 
+from __future__ import annotations
+
 import dataclasses
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +19,11 @@ from ..command import expand_options
 from ..completion import method_names, runtime_names
 from ..screen import Screen
 from ..typer_classes import Command
+
+if TYPE_CHECKING:
+    from ...models.family import Family
+    from ...runtimes.llamacpp.archs import Arch
+    from ...runtimes.runtime import Runtime
 
 app = typer.Typer(add_completion=False)
 
@@ -49,7 +57,7 @@ def methods_command(
         raise UsageError(f"there is no method {shown(name)}; choose {', '.join(REGISTRY)}")
     methods = {name: REGISTRY[name]} if name else REGISTRY
     if screen.as_json:
-        screen.data({"methods": [_method(method) for method in methods.values()]})
+        screen.data({"methods": [_method_data(method) for method in methods.values()]})
         return
     if name:
         _show_method(REGISTRY[name], screen)
@@ -58,8 +66,11 @@ def methods_command(
     screen.table("Methods", ("flag", "what", "source"), rows, optional=("source",))
 
 
-def _method(method: type[Method]) -> dict[str, Any]:
-    fields = dataclasses.fields(method)
+def _method_data(method: type[Method]) -> dict[str, Any]:
+    """Return a method as JSON-ready data. Its settings are its fields but for the first, which is
+    the value of its flag.
+    """
+    settings = {item.name: item.metadata["help"] for item in dataclasses.fields(method)[1:]}
     return {
         "name": method.name,
         "flag": method.flag(),
@@ -69,17 +80,19 @@ def _method(method: type[Method]) -> dict[str, Any]:
         "departures": list(method.departures),
         "max_untuned_factor": method.max_untuned_factor,
         "finetuning_note": method.finetuning_note,
-        "settings": {item.name: item.metadata["help"] for item in fields[1:]},
+        "settings": settings,
     }
 
 
 def _show_method(method: type[Method], screen: Screen) -> None:
+    """Print a method with its formula and a table of its settings."""
     screen.say(f"{method.flag()}: {method.summary} ({method.paper})")
     if method.finetuning_note:
         screen.say(f"Fine-tuning: {method.finetuning_note}.")
     if method.__doc__:
         screen.say("")
-        screen.say("\n".join(line.strip() for line in method.__doc__.strip().splitlines()))
+        lines = method.__doc__.strip().splitlines()
+        screen.say("\n".join(line.strip() for line in lines))
     if method.departures:
         screen.say("\nDifferences from the paper:")
         for sentence in method.departures:
@@ -103,39 +116,43 @@ def families_command(screen: Screen) -> None:
     """List the model families, with their rope types and GGUF architectures."""
     from ...models.registry import families
 
-    supported = [family for family in families() if not family.refuse]
-    refused = [family for family in families() if family.refuse]
     if screen.as_json:
-        rows = [
-            {
-                "name": family.name,
-                "display_name": family.display_name,
-                "model_types": list(family.model_types),
-                "rope_types": [] if family.refuse else list(family.writing.types),
-                "layout": family.layout,
-                "gguf": family.gguf.arch if family.gguf else None,
-                "refuse": family.refuse or None,
-                "since": family.since,
-                "origin": family.origin or None,
-            }
-            for family in families()
-        ]
-        screen.data({"families": rows})
+        screen.data({"families": [_family_data(family) for family in families()]})
         return
 
-    table = []
-    for family in supported:
-        types = ", ".join(family.model_types)
+    supported = []
+    refused = []
+    for family in families():
+        if family.refuse:
+            refused.append((family.name, family.display_name, family.refuse))
+            continue
+        model_types = ", ".join(family.model_types)
         rope_types = ", ".join(family.writing.types)
         arch = family.gguf.arch if family.gguf else ""
-        table.append((family.name, family.display_name, types, rope_types, arch))
+        supported.append((family.name, family.display_name, model_types, rope_types, arch))
+
     columns = ("name", "models", "model_type", "rope types", "--to gguf as")
-    screen.table("Families", columns, table, optional=("rope types", "model_type", "--to gguf as"))
+    optional = ("rope types", "model_type", "--to gguf as")
+    screen.table("Families", columns, supported, optional=optional)
     for family in families():
         if family.origin:
             screen.say(f"{family.name} is described in {family.origin}.")
-    reasons = [(family.name, family.display_name, family.refuse) for family in refused]
-    screen.table("Refused", ("name", "models", "why"), reasons)
+    screen.table("Refused", ("name", "models", "why"), refused)
+
+
+def _family_data(family: Family) -> dict[str, Any]:
+    """Return a family as JSON-ready data."""
+    return {
+        "name": family.name,
+        "display_name": family.display_name,
+        "model_types": list(family.model_types),
+        "rope_types": [] if family.refuse else list(family.writing.types),
+        "layout": family.layout,
+        "gguf": family.gguf.arch if family.gguf else None,
+        "refuse": family.refuse or None,
+        "since": family.since,
+        "origin": family.origin or None,
+    }
 
 
 @app.command("archs", cls=Command, epilog=ARCHS_EXAMPLES)
@@ -148,38 +165,43 @@ def archs_command(screen: Screen) -> None:
     from ...runtimes.llamacpp.archs import arch_table
 
     table = arch_table()
-    archs = [
-        {
-            "name": arch.name,
-            "family": arch.family or None,
-            "pairs": arch.pairs,
-            "windows": arch.window.scaling if arch.window else None,
-            "fixed": arch.fixed,
-            "rope_freqs": arch.freqs or "refused",
-            "factor_lists": arch.factors or "refused",
-            "betas": arch.betas,
-            "carriers": list(arch.carriers),
-        }
-        for arch in table.arch.values()
-    ]
     if screen.as_json:
-        drafts = table.drafts | {
-            arch.name: find_kind(arch.draft).says for arch in table.draft_arch.values()
+        drafts = dict(table.drafts)
+        for draft in table.draft_arch.values():
+            drafts[draft.name] = find_kind(draft.draft).says
+        document = {
+            "llama_cpp": table.version,
+            "source": table.source,
+            "archs": [_arch_data(arch) for arch in table.arch.values()],
+            "without_rope": table.without_rope,
+            "drafts": drafts,
         }
-        others = {"without_rope": table.without_rope, "drafts": drafts}
-        screen.data({"llama_cpp": table.version, "source": table.source, "archs": archs, **others})
+        screen.data(document)
         return
-    keys = ("name", "pairs", "rope_freqs", "factor_lists")
-    rows = [
-        (*(str(row[key]) for key in keys), "yes" if a.betas else "", ", ".join(a.carriers))
-        for row, a in zip(archs, table.arch.values(), strict=True)
-    ]
-    screen.table(
-        table.display_name,
-        ("arch", "pairs", "rope_freqs", "factor lists", "betas", "--carrier"),
-        rows,
-        optional=("betas", "pairs"),
-    )
+
+    rows = []
+    for arch in table.arch.values():
+        freqs = arch.freqs or "refused"
+        factors = arch.factors or "refused"
+        betas = "yes" if arch.betas else ""
+        rows.append((arch.name, str(arch.pairs), freqs, factors, betas, ", ".join(arch.carriers)))
+    columns = ("arch", "pairs", "rope_freqs", "factor lists", "betas", "--carrier")
+    screen.table(table.display_name, columns, rows, optional=("betas", "pairs"))
+
+
+def _arch_data(arch: Arch) -> dict[str, Any]:
+    """Return an architecture of llama.cpp as JSON-ready data."""
+    return {
+        "name": arch.name,
+        "family": arch.family or None,
+        "pairs": arch.pairs,
+        "windows": arch.window.scaling if arch.window else None,
+        "fixed": arch.fixed,
+        "rope_freqs": arch.freqs or "refused",
+        "factor_lists": arch.factors or "refused",
+        "betas": arch.betas,
+        "carriers": list(arch.carriers),
+    }
 
 
 RUNTIMES_EXAMPLES = """
@@ -213,17 +235,25 @@ def runtimes_command(
     ] = None,
 ) -> None:
     """List the runtimes, and how many model families each was tested with."""
-    from ...bake.advice import matrix as all_cells
-    from ...runtimes.gguf_readers import find_any, gguf_readers
-    from ...runtimes.programs import program_note, programs
-    from ...runtimes.runtime import Runtime, runtimes
-    from ...views.advice import newest_of, show_matrix, show_runtimes, summaries
+    from ...runtimes.programs import program_note
 
-    cells = all_cells()
-    for name in runtime or ():
+    names = runtime or []
+    for name in names:
         screen.note(program_note(name))
-    rows_named: list[Runtime] = []
-    for name in runtime or ():
+    named = _find_runtimes(names)
+    if matrix:
+        _show_runtime_matrix(named, screen)
+    else:
+        _show_runtime_list(named, screen)
+
+
+def _find_runtimes(names: list[str]) -> list[Runtime]:
+    """Return the runtimes with these names. Raises UsageError for a reader of GGUF files."""
+    from ...runtimes.gguf_readers import find_any
+    from ...runtimes.runtime import Runtime
+
+    found = []
+    for name in names:
         for row in find_any(name):
             if not isinstance(row, Runtime):
                 raise UsageError(
@@ -231,24 +261,42 @@ def runtimes_command(
                     " checkpoints; `ropeconv inspect FILE.gguf` and every plan of a GGUF file have"
                     " its status"
                 )
-            rows_named.append(row)
+            found.append(row)
+    return found
+
+
+def _show_runtime_list(named: list[Runtime], screen: Screen) -> None:
+    """Print how many model families each runtime was tested with. named: only these, if any."""
+    from ...bake.advice import matrix as all_cells
+    from ...runtimes.gguf_readers import gguf_readers
+    from ...runtimes.programs import programs
+    from ...runtimes.runtime import runtimes
+    from ...views.advice import show_runtimes, summaries
+
+    rows = summaries(named or runtimes(), all_cells())
     readers = sorted({reader.title for reader in gguf_readers()}, key=str.lower)
     through = [program.title for program in programs() if program.runs]
-    if not matrix:
-        rows = summaries(rows_named or runtimes(), cells)
-        if screen.as_json:
-            others = {"gguf_readers": readers, "through_llama_cpp": through}
-            screen.data({"runtimes": rows, **others})
-        else:
-            show_runtimes(rows, screen)
-            screen.say(f"Readers of GGUF: {', '.join(readers)}.")
-            screen.say(f"Through llama.cpp: {', '.join(through)}.")
-        return
-    columns = {row.key: row for row in rows_named or newest_of(runtimes())}
     if screen.as_json:
-        matching = [
-            cell for cell in cells if any(cell.verdict.covers(row) for row in columns.values())
-        ]
-        screen.data({"cells": [cell.to_dict() for cell in matching]})
+        screen.data({"runtimes": rows, "gguf_readers": readers, "through_llama_cpp": through})
         return
-    show_matrix(cells, list(columns.values()), screen)
+    show_runtimes(rows, screen)
+    screen.say(f"Readers of GGUF: {', '.join(readers)}.")
+    screen.say(f"Through llama.cpp: {', '.join(through)}.")
+
+
+def _show_runtime_matrix(named: list[Runtime], screen: Screen) -> None:
+    """Print a line per model family and a column per runtime. named: only these, if any."""
+    from ...bake.advice import matrix as all_cells
+    from ...runtimes.runtime import runtimes
+    from ...views.advice import newest_of, show_matrix
+
+    cells = all_cells()
+    columns = {row.key: row for row in named or newest_of(runtimes())}
+    if not screen.as_json:
+        show_matrix(cells, list(columns.values()), screen)
+        return
+    documents = []
+    for cell in cells:
+        if any(cell.verdict.covers(row) for row in columns.values()):
+            documents.append(cell.to_dict())
+    screen.data({"cells": documents})

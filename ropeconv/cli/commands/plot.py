@@ -18,7 +18,6 @@ from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
 
 if TYPE_CHECKING:
-    from ...rope.recipe import Recipe
     from ...rope.schedule import Schedule
     from ...verbs.plotting import SchedulePlot
 
@@ -68,14 +67,14 @@ def plot_command(
     (10000 and 4096).
     """
     from ...verbs.plotting import SchedulePlot
-    from ...views.plot_style import checked
+    from ...views.plot_style import check_picture
 
     draws = out is not None and out.suffix.lower() != TABLE
     if dark and not draws:
         raise UsageError("--dark is for a picture; add -o plot.svg")
     if out is not None:
         if draws:
-            checked(out, ", the numbers like plot.csv, or print them with --json")
+            check_picture(out, ", the numbers like plot.csv, or print them with --json")
         check_place(out)
         frequencies_only(recipe)
 
@@ -86,19 +85,22 @@ def plot_command(
     if screen.as_json:
         screen.data(plot.to_dict(out if draws else None))
     elif out is None:
-        recipes = plot.model.recipes or (None,)
-        for chosen, (name, schedule) in zip(recipes, plot.schedules.items(), strict=True):
-            _show(plot, schedule, chosen, name, screen)
+        _show(plot, screen)
 
 
-def _show(
-    plot: SchedulePlot, schedule: Schedule, recipe: Recipe | None, name: str, screen: Screen
-) -> None:
-    """Print a table of the dimension pairs of a schedule."""
+def _show(plot: SchedulePlot, screen: Screen) -> None:
+    """Print a table of each schedule, after what is to know about its method."""
+    recipes = plot.model.recipes or (None,)  # without a recipe there is the schedule of the model
+    for recipe, (name, schedule) in zip(recipes, plot.schedules.items(), strict=True):
+        if recipe is not None:
+            screen.note(recipe.method.slow_note)
+        _show_schedule(plot, name, schedule, screen)
+
+
+def _show_schedule(plot: SchedulePlot, name: str, schedule: Schedule, screen: Screen) -> None:
+    """Print a schedule in two lines, and a table of its dimension pairs."""
     from ...runtimes.verdict import frequencies
 
-    if recipe is not None:
-        screen.note(recipe.method.slow_note)
     screen.say(f"{name}: {frequencies(schedule)}")
     words = f"context {schedule.context:,}, attention_factor {schedule.attention_factor:.6g}"
     log_n = schedule.log_n
@@ -108,9 +110,11 @@ def _show(
 
     rows = []
     for row in plot.rows(schedule):
-        wavelength = divided_by = "-"
         if row.inv_freq:
             wavelength = f"{row.wavelength:,.1f}"
             divided_by = f"{row.divided_by:.4f}"
+        else:  # the pair does not rotate
+            wavelength = "-"
+            divided_by = "-"
         rows.append((str(row.pair), f"{row.inv_freq:.6e}", wavelength, divided_by))
     screen.table("", ("pair", "inv_freq", "wavelength (tokens)", "divided by"), rows)

@@ -1,4 +1,7 @@
-"""`ropeconv push` and `train-config`: what follows an output, on the Hub and in a trainer."""
+"""`ropeconv push`: publishes an output on the Hub, or with `--dry-run` shows what it would send.
+
+`apply --push --dry-run` shows the same with `show_preview`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...hub.options import PublishOptions, repository
-from ...options import GENERAL, from_command_line, options
+from ...options import GENERAL, Option, from_command_line, options
 from ..command import OptionGroup, expand_options
 from ..screen import ProgressScreen, Screen, printable
 from ..typer_classes import Command
@@ -22,23 +25,27 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 
-def how_to_publish(values: dict[str, Any]) -> PublishOptions:
+def _publish_options() -> list[Option]:
+    """Return the options of publishing, but for the repository, which is an argument."""
+    return options(PublishOptions)
+
+
+def _build_publish_options(values: dict[str, Any]) -> PublishOptions:
     """Return how to publish, without the repository, from the values of options.
 
     Raises UsageError for --private with --public.
     """
     if values["token"]:
         os.environ["HF_TOKEN"] = values["token"]  # for the source as well
-    options = from_command_line(PublishOptions, values)
-    return replace(
-        options,
-        message=printable(options.message),
-        base_model=options.base_model and repository(options.base_model),
-    )
+    publication = from_command_line(PublishOptions, values)
+    publication = replace(publication, message=printable(publication.message))
+    if publication.base_model:
+        publication = replace(publication, base_model=repository(publication.base_model))
+    return publication
 
 
 def show_preview(upload: UploadSet, options: PublishOptions, screen: Screen) -> dict[str, Any]:
-    """Prints what a publication would do, and returns it as JSON-ready data."""
+    """Print what a publication would do, and return it as JSON-ready data."""
     from ...hub.preview import preview, show_publication
 
     planned = preview(upload, options)
@@ -66,9 +73,7 @@ def push_command(
     repo_id: Annotated[
         str, typer.Argument(metavar="OWNER/NAME", help="The repository; it is made if need be.")
     ],
-    publication: Annotated[
-        PublishOptions, OptionGroup(lambda: options(PublishOptions), how_to_publish)
-    ],
+    publication: Annotated[PublishOptions, OptionGroup(_publish_options, _build_publish_options)],
     screen: ProgressScreen,
     ignore_receipt: Annotated[
         bool,

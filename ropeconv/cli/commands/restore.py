@@ -1,4 +1,4 @@
-"""`ropeconv restore`: brings the source of an output back, as it was before the first bake."""
+"""`ropeconv restore`: brings the source of an output back as it was before the first `apply`."""
 
 from __future__ import annotations
 
@@ -63,14 +63,18 @@ def restore_command(
 
 
 def _show(plan: RestorePlan, dry_run: bool, screen: Screen) -> None:
+    """Print the files of the source, and those that are not as they were in it."""
     rows = [(file.name, file.action, f"{file.size:,}") for file in plan.files]
-    screen.table(
-        f"{plan.source.reference} -> {plan.out}", ("file", "", "bytes"), rows, right=("bytes",)
-    )
+    title = f"{plan.source.reference} -> {plan.out}"
+    screen.table(title, ("file", "", "bytes"), rows, right=("bytes",))
     screen.say(f"The source was {plan.first.described}.")
     if plan.skipped:
         screen.note(f"Not copied, because the source did not have them: {', '.join(plan.skipped)}")
     if plan.absent:
         screen.note(f"Missing, because `apply` did not copy them: {', '.join(plan.absent)}")
-    if not dry_run:
-        screen.copyable(f"Restored {plan.out} in place." if plan.in_place else f"Wrote {plan.out}")
+    if dry_run:
+        return
+    if plan.in_place:
+        screen.copyable(f"Restored {plan.out} in place.")
+    else:
+        screen.copyable(f"Wrote {plan.out}")

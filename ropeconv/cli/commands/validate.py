@@ -1,5 +1,7 @@
-"""`ropeconv validate`: compares logits of an output with those of a reference made from its
-source.
+"""`ropeconv validate`: compares logits of an output with those of a reference made from its source.
+
+`validate_command` checks the options, runs `ropeconv.verbs.validation.run_validation`, and shows and
+writes its result. Adapters and compiled graphs are not run: `_validate_companion`.
 """
 
 from __future__ import annotations
@@ -40,22 +42,6 @@ ropeconv validate ./Llama-2-7b-hf-yarn16 --against ./Llama-2-7b-hf --server http
 """
 
 
-def refuse_ignored(typed: Set[str], baked: Path, options: ValidateRequest) -> None:
-    """Raise UsageError for an option that has no effect. typed: the options on the command line."""
-    for_checkpoints = options.server or not is_gguf(baked)
-    for flag in ("--chunk", "--device", "--layer-by-layer"):
-        if flag in typed and not for_checkpoints:
-            raise UsageError(f"{flag} is for checkpoints; leave it out")
-    if "--dtype" in typed and not for_checkpoints and not options.dequantised:
-        raise UsageError("--dtype is for checkpoints and for --dequantised; leave it out")
-    if "--seed" in typed and options.text:
-        raise UsageError("--seed is that of synthetic tokens, which --text replaces; leave one out")
-    if "--model" in typed and not options.server:
-        raise UsageError(
-            "--model names one of a server's models; add --server URL, or leave it out"
-        )
-
-
 @app.command("validate", cls=Command, epilog=EXAMPLES)
 @expand_options
 def validate_command(
@@ -87,24 +73,28 @@ def validate_command(
     from ...views.results import show_validation
     from ...views.validation_plots import validation_pictures
 
+    typed = typed_options(ctx)
     if read_companion(baked) is not None:
-        _validate_companion(baked, typed_options(ctx), screen)
+        _validate_companion(baked, typed, screen)
         return
-    refuse_ignored(typed_options(ctx), baked, options)
+
+    _refuse_ignored(typed, baked, options)
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install ropeconv")
+    length = parse_tokens(options.length) if options.length else 0
     settings = copied(
         Settings,
         options,
         device_map=device_map,
-        length=parse_tokens(options.length) if options.length else 0,
+        length=length,
         trust_remote_code=trust_remote_code,
     )
-    _check_flags(settings, is_gguf(baked), options.server)
+    _check_settings(settings, is_gguf(baked), options.server)
     check_places(report, plot)
     against = options.against or find_source(baked)
     if not against:
         raise UsageError(why_not_found(baked))
+
     comparison = Comparison.open(baked, against)
     checks = Options(options.quick, options.ignore_receipt, trust_remote_code)
     result, files = run_validation(
@@ -113,6 +103,7 @@ def validate_command(
     identified = None
     if not result.agrees:
         identified = name_mistake(comparison, options.server, options.model, settings, screen)
+
     if screen.as_json:
         document = result.to_dict() | {"files": files.to_dict()}
         if identified is not None:
@@ -130,6 +121,7 @@ def validate_command(
         write_pictures(validation_pictures(result), plot)
     if report is not None:
         write_validation_report(result, baked, against, report)
+
     if not result.agrees:
         raise SystemExit(3)
     if result.partial:
@@ -140,9 +132,12 @@ def validate_command(
 
 
 def _validate_companion(folder: Path, typed: Set[str], screen: Screen) -> None:
-    """Compare the files of an adapter or a compiled graph with its receipt.
+    """Compare the files of an adapter or a compiled graph with its receipt, and print the result.
 
-    Raises UsageError for options of models that run, and as `check_companion` does.
+    Args:
+        folder: The adapter or graph.
+        typed: The parameters on the command line, of which those of models that run are refused.
+        screen: Where the result is printed.
     """
     from ...bake.companion_check import check_companion
 
@@ -158,8 +153,26 @@ def _validate_companion(folder: Path, typed: Set[str], screen: Screen) -> None:
         screen.say(sentence)
 
 
-def _check_flags(settings: Settings, gguf: bool, server: str) -> None:
-    """Raise UsageError for options that have no effect on this way of running."""
+def _refuse_ignored(typed: Set[str], baked: Path, options: ValidateRequest) -> None:
+    """Raise UsageError for an option on the command line that has no effect, even one that has its
+    default value.
+    """
+    by_llama_cpp = is_gguf(baked) and not options.server
+    for flag in ("--chunk", "--device", "--layer-by-layer"):
+        if flag in typed and by_llama_cpp:
+            raise UsageError(f"{flag} is for checkpoints; leave it out")
+    if "--dtype" in typed and by_llama_cpp and not options.dequantised:
+        raise UsageError("--dtype is for checkpoints and for --dequantised; leave it out")
+    if "--seed" in typed and options.text:
+        raise UsageError("--seed is that of synthetic tokens, which --text replaces; leave one out")
+    if "--model" in typed and not options.server:
+        raise UsageError(
+            "--model names one of a server's models; add --server URL, or leave it out"
+        )
+
+
+def _check_settings(settings: Settings, gguf: bool, server: str) -> None:
+    """Raise UsageError for values that have no effect on this way of running."""
     if server and settings.device_map:
         raise UsageError("--device-map is for validation without --server; leave it out")
     if settings.trust_remote_code and gguf:

@@ -1,4 +1,7 @@
-"""config.json from the keys of a GGUF file: the inverse of `hparams`, from the same tables."""
+"""config.json from the keys of a GGUF file: the inverse of `hparams`, from the same tables.
+
+Read `config_of` first.
+"""
 
 from __future__ import annotations
 
@@ -231,6 +234,27 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
 
     _, variant = family.hooks.gguf_variant(file.tensors)
     config: Config = {**rules.config, "model_type": family.text_type, **variant}
+    config |= _sizes(keys, family, rules)
+    config |= _settings(keys, rules)
+    config |= _assumed(file, rules, spec)
+    if rules.scale_layers:
+        width = spec.head_dim
+        if len(spec.layers) == rules.scale_layers:
+            width = config["hidden_size"] // config["num_attention_heads"]
+        config["query_pre_attn_scalar"] = width
+    config |= _vocabulary(file, rules)
+    config |= _layers(family, rules, spec)
+
+    if spec.query_scaling is not None:
+        beta = _shortest(spec.query_scaling.beta)
+        config["rope_parameters"] = {"rope_type": "default", family.keys.query_beta: beta}
+    config["torch_dtype"] = dtype
+    return bake_config(config, family, spec, native(spec.current(), spec, family))
+
+
+def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
+    """The sizes that every architecture has keys for."""
+    config: Config = {}
     for key, name in SIZES.items():
         if key not in rules.u32:
             config[name] = keys.whole(key)
@@ -240,37 +264,36 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     if family.keys.kv_heads:
         kv_heads = heads if family.mla else keys.whole("attention.head_count_kv", heads)
         config[family.keys.kv_heads[0]] = kv_heads
-    config |= _settings(keys, rules)
+    return config
 
-    for need in rules.need:  # llama.cpp assumes these values
+
+def _assumed(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
+    """The settings that have no key: llama.cpp assumes them, or sees them by the tensors."""
+    config: Config = {}
+    for need in rules.need:
         applies = not 0 < need.below_layers <= len(spec.layers)
         if need.value != need.default and applies:
             config[need.key] = need.value
-
     for name, part in rules.present.items():
         config[name] = any(part in tensor for tensor in file.tensors)
     if rules.act:
-        same = rules.act.split(" | ")
+        same = rules.act.split(" | ")  # names of one activation
         default = rules.defaults.get(rules.act_key)
         config[rules.act_key] = default if default in same else same[0]
-    if rules.scale_layers:
-        width = spec.head_dim
-        if len(spec.layers) == rules.scale_layers:
-            width = config["hidden_size"] // config["num_attention_heads"]
-        config["query_pre_attn_scalar"] = width
+    return config
 
-    config["vocab_size"] = file.tensors["token_embd.weight"].shape[-1]
-    config["tie_word_embeddings"] = rules.tied or "output.weight" not in file.tensors
+
+def _vocabulary(file: GgufFile, rules: Gguf) -> Config:
+    """The settings of embeddings and special tokens."""
+    config: Config = {
+        "vocab_size": file.tensors["token_embd.weight"].shape[-1],
+        "tie_word_embeddings": rules.tied or "output.weight" not in file.tensors,
+    }
     for name in SPECIAL:
         # "padding" is pad_token_id in a config
         key = f"{name.removesuffix('ding')}_token_id"
         config[key] = file.get(f"tokenizer.ggml.{name}_token_id")
-    config |= _layers(family, rules, spec)
-    if spec.query_scaling is not None:
-        beta = _shortest(spec.query_scaling.beta)
-        config["rope_parameters"] = {"rope_type": "default", family.keys.query_beta: beta}
-    config["torch_dtype"] = dtype
-    return bake_config(config, family, spec, native(spec.current(), spec, family))
+    return config
 
 
 def _settings(keys: ArchKeys, rules: Gguf) -> Config:
@@ -325,13 +348,11 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
         config[family.window.switch] = False
 
     if rules.window == "pattern" or (sizes and None in spec.windows):
-        config["layer_types"] = [
-            "full_attention" if size is None else "sliding_attention" for size in spec.windows
-        ]
+        kinds = ["full_attention" if size is None else "sliding_attention" for size in spec.windows]
+        config["layer_types"] = kinds
     for other in rules.layer_flags.values():
-        config["layer_types"] = [
-            other if kind == "none" else "full_attention" for kind in spec.layers
-        ]
+        kinds = [other if kind == "none" else "full_attention" for kind in spec.layers]
+        config["layer_types"] = kinds
 
     if family.layers.flags:
         config[family.layers.flags] = [int(kind != "none") for kind in spec.layers]

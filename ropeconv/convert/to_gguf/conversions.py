@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import BadSource
 from ...formats.gguf.header import FLOAT32, GgufValue, array
-from ...formats.safetensors import STORED, Header, widen
+from ...formats.safetensors import STORED, Header, Tensor, widen
 from ...models.family import Convert, Gguf
 from ...models.schema import Config
 from ...rope.errors import counted, shown
@@ -522,10 +522,7 @@ def scalars(
             for name, tensor in header.tensors.items():
                 layer = LAYER_NUMBER.search(name)
                 if layer and name.endswith(ending) and tensor.dtype in STORED:
-                    start = header.data_start + tensor.start
-                    dtype = np.dtype(STORED[tensor.dtype])
-                    stored = np.frombuffer(file.read(start, start + dtype.itemsize), dtype)
-                    numbers[int(layer[1])] = float(widen(stored, tensor.dtype)[0])
+                    numbers[int(layer[1])] = _first_number(file, header, tensor)
         if sorted(numbers) != list(range(layers)):
             raise BadSource(
                 f"{ending} is not there for every one of the {layers} layers; download the"
@@ -533,3 +530,11 @@ def scalars(
             )
         values[key] = array(FLOAT32, [numbers[layer] for layer in range(layers)])
     return values
+
+
+def _first_number(file: ShardWeights, header: Header, tensor: Tensor) -> float:
+    """The first number of a tensor."""
+    start = header.data_start + tensor.start
+    dtype = np.dtype(STORED[tensor.dtype])
+    stored = np.frombuffer(file.read(start, start + dtype.itemsize), dtype)
+    return float(widen(stored, tensor.dtype)[0])

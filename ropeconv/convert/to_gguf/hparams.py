@@ -1,4 +1,7 @@
-"""Hyperparameters of a model: from config.json to the keys of a GGUF architecture."""
+"""Hyperparameters of a model: from config.json to the keys of a GGUF architecture.
+
+Read `hparams` first; `sizes_of` reads the sizes that it needs.
+"""
 
 from collections.abc import Callable
 from math import inf

@@ -1,4 +1,7 @@
-"""The tensors of a GGUF file from those of a checkpoint: names, shapes, types, and rows."""
+"""The tensors of a GGUF file from those of a checkpoint: names, shapes, types, and rows.
+
+Read `out_tensors` first.
+"""
 
 from __future__ import annotations
 

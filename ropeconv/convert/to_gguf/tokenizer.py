@@ -1,4 +1,7 @@
-"""The tokenizer.ggml.* keys from the files of a tokenizer."""
+"""The tokenizer.ggml.* keys from the files of a tokenizer.
+
+Read `tokenizer_keys` first.
+"""
 
 from __future__ import annotations
 

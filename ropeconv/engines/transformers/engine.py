@@ -1,4 +1,7 @@
-"""Models in the installed transformers, which can be patched to compute a schedule."""
+"""Models in the installed transformers, which can be patched to compute a schedule.
+
+`TransformersEngine` is all that others use: `load`, `logits`, and `read` for long sequences.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +154,11 @@ class TransformersEngine(Engine):
         count = len(ids)
         cached = has_cache(self.model)
         decodes = has_decoder(self.model)
-        chunk = (chunk or self.chunk) if cached else count
+        if not cached:
+            chunk = count
+        elif not chunk:
+            chunk = self.chunk
+
         cache = None
         for start in range(0, count, chunk):
             stop = min(start + chunk, count)
@@ -163,6 +170,7 @@ class TransformersEngine(Engine):
             # sequence
             if has_gaps:
                 given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
+
             if decodes:  # both halves read the same tokens at the same places
                 given |= {"decoder_input_ids": sequence, "decoder_position_ids": places}
             elif count > chunk:

@@ -107,7 +107,7 @@ class SizeOptions:
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """The search of `tune`, as users write it. held_windows: 0 for as many as `windows`."""
+    """The search of `tune`, as users write it."""
 
     context: str = option(MISSING, "The context to reach.", LENGTH, metavar="TOKENS")
     start: str = option(
@@ -128,6 +128,8 @@ class TuneOptions:
         least=0,
         shown=False,
     )
+    """0 for as many as `windows`."""
+
     targets: int = option(
         256,
         "Tokens predicted in a window, inside the trained context and beyond it alike.",

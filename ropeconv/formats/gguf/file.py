@@ -14,17 +14,15 @@ from .header import MAX_HEADER, MAX_TENSORS, GgufHeader, TensorInfo, read_header
 
 
 class Shard:
-    """A file of a GGUF model: the only one, or one of several; here on this disk.
-
-    Attributes:
-        name: The name of the file, without its folder.
-        identity: The identity of the file when its header was read.
-    """
+    """A file of a GGUF model: the only one, or one of several; here on this disk."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
+        """The name of the file, without its folder."""
+
         self._path = path
         self.identity: FileIdentity | None = identity(path)
+        """The identity of the file when its header was read."""
 
     def header(self) -> GgufHeader:
         """Return its header.

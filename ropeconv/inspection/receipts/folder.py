@@ -1,4 +1,7 @@
-"""OriginalSource: a checkpoint that ropeconv wrote, presented as its first source."""
+"""OriginalSource: a checkpoint that ropeconv wrote, presented as its first source.
+
+Read `original_source` first; `folder_record` is what a receipt keeps of the first source.
+"""
 
 from __future__ import annotations
 

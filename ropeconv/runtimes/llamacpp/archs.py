@@ -1,4 +1,7 @@
-"""The schema of `archs.toml`, one entry per GGUF architecture, and the functions that load it."""
+"""The schema of `archs.toml`, one entry per GGUF architecture, and the functions that load it.
+
+`find_arch` returns the entry of an architecture.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,6 +5,7 @@ src/llama-model.cpp (defaults).
 """
 
 from collections import Counter
+from typing import TypeVar
 
 from ...errors import BadSource
 from ...models.config import CachedLayers
@@ -12,6 +13,7 @@ from ...rope.spec import MOST_LAYERS, LayerKind
 from .archs import Arch, ArchWindow, HeaderKeys
 from .scaling import ArchKeys
 
+T = TypeVar("T")
 DEFAULT_WINDOW = 4096
 """The window of gemma2.cpp and exaone4.cpp in tokens; the other architectures require the key."""
 
@@ -30,10 +32,10 @@ def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
             " extended"
         )
 
+    still = _still_layers(file, count)
+    own_theta = _layers_with_own_theta(file, count)
     kinds: list[LayerKind] = []
-    for is_still, has_own in zip(
-        _still_layers(file, count), _layers_with_own_theta(file, count), strict=True
-    ):
+    for is_still, has_own in zip(still, own_theta, strict=True):
         if is_still:
             kinds.append("none")
         elif has_own:
@@ -61,7 +63,7 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
         heads = file.get("attention.head_count_kv")
         if not isinstance(heads, list):
             return [True] * count
-        return [bool(number) for number in heads[:count]] + [True] * (count - len(heads))
+        return _fill([bool(number) for number in heads], count, True)
 
     recurrent = file.get("attention.recurrent_layers")
     interval = file.whole("full_attention_interval", file.arch.full_attention_interval)
@@ -70,7 +72,7 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
             f"the header has full_attention_interval {interval}; download the file again"
         )
     if isinstance(recurrent, list):
-        return [not flag for flag in recurrent[:count]] + [True] * (count - len(recurrent))
+        return _fill([not flag for flag in recurrent], count, True)
     if isinstance(recurrent, bool):
         return [not recurrent] * count
     return [(layer + 1) % interval == 0 for layer in range(count)]
@@ -173,8 +175,7 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
     if window.pattern != "none":
         pattern = file.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
-        flags = [bool(value) for value in pattern[:count]]
-        return flags + [False] * (count - len(flags))
+        return _fill([bool(value) for value in pattern], count, False)
     if window.pattern == "flags":
         raise BadSource(
             f"{file.arch.name} needs attention.sliding_window_pattern with one flag per layer"
@@ -259,7 +260,12 @@ def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list
             f"the header has numbers in {file.prefix}{key} that are not valid; download the file"
             " again"
         )
-    return value[:count] + [0] * (count - len(value))
+    return _fill(value, count, 0)
+
+
+def _fill(values: list[T], count: int, missing: T) -> list[T]:
+    """Return one value for each of `count` layers, from a list that may be shorter or longer."""
+    return [values[layer] if layer < len(values) else missing for layer in range(count)]
 
 
 def _width(file: ArchKeys, name: str, inside: bool, default: int) -> int:

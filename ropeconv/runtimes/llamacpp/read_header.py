@@ -95,6 +95,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     layers = layer_kinds(file)
     windows = layer_windows(file)
 
+    # the frequencies: the formula of the keys, divided by the numbers of the rope tensors
     closed = scaling.form(file)
     attention_factor = factors.extended
     if window is not None and window.rotates == "window" and window.scaling == "base":
@@ -115,6 +116,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     nope_query_scaling = None
     if any(windows):
         nope_query_scaling = arch.nope_query_scaling
+
     spec = RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,

@@ -232,11 +232,11 @@ def cells_of(
         first: The observations of the first row; None in that row.
         seed: The seed of the bootstrap.
     """
-    theirs = _by_key(first or [])
-    return [
-        _cell(row, key, pairs, theirs.get(key, {}), seed)
-        for key, pairs in _by_key(observations).items()
-    ]
+    first_pairs = _by_key(first or [])
+    cells = []
+    for key, pairs in _by_key(observations).items():
+        cells.append(_cell(row, key, pairs, first_pairs.get(key, {}), seed))
+    return cells
 
 
 def _by_key(
@@ -424,18 +424,21 @@ def _row_result(
 ) -> RowResult:
     """A row, with its price: the difference of its loss at the trained length."""
     price = None
+    price_error = None
     for cell in cells:
         place = (cell.row, cell.measure, cell.column, cell.depth)
         if place == (row.name, GROWTH, sizes.trained, None):
-            price = cell
-            break
+            price = cell.difference
+            price_error = cell.difference_error
+
+    observations = outcome.observations.get(row.name, [])
     return RowResult(
         name=row.name,
         recipe=row.recipe.to_dict() if row.recipe else None,
         refused=outcome.refused(row.name),
-        price=price.difference if price else None,
-        price_error=price.difference_error if price else None,
-        holds_to=holds_to(outcome.observations.get(row.name, []), sizes.trained, sizes.seed),
+        price=price,
+        price_error=price_error,
+        holds_to=holds_to(observations, sizes.trained, sizes.seed),
     )
 
 

@@ -288,32 +288,28 @@ class Tuning:
             also = ""
             if best is not reference:
                 also = f", and on held-out text {reference.name} is as good or better"
-            return (
-                reference,
-                False,
-                (
-                    f"The search found nothing better than {best.name}{also}; the recipe is"
-                    f" {reference.name}."
-                ),
+            sentence = (
+                f"The search found nothing better than {best.name}{also}; the recipe is"
+                f" {reference.name}."
             )
+            return reference, False, sentence
 
         total = next(row.total for row in table if row.name == best.name)
         assert total.difference is not None
-        errors = f" ± {total.error:.4f}" if total.error is not None else ""
+        number = f"{total.difference:+.4f}"
+        if total.error is not None:
+            number += f" ± {total.error:.4f}"
         difference = (
-            f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out"
-            f" text (n = {total.clusters})"
+            f"{number} nat per token against {reference.name} on held-out text"
+            f" (n = {total.clusters})"
         )
         if total.difference < 0 and total.decided:
             return best, True, f"{best.name} is better: {difference}."
-        return (
-            reference,
-            False,
-            (
-                f"{best.name} is not significantly better: {difference}; the recipe is"
-                f" {reference.name}."
-            ),
+        sentence = (
+            f"{best.name} is not significantly better: {difference}; the recipe is"
+            f" {reference.name}."
         )
+        return reference, False, sentence
 
 
 def tune_model(

@@ -527,12 +527,12 @@ def undo(model: Inspection) -> str:
     if original is None:
         return restore
 
-    lost: object = ()
+    is_lost = False
     if original.gguf:
-        lost = original.gguf.changed
+        is_lost = bool(original.gguf.changed)
     elif original.folder:
-        lost = original.folder.multiplied
-    if lost:  # `restore` refuses it
+        is_lost = bool(original.folder.multiplied)
+    if is_lost:  # weights were changed, and `restore` refuses that
         return f"take its source again, {original.source.described}"
     return restore
 

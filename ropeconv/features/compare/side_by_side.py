@@ -370,6 +370,8 @@ def _side_of(inspection: Inspection) -> Side:
     layout = str(spec.layout)
     window_factor = 1.0
     if isinstance(source, GgufSource):
+        # convert_hf_to_gguf.py permutes the rows of queries and keys for the layout that llama.cpp
+        # computes (`permute`), so the layout of the file is not that of the checkpoint
         family = by_name().get(find_arch(inspection.name).family)
         if family:
             layout = family.layout

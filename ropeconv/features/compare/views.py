@@ -1,4 +1,4 @@
-"""Shows how two models differ, and whether models fit together."""
+"""Show how two models differ, and whether models fit together."""
 
 from ropeconv.inspection.frequencies import FrequencyDifference
 from ropeconv.inspection.inspection import Inspection

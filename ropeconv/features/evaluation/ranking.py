@@ -1,4 +1,8 @@
-"""Advice sorted by what was measured: the rows of a result that are the advised methods."""
+"""Compare rows of a result: to sort advice by what was measured, and to judge --fail-if.
+
+`rank_methods` sorts advice by the rows that are the advised methods. `parse_condition` reads a
+condition of --fail-if, and `Condition.judge` says whether it holds.
+"""
 
 import math
 import re

@@ -244,7 +244,11 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write a result as JSON, in place of a file that is there. Raises OSError."""
+    """Write a result as JSON, in place of a file that is there.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     write_file(path, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
 
 

@@ -1,4 +1,7 @@
-"""`ropeconv bound`: the smallest base for a length, or the effective length of a schedule."""
+"""`ropeconv bound`: the smallest base for a length, or the effective length of a schedule.
+
+`bound_command` sorts out which of the two is asked for. `_find_base` and `_find_reach` answer it.
+"""
 
 from __future__ import annotations
 
@@ -39,34 +42,44 @@ Schedules = dict[str, tuple[Schedule, Reach]]
 def _document(
     spec: RopeSpec, schedules: Schedules, weighted: dict[str, HeadLengths]
 ) -> dict[str, Any]:
-    """The JSON of the reach of schedules. weighted: by label, that of the heads of a model."""
-    rows = {
-        label: {"context": schedule.context} | at.to_dict()
-        for label, (schedule, at) in schedules.items()
-    }
-    for label, lengths in weighted.items():
-        rows[label]["weighted"] = lengths.to_dict()
-    body = next(iter(rows.values())) if len(rows) == 1 else {"schedules": rows}
-    left_out = {"left_out": {kind: spec.count(kind) for kind in LEFT_OUT}} if weighted else {}
-    return {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim} | body | left_out
+    """The JSON of the reach of schedules, by label also that of the heads of a model."""
+    rows = {}
+    for label, (schedule, at) in schedules.items():
+        rows[label] = {"context": schedule.context, **at.to_dict()}
+        if label in weighted:
+            rows[label]["weighted"] = weighted[label].to_dict()
+
+    document: dict[str, Any] = {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim}
+    if len(rows) == 1:
+        (row,) = rows.values()
+        document |= row
+    else:
+        document["schedules"] = rows
+    if weighted:
+        document["left_out"] = {kind: spec.count(kind) for kind in LEFT_OUT}
+    return document
 
 
 def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
-    table = []
+    """Show a row for each schedule, where all variances are equal."""
+    rows = []
     for label, (_, at) in schedules.items():
         negative = f"{at.count:,} in {counted(at.runs, 'run')} below {at.length:,}"
-        table.append((label, _effective(at), negative, _places(at)))
+        rows.append((label, _effective_length(at), negative, _places(at)))
+    title = f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate"
     columns = ("", "effective length", "distances with a negative sum", "where")
-    screen.table(f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions rotate", columns, table)
+    screen.table(title, columns, rows)
 
 
-def _effective(at: Reach) -> str:
+def _effective_length(at: Reach) -> str:
     """The effective length of a schedule in words: 131,072, "above 131,071", or "any"."""
-    return "any" if at.automatic else _length(at.effective_length, at.searched)
+    if at.automatic:
+        return "any"
+    return _length_in_words(at.effective_length, at.searched)
 
 
-def _length(length: int | None, below: int) -> str:
-    """A length in words. below: the distances that were searched, where none ends it."""
+def _length_in_words(length: int | None, below: int) -> str:
+    """A length, or that no distance below the searched ones ends it."""
     if length is None:
         return f"above {below - 1:,}"
     return f"{length:,}"
@@ -83,7 +96,7 @@ def _places(at: Reach) -> str:
 
 
 def _head_weights(model: GivenModel, screen: Screen) -> HeadWeights:
-    """Reads the projections of a SOURCE."""
+    """Read the projections of a SOURCE."""
     from ropeconv.inspection.head_bound import head_weights
 
     if model.inspection is None:
@@ -94,14 +107,16 @@ def _head_weights(model: GivenModel, screen: Screen) -> HeadWeights:
         return head_weights(model.inspection, total, advance)
 
 
-def _weighted(weights: HeadWeights, schedules: Schedules, screen: Screen) -> dict[str, HeadLengths]:
-    """Searches the effective lengths of all heads, by label of the schedule."""
+def _search_heads(
+    weights: HeadWeights, schedules: Schedules, screen: Screen
+) -> dict[str, HeadLengths]:
+    """Search the effective lengths of all heads, by label of the schedule."""
+    lengths = {}
     with screen.counting("Searching") as (total, advance):
         total(sum(weights.work(at.length) for _, at in schedules.values()))
-        return {
-            label: weights.reach(schedule, at.length, advance)
-            for label, (schedule, at) in schedules.items()
-        }
+        for label, (schedule, at) in schedules.items():
+            lengths[label] = weights.reach(schedule, at.length, advance)
+    return lengths
 
 
 def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) -> None:
@@ -111,14 +126,14 @@ def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) 
     screen.table(title, table.columns, table.rows, right=table.columns)
 
     longest = max(layer.below for layer in reached.layers)
-    worst = _length(reached.worst, longest)
-    half = _length(reached.median, longest)
+    worst = _length_in_words(reached.worst, longest)
+    median = _length_in_words(reached.median, longest)
     has = "has" if reached.violating == 1 else "have"
     violating = f"{reached.violating} of {counted(reached.heads, 'head')} {has}"
     screen.say(
-        f"{label}: with equal variances the effective length is {_effective(at)}. With this"
+        f"{label}: with equal variances the effective length is {_effective_length(at)}. With this"
         f" model's, {violating} a negative sum; the effective length of the worst is {worst}, the"
-        f" median {half}."
+        f" median {median}."
     )
 
 
@@ -203,10 +218,10 @@ def bound_command(
             raise UsageError(
                 f"--{flag} does not go with a length; give a length, or a schedule with --up-to"
             )
-        _smallest(
-            parse_tokens(argument), *head_size(head_dim, rotary_dim), windows, certificate, screen
-        )
+        width, rotary = head_size(head_dim, rotary_dim)
+        _find_base(parse_tokens(argument), width, rotary, windows, certificate, screen)
         return
+
     if certificate is not None or windows is not None:
         raise UsageError(
             "--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`"
@@ -216,10 +231,10 @@ def bound_command(
     model = find(argument, recipe, head_dim, rotary_dim)
     if argument is None and not values.keys() - {"theta"}:
         up_to = up_to or "1M"
-    _reaches(model, up_to, weights, screen)
+    _find_reach(model, up_to, weights, screen)
 
 
-def _reaches(model: GivenModel, up_to: str, weights: bool, screen: Screen) -> None:
+def _find_reach(model: GivenModel, up_to: str, weights: bool, screen: Screen) -> None:
     """Show the effective length of every schedule of a model.
 
     Args:
@@ -228,12 +243,18 @@ def _reaches(model: GivenModel, up_to: str, weights: bool, screen: Screen) -> No
         weights: Also weigh the pairs by the projections of each head.
         screen: Where it is shown.
     """
-    heads = _head_weights(model, screen) if weights else None
+    heads = None
+    if weights:
+        heads = _head_weights(model, screen)
     schedules: Schedules = {}
     for label, schedule in model.schedules().items():
-        length = parse_tokens(up_to) if up_to else model.spec.visible(schedule.context)
+        length = model.spec.visible(schedule.context)
+        if up_to:
+            length = parse_tokens(up_to)
         schedules[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
-    weighted = _weighted(heads, schedules, screen) if heads else {}
+    weighted = {}
+    if heads is not None:
+        weighted = _search_heads(heads, schedules, screen)
 
     if screen.as_json:
         screen.data(_document(model.spec, schedules, weighted))
@@ -242,7 +263,8 @@ def _reaches(model: GivenModel, up_to: str, weights: bool, screen: Screen) -> No
         _show_reach(model.spec, schedules, screen)
         return
     for label, lengths in weighted.items():
-        _show_weighted(label, schedules[label][1], lengths, screen)
+        _, at = schedules[label]
+        _show_weighted(label, at, lengths, screen)
     left = []
     for kind, words in LEFT_OUT.items():
         count = model.spec.count(kind)
@@ -252,7 +274,7 @@ def _reaches(model: GivenModel, up_to: str, weights: bool, screen: Screen) -> No
         screen.say(f"Layers left out: {' and '.join(left)}.")
 
 
-def _smallest(
+def _find_base(
     length: int,
     head_dim: int,
     rotary_dim: int,
@@ -260,12 +282,16 @@ def _smallest(
     certificate: Path | None,
     screen: Screen,
 ) -> None:
-    proof: list[tuple[float, float, int]] | None = None if certificate is None else []
+    """Show the smallest base for a length, and write its proof where one is asked for."""
+    proof: list[tuple[float, float, int]] = []
     with screen.watching() as tell:
-        bases = bound(length, rotary_dim, head_dim, windows, proof, tell)
-    if certificate is not None and proof is not None:
+        asked_proof = None if certificate is None else proof
+        bases = bound(length, rotary_dim, head_dim, windows, asked_proof, tell)
+
+    if certificate is not None:
         lines = ["# ln b from\tto\tdistance whose sum is negative there\n"]
-        lines += [f"{begin!r}\t{end!r}\t{distance}\n" for begin, end, distance in proof]
+        for begin, end, distance in proof:
+            lines.append(f"{begin!r}\t{end!r}\t{distance}\n")
         write_file(certificate, "".join(lines))
     if screen.as_json:
         screen.data(bases.to_dict())
@@ -274,6 +300,7 @@ def _smallest(
 
 
 def _show_bound(bases: Bound, screen: Screen) -> None:
+    """Show the smallest base, the intervals, and what others have published."""
     title = f"{bases.length:,} tokens, {bases.rotary_dim} of {bases.head_dim} dimensions rotate"
     if bases.binding_distance is None:
         screen.say(f"{title}: every base above 1 keeps the sum from being negative.")
@@ -305,6 +332,7 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
 
 
 def _interval(ends: tuple[float, float | None]) -> str:
+    """An interval of bases in words."""
     begin, end = ends
     if end is None:
         return f"{begin:,.1f} and above"

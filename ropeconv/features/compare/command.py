@@ -65,9 +65,14 @@ def compare_command(
     if any(map(is_graph, models)):
         others = {"--merge": merge, "--explain": explain}
         same = hook("compare_graphs")(models, family, others, screen)
-        if exit_code and not same:
-            raise SystemExit(3)
-        return
+    else:
+        same = _compare(models, family, merge, explain, screen)
+    if exit_code and not same:
+        raise SystemExit(3)
+
+
+def _compare(models: list[str], family: str, merge: bool, explain: bool, screen: Screen) -> bool:
+    """Show two models side by side, or whether several fit together; return whether they do."""
     from .compatibility import compatibility, open_models
     from .side_by_side import side_by_side
     from .views import show_comparison, show_compatibility
@@ -75,10 +80,12 @@ def compare_command(
     sources, adapters, file = open_models(models, family)
     if merge or file or adapters or len(sources) > 2:
         compared = compatibility(sources, adapters, file)
-        screen.data(compared.to_dict()) if screen.as_json else show_compatibility(compared, screen)
-        if exit_code and not compared.fits:
-            raise SystemExit(3)
-        return
+        if screen.as_json:
+            screen.data(compared.to_dict())
+        else:
+            show_compatibility(compared, screen)
+        return compared.fits
+
     difference = side_by_side(*sources)
     for side in (difference.first, difference.second):
         screen.note(side.inspection.assumption)
@@ -86,5 +93,4 @@ def compare_command(
         screen.data(difference.to_dict())
     else:
         show_comparison(difference, screen, explain)
-    if exit_code and not difference.same:
-        raise SystemExit(3)
+    return difference.same

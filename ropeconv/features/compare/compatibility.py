@@ -15,7 +15,6 @@ config.py:76-142, moe/config.py:12-46).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -400,9 +399,10 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
         repair = "choose ranges of layers with `slices`, or leave it out"
         yield Misfit(name, "sizes", message, repair)
 
-    rope_misfits = list(_rope_misfits(base, other))
-    yield from rope_misfits
-    about = {misfit.about for misfit in rope_misfits}
+    about = set()
+    for misfit in _rope_misfits(base, other):
+        about.add(misfit.about)
+        yield misfit
     if other.spec.context > base.spec.context and not about & {"rope", "structure"}:
         yield _shorter_base(base, other)
 
@@ -527,12 +527,12 @@ def undo(model: Inspection) -> str:
     if original is None:
         return restore
 
-    lost: object = ()
+    is_lost = False
     if original.gguf:
-        lost = original.gguf.changed
+        is_lost = bool(original.gguf.changed)
     elif original.folder:
-        lost = original.folder.multiplied
-    if lost:  # `restore` refuses it
+        is_lost = bool(original.folder.multiplied)
+    if is_lost:  # weights were changed, and `restore` refuses that
         return f"take its source again, {original.source.described}"
     return restore
 
@@ -547,12 +547,16 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
     original = getattr(spec.form, "original_context", spec.original_context)
     if original == model.first_spec.original_context:
         original = None
+
+    # the method computes an attention factor itself; the second try states it
     for attention_factor in (None, spec.attention_factor):
-        with suppress(RopeconvError):
+        try:
             recipe = Recipe(method, spec.context, original, attention_factor)
             start = recipe.start(model.first_spec)
-            if difference(recipe.schedule(start), start, spec):
-                continue
+            differs = difference(recipe.schedule(start), start, spec)
+        except RopeconvError:  # the method does not apply to this model
+            continue
+        if not differs:
             words = [source, *(flags(recipe) or ())]
             if model.extended:
                 words.append("--replace")
@@ -635,54 +639,73 @@ def token_ids(source: Source) -> dict[str, int]:
 
 def _receipt(model: Inspection) -> Receipt | None:
     """The receipt of an output of ropeconv; None for other models."""
-    return valid_receipt(model.source) if isinstance(model.source, Source) else None
+    if not isinstance(model.source, Source):
+        return None
+    return valid_receipt(model.source)
 
 
 def _folded_tensors(model: Inspection | None) -> set[str]:
     """The tensors into which an output of ropeconv has factors folded."""
-    receipt = _receipt(model) if model else None
+    if model is None:
+        return set()
+    receipt = _receipt(model)
     if receipt is None or receipt.fold is None:
         return set()
     return set(receipt.fold.tensors)
 
 
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
-    """The obstacle to applying an adapter over a base, and a sentence on it."""
+    """The obstacles to applying an adapter over a base, and a sentence on it."""
     name = adapter.source.reference
-    over_its_own = f"apply it over {adapter.base or 'its own base'}"
     misplaced = misplaced_tensor(adapter, base)
     if misplaced:
-        return [Misfit(name, "tensors", misplaced, over_its_own)], ""
+        return [Misfit(name, "tensors", misplaced, _over_its_own_base(adapter))], ""
 
     misfits = list(_folded_apart(adapter, base))
     trained = adapter.trained_on
     if trained is None:
-        if not _was_made_from(base, adapter.base.partition("@")[0]):
-            place = adapter.base or "its base, which it does not name"
-            note = (
-                f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
-            )
-            return misfits, note
-    elif base.first is None or not _same_rope(base.first, trained.spec):
-        compared = side_by_side(base, trained)
-        if not compared.differs:
-            return misfits, ""
-        message = (
-            f"was trained on a model that differs from the base in {compared.differences}; PEFT"
-            " loads it without a warning"
+        trained_before = _was_made_from(base, adapter.base.partition("@")[0])
+    else:
+        trained_before = base.first is not None and _same_rope(base.first, trained.spec)
+    if trained_before:
+        note = (
+            f"{name} was trained before ropeconv extended its base to {base.source.reference};"
+            " evaluate the two together."
         )
-        if STRUCTURE & set(compared.differs):
-            misfits.append(Misfit(name, "structure", message, over_its_own))
-        else:
-            command = command_to(trained.spec, base) if _same_weights(adapter, base) else ""
-            misfits.append(Misfit(name, "rope", message, command or over_its_own))
-        return misfits, ""
+        return misfits, note
 
-    note = (
-        f"{name} was trained before ropeconv extended its base to {base.source.reference}; evaluate"
-        " the two together."
+    if trained is None:
+        place = adapter.base or "its base, which it does not name"
+        note = f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
+        return misfits, note
+    misfits += _trained_on_another_rope(adapter, trained, base)
+    return misfits, ""
+
+
+def _over_its_own_base(adapter: Adapter) -> str:
+    """The repair of an adapter that does not fit."""
+    return f"apply it over {adapter.base or 'its own base'}"
+
+
+def _trained_on_another_rope(
+    adapter: Adapter, trained: Inspection, base: Inspection
+) -> Iterator[Misfit]:
+    """Yield the difference between the RoPE that an adapter was trained on and that of a base."""
+    name = adapter.source.reference
+    compared = side_by_side(base, trained)
+    if not compared.differs:
+        return
+    message = (
+        f"was trained on a model that differs from the base in {compared.differences}; PEFT loads"
+        " it without a warning"
     )
-    return misfits, note
+    repair = _over_its_own_base(adapter)
+    if STRUCTURE & set(compared.differs):
+        yield Misfit(name, "structure", message, repair)
+        return
+    if _same_weights(adapter, base):
+        repair = command_to(trained.spec, base) or repair
+    yield Misfit(name, "rope", message, repair)
 
 
 def _was_made_from(base: Inspection, name: str) -> bool:

@@ -1,6 +1,9 @@
-"""The RoPE of two models side by side: which parts of it differ, and by how much."""
+"""The RoPE of two models side by side: which parts of it differ, and by how much.
 
-from contextlib import suppress
+`side_by_side` is the function to read first. It brings each model into a `Side`, and collects what
+differs in a `RopeDifference`.
+"""
+
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
@@ -14,7 +17,7 @@ from ropeconv.models.gguf import GgufSource
 from ropeconv.models.registry import by_name
 from ropeconv.models.source import RECEIPT, Source
 from ropeconv.rope.forms import DynamicNtk, LongRope, Vector
-from ropeconv.rope.schedule import Schedule
+from ropeconv.rope.schedule import QueryScaling, Schedule
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.rope.summary import SummaryTable, TableSummary
 from ropeconv.runtimes.llamacpp.archs import arch_table, find_arch
@@ -38,84 +41,95 @@ WORDS = {
     "query_scaling": "the scaling of queries by position",
 }
 """Properties that change logits, in the order of sentences."""
+INSPECTED = (
+    "source",
+    "family",
+    "head_dim",
+    "rotary_dim",
+    "layout",
+    "mla",
+    "rope_type",
+    "rope",
+    "rope_theta",
+    "original_context",
+    "context",
+    "layers",
+    "local_theta",
+)
+"""Keys of an inspection that a comparison shows for each model."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two models.
-
-    spec: its RoPE, with the factors that its receipt says are folded into weights. folded: whether
-    there are any. window_attention_factor: of sliding-window layers with their own frequencies.
-    layout: of the pairs in the original checkpoints of the family; a converter may have permuted
-    the rows of queries and keys for another one.
-    """
+    """One of the two models."""
 
     inspection: Inspection
+
     spec: RopeSpec
+    """Its RoPE, with the factors that its receipt says are folded into weights."""
+
     folded: bool
+    """Whether there are any."""
+
     window_attention_factor: float
+    """The attention factor of sliding-window layers with their own frequencies."""
+
     layout: str
+    """The layout of pairs in the original checkpoints of the family.
+
+    A converter may have permuted the rows of queries and keys for another one.
+    """
 
     def to_dict(self) -> JsonObject:
         """Return the inspection as JSON-ready data, without verdicts and problems."""
-        data = self.inspection.to_dict()
-        keys = (
-            "source",
-            "family",
-            "head_dim",
-            "rotary_dim",
-            "layout",
-            "mla",
-            "rope_type",
-            "rope",
-            "rope_theta",
-            "original_context",
-            "context",
-            "layers",
-            "local_theta",
-        )
+        inspected = self.inspection.to_dict()
+        data = {key: inspected[key] for key in INSPECTED}
         scaling = self.spec.query_scaling
-        return {
-            **{key: data[key] for key in keys},
-            "attention_factor": self.spec.attention_factor,
-            "window_attention_factor": self.window_attention_factor,
-            "softmax_scale": self.spec.softmax_scale,
-            "query_scaling": asdict(scaling) if scaling else None,
-            "folded": self.folded,
-        }
+        data["attention_factor"] = self.spec.attention_factor
+        data["window_attention_factor"] = self.window_attention_factor
+        data["softmax_scale"] = self.spec.softmax_scale
+        data["query_scaling"] = asdict(scaling) if scaling else None
+        data["folded"] = self.folded
+        return data
 
 
 @dataclass(frozen=True)
 class RuntimePair:
-    """The status of both models in the newest version of a runtime; None for a model in the other
-    format.
-
-    runtime: `name@version`. reasons: of both, or empty.
-    """
+    """Both models in the newest version of a runtime."""
 
     runtime: str
+    """The name and the version, as `name@version`."""
+
     display_name: str
+
     statuses: tuple[str | None, str | None]
+    """The status of each model; None for a model in the other format."""
+
     reasons: tuple[str, str]
+    """The reason of each status, or empty."""
 
 
 @dataclass(frozen=True)
 class RopeDifference(TableSummary):
-    """The RoPE of two models, compared.
-
-    frequencies: of layers that see the whole context, None if the numbers of pairs differ.
-    short_frequencies: within the trained context, None if neither model has others there.
-    window_frequencies: of sliding-window layers, None unless both models have them. differs: names
-    from WORDS. runtimes: both models in each runtime.
-    """
+    """The RoPE of two models, compared."""
 
     first: Side
     second: Side
+
     frequencies: FrequencyDifference | None
+    """The vectors of layers that see the whole context; None if the numbers of pairs differ."""
+
     short_frequencies: FrequencyDifference | None
+    """The vectors within the trained context; None if neither model has others there."""
+
     window_frequencies: FrequencyDifference | None
+    """The vectors of sliding-window layers; None unless both models have them."""
+
     differs: tuple[str, ...]
+    """The properties that differ, by their names in WORDS."""
+
     runtimes: tuple[RuntimePair, ...]
+    """Both models in each runtime."""
 
     record_keys: ClassVar[tuple[str, ...]] = (
         "runtime",
@@ -134,20 +148,20 @@ class RopeDifference(TableSummary):
     @property
     def differences(self) -> str:
         """The differences in words; empty where there are none."""
-        *others, last = [self._phrase(name) for name in self.differs] or [""]
-        return f"{', '.join(others)}{' and ' if others else ''}{last}"
+        phrases = [self._phrase(name) for name in self.differs]
+        if len(phrases) < 2:
+            return "".join(phrases)
+        return f"{', '.join(phrases[:-1])} and {phrases[-1]}"
 
     @property
     def sentence(self) -> str:
         """The conclusion, for display."""
         if self.differs:
             return f"They differ in {self.differences}."
-        first, second = self.first.spec, self.second.spec
-        if first.context != second.context:
-            return (
-                f"They compute the same RoPE, but declare {first.context:,} and {second.context:,}"
-                " tokens."
-            )
+        first = self.first.spec.context
+        second = self.second.spec.context
+        if first != second:
+            return f"They compute the same RoPE, but declare {first:,} and {second:,} tokens."
         return "They compute the same RoPE."
 
     def summary(self) -> dict[str, str]:
@@ -188,17 +202,19 @@ class RopeDifference(TableSummary):
         return rows
 
     def _phrase(self, name: str) -> str:
+        """The words for a property that differs, with numbers for frequencies."""
+        words = WORDS[name]
         vector = getattr(self, name, None)
         if not isinstance(vector, FrequencyDifference) or vector.same:
-            return WORDS[name]
-        by = "" if vector.largest_ratio is None else f", by up to {vector.largest_ratio:.4g} times"
-        return f"{WORDS[name]} ({vector.differing} of {vector.pairs} pairs{by})"
+            return words
+        numbers = f"{vector.differing} of {vector.pairs} pairs"
+        if vector.largest_ratio is not None:
+            numbers += f", by up to {vector.largest_ratio:.4g} times"
+        return f"{words} ({numbers})"
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on equal things that look different, and on factors that are not in the
-        settings.
-        """
+        """Sentences on equal things that look different, and on factors folded into weights."""
         first = self.first
         second = self.second
         remarks = []
@@ -223,87 +239,119 @@ class RopeDifference(TableSummary):
 
     def to_dict(self) -> JsonObject:
         """Return the comparison as JSON-ready data; keys stay within a schema."""
-        vectors = ("frequencies", "short_frequencies", "window_frequencies")
-        return {
+        data: JsonObject = {
             "same": self.same,
             "differs": list(self.differs),
             "sentence": self.sentence,
             "remarks": self.remarks,
             "first": self.first.to_dict(),
             "second": self.second.to_dict(),
-            **{
-                name: asdict(vector) if (vector := getattr(self, name)) else None
-                for name in vectors
-            },
-            "runtimes": [asdict(pair) for pair in self.runtimes],
         }
+        for name in ("frequencies", "short_frequencies", "window_frequencies"):
+            vector = getattr(self, name)
+            data[name] = asdict(vector) if vector else None
+        data["runtimes"] = [asdict(pair) for pair in self.runtimes]
+        return data
 
 
 def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
-    """Compare the RoPE of two models, each of which may be a checkpoint, a config.json or a GGUF
-    file.
+    """Compare the RoPE of two models.
+
+    Args:
+        first: A checkpoint, a config.json or a GGUF file, inspected.
+        second: The other model, which may have another format.
+
+    Returns:
+        The properties that differ, and the status of both models in each runtime.
     """
-    left = _side(first)
-    right = _side(second)
+    left = _side_of(first)
+    right = _side_of(second)
+
     a = left.spec.current()
     b = right.spec.current()
     whole = compare_frequencies(a.inv_freq, b.inv_freq)
-    has_short = a.short_inv_freq is not None or b.short_inv_freq is not None
-    short = compare_frequencies(_short(a), _short(b)) if has_short else None
+    short = None
+    if a.short_inv_freq is not None or b.short_inv_freq is not None:
+        short = compare_frequencies(_short_frequencies(a), _short_frequencies(b))
     window = None
-    if left.spec.local_form and right.spec.local_form:
-        vectors = (
-            vector for side in (left, right) if (vector := side.spec.local_inv_freq) is not None
-        )
-        window = compare_frequencies(*vectors)
-    differs = _differs(
-        left,
-        right,
-        {"frequencies": whole, "short_frequencies": short, "window_frequencies": window},
-    )
-    return RopeDifference(left, right, whole, short, window, differs, _runtimes(first, second))
+    left_window = left.spec.local_inv_freq
+    right_window = right.spec.local_inv_freq
+    if left_window is not None and right_window is not None:
+        window = compare_frequencies(left_window, right_window)
+
+    differs = _settings_that_differ(left, right)
+    vectors = {"frequencies": whole, "short_frequencies": short, "window_frequencies": window}
+    for name, vector in vectors.items():
+        if vector is not None and not vector.same:
+            differs.add(name)
+    in_order = tuple(name for name in WORDS if name in differs)
+    return RopeDifference(left, right, whole, short, window, in_order, _runtimes(first, second))
 
 
-def _differs(
-    first: Side, second: Side, vectors: dict[str, FrequencyDifference | None]
-) -> tuple[str, ...]:
-    a, b = first.spec, second.spec
-    left, right = a.query_scaling, b.query_scaling
-    dynamic = [spec.form if isinstance(spec.form, DynamicNtk) else None for spec in (a, b)]
-    differs = {
-        "rotary_dim": a.rotary_dim != b.rotary_dim,
-        "mla": a.mla != b.mla,
-        "layout": first.layout != second.layout,
-        "layers": (
-            a.layers != b.layers if len(a.layers) == len(b.layers) else {*a.layers} != {*b.layers}
-        ),
-        **{name: vector is not None and not vector.same for name, vector in vectors.items()},
-        "dynamic": dynamic[0] != dynamic[1],
-        "attention_factor": not _close(a.attention_factor, b.attention_factor),
-        "window_attention_factor": (
-            bool(a.local_form and b.local_form)
-            and not _close(first.window_attention_factor, second.window_attention_factor)
-        ),
-        "softmax_scale": not _close(a.softmax_scale, b.softmax_scale),
-        "query_scaling": not (
-            left is right
-            if left is None or right is None
-            else left.length == right.length
-            and _close(left.beta, right.beta)
-            and _close(left.gain, right.gain)
-        ),
-    }
+def _settings_that_differ(first: Side, second: Side) -> set[str]:
+    """The properties that differ besides vectors of frequencies, by their names in WORDS."""
+    a = first.spec
+    b = second.spec
+    differs = set()
+
+    if a.rotary_dim != b.rotary_dim:
+        differs.add("rotary_dim")
+    if a.mla != b.mla:
+        differs.add("mla")
+    if first.layout != second.layout:
+        differs.add("layout")
+    if not _same_layers(a, b):
+        differs.add("layers")
+    if _dynamic_form(a) != _dynamic_form(b):
+        differs.add("dynamic")
+
+    if not _close(a.attention_factor, b.attention_factor):
+        differs.add("attention_factor")
+    in_windows = (first.window_attention_factor, second.window_attention_factor)
+    if a.local_form and b.local_form and not _close(*in_windows):
+        differs.add("window_attention_factor")
+    if not _close(a.softmax_scale, b.softmax_scale):
+        differs.add("softmax_scale")
+    if not _same_query_scaling(a.query_scaling, b.query_scaling):
+        differs.add("query_scaling")
+
     switches = (_switch(a), _switch(b))
-    differs["switch"] = None not in switches and switches[0] != switches[1]
-    return tuple(name for name in WORDS if differs[name])
+    if None not in switches and switches[0] != switches[1]:
+        differs.add("switch")
+    return differs
+
+
+def _same_layers(first: RopeSpec, second: RopeSpec) -> bool:
+    """Whether the same layers rotate; for another number of layers, whether the same kinds do."""
+    if len(first.layers) == len(second.layers):
+        return first.layers == second.layers
+    return set(first.layers) == set(second.layers)
+
+
+def _dynamic_form(spec: RopeSpec) -> DynamicNtk | None:
+    """The scaling of a model that grows with the sequence; None for other forms."""
+    return spec.form if isinstance(spec.form, DynamicNtk) else None
+
+
+def _same_query_scaling(first: QueryScaling | None, second: QueryScaling | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return (
+        first.length == second.length
+        and _close(first.beta, second.beta)
+        and _close(first.gain, second.gain)
+    )
 
 
 def _close(left: float, right: float) -> bool:
     return abs(left - right) <= TOLERANCE * abs(right)
 
 
-def _short(schedule: Schedule) -> Vector:
-    return schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
+def _short_frequencies(schedule: Schedule) -> Vector:
+    """The frequencies within the trained context."""
+    if schedule.short_inv_freq is None:
+        return schedule.inv_freq
+    return schedule.short_inv_freq
 
 
 def _switch(spec: RopeSpec) -> int | None:
@@ -314,28 +362,53 @@ def _switch(spec: RopeSpec) -> int | None:
     return None
 
 
-def _side(inspection: Inspection) -> Side:
+def _side_of(inspection: Inspection) -> Side:
+    """A model as a side of the comparison."""
     source = inspection.source
     spec = inspection.spec
-    window = 1.0
-    layout = str(inspection.spec.layout)
+
+    layout = str(spec.layout)
+    window_factor = 1.0
     if isinstance(source, GgufSource):
+        # convert_hf_to_gguf.py permutes the rows of queries and keys for the layout that llama.cpp
+        # computes (`permute`), so the layout of the file is not that of the checkpoint
         family = by_name().get(find_arch(inspection.name).family)
-        layout = family.layout if family else layout
-        window = read_file(source.file).local_attention_factor if spec.local_form else 1.0
-    receipt, folded = None, spec
-    with suppress(BadSource):  # a receipt that cannot be read
-        text = source.text(RECEIPT) if isinstance(source, Source) else None
+        if family:
+            layout = family.layout
+        if spec.local_form:
+            window_factor = read_file(source.file).local_attention_factor
+
+    with_weights = spec
+    if isinstance(source, Source):
+        with_weights = _with_folded_factors(spec, source)
+    return Side(
+        inspection=inspection,
+        spec=with_weights,
+        folded=with_weights != spec,
+        window_attention_factor=window_factor,
+        layout=layout,
+    )
+
+
+def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
+    """The RoPE of a checkpoint with the factors that its receipt says are in the weights."""
+    try:
+        text = source.text(RECEIPT)
         receipt = parse_receipt(text, RECEIPT) if text else None
-    if receipt is not None and receipt.fold is not None:
-        if receipt.in_config is not None and _close(
-            receipt.in_config.attention_factor, spec.attention_factor
-        ):
-            folded = replace(folded, attention_factor=receipt.schedule.attention_factor)
-        steps = receipt.log_n_approximation
-        if steps is not None and spec.query_scaling is not None:
-            folded = replace(folded, query_scaling=replace(spec.query_scaling, gain=steps.gain))
-    return Side(inspection, folded, folded != spec, window, layout)
+    except BadSource:  # a receipt that cannot be read says nothing about the weights
+        return spec
+    if receipt is None or receipt.fold is None:
+        return spec
+
+    folded = spec
+    in_config = receipt.in_config
+    # if someone edited the factor in the config since, the receipt does not describe it
+    if in_config is not None and _close(in_config.attention_factor, spec.attention_factor):
+        folded = replace(folded, attention_factor=receipt.schedule.attention_factor)
+    steps = receipt.log_n_approximation
+    if steps is not None and spec.query_scaling is not None:
+        folded = replace(folded, query_scaling=replace(spec.query_scaling, gain=steps.gain))
+    return folded
 
 
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:

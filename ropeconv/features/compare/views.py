@@ -1,4 +1,4 @@
-"""Shows how two models differ, and whether models fit together."""
+"""Show how two models differ, and whether models fit together."""
 
 from ropeconv.inspection.frequencies import FrequencyDifference
 from ropeconv.inspection.inspection import Inspection
@@ -38,10 +38,12 @@ def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
     for model in compatibility.models:
         rows.append(_model_row("", model))
     for adapter, over in compatibility.adapters:
-        rope, context = "unknown", ""
+        rope = "unknown"
+        context = ""
         if adapter.trained_on:
             spec = adapter.trained_on.spec
-            rope, context = describe(spec.form), f"{spec.context:,}"
+            rope = describe(spec.form)
+            context = f"{spec.context:,}"
         name = f"{adapter.source.reference} over {over.source.reference}"
         rows.append(("adapter", name, rope, context))
     columns = ("", "model", "RoPE", "context")
@@ -72,24 +74,15 @@ def show_comparison(difference: RopeDifference, sheet: Sheet, explain: bool = Fa
         sheet: The sheet that shows it.
         explain: Whether properties that are equal, and every runtime are shown.
     """
-    sides = (difference.first, difference.second)
-    for name, side in zip("AB", sides, strict=True):
-        sheet.copyable(f"{name}: {side.inspection.source.reference}")
+    sheet.copyable(f"A: {difference.first.inspection.source.reference}")
+    sheet.copyable(f"B: {difference.second.inspection.source.reference}")
     _show_properties(difference, sheet, explain)
-    named = {
-        "Frequencies": difference.frequencies,
-        "Frequencies within the trained context": difference.short_frequencies,
-        "Frequencies of window layers": difference.window_frequencies,
-    }
-    for title, vector in named.items():
-        if vector is not None and explain:
-            sheet.say(f"{title}: {_vector(vector)}")
-    if difference.frequencies is None:
-        pairs = [side.spec.rotary_dim // 2 for side in sides]
-        sheet.say(
-            f"Frequencies: not compared, A rotates {counted(pairs[0], 'pair')} and B {pairs[1]}."
-        )
-    _show_runtimes(difference, sheet, explain)
+    _show_frequencies(difference, sheet, explain)
+    if explain:
+        _show_all_runtimes(difference, sheet)
+    else:
+        _show_changed_runtimes(difference, sheet)
+
     for remark in difference.remarks:
         sheet.say(remark)
     sheet.say(difference.sentence)
@@ -115,11 +108,25 @@ def _show_properties(difference: RopeDifference, sheet: Sheet, explain: bool) ->
         sheet.table("", columns, rows)
 
 
-def _show_runtimes(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
-    """Show the support of two models by runtimes, without `explain` by popular ones that differ."""
-    if not explain:
-        _show_changed_runtimes(difference, sheet)
-        return
+def _show_frequencies(difference: RopeDifference, sheet: Sheet, explain: bool) -> None:
+    """Show how the frequencies differ with `explain`, and always if they cannot be compared."""
+    named = {
+        "Frequencies": difference.frequencies,
+        "Frequencies within the trained context": difference.short_frequencies,
+        "Frequencies of window layers": difference.window_frequencies,
+    }
+    for title, vector in named.items():
+        if vector is not None and explain:
+            sheet.say(f"{title}: {_vector(vector)}")
+
+    if difference.frequencies is None:
+        first = counted(difference.first.spec.rotary_dim // 2, "pair")
+        second = difference.second.spec.rotary_dim // 2
+        sheet.say(f"Frequencies: not compared, A rotates {first} and B {second}.")
+
+
+def _show_all_runtimes(difference: RopeDifference, sheet: Sheet) -> None:
+    """Show the support of two models by every runtime, and the legend of the statuses."""
     rows = []
     known = []
     for pair in difference.runtimes:
@@ -146,6 +153,7 @@ def _values(side: Side) -> dict[str, str]:
     """The properties of a model in words, by name; empty for nothing to say."""
     spec = side.spec
     values = dict.fromkeys(PROPERTIES, "")
+
     values["family"] = side.inspection.name
     values["frequencies"] = describe(spec.form)
     values["attention_factor"] = f"{spec.attention_factor:.6g}"
@@ -158,13 +166,16 @@ def _values(side: Side) -> dict[str, str]:
         beta = f"{spec.query_scaling.beta:.6g}"
         length = f"{spec.query_scaling.length:,}"
         values["query_scaling"] = f"{gain} (1 + {beta} ln(1 + floor(p / {length})))"
+
     values["context"] = f"{spec.context:,}"
     values["original_context"] = f"{spec.original_context:,}"
+
     values["layers"] = _layers(spec)
     if spec.local_form:
         values["window_frequencies"] = describe(spec.local_form)
     if side.window_attention_factor != 1:
         values["window_attention_factor"] = f"{side.window_attention_factor:.6g}"
+
     values["rotary_dim"] = f"{spec.rotary_dim} of head_dim {spec.head_dim}"
     if spec.mla:
         values["mla"] = "multi-head latent"
@@ -190,9 +201,12 @@ def _vector(difference: FrequencyDifference) -> str:
     """A sentence on two vectors of frequencies."""
     if difference.same:
         return f"all {difference.pairs} pairs agree (within {difference.max_ulp} ulp of float32)."
-    largest = difference.largest_ratio
-    count = difference.differing
-    ratio = "one of them 0" if largest is None else f"the largest ratio is {largest:.6g}"
+    verb = "differs" if difference.differing == 1 else "differ"
+    ratio = "one of them 0"
+    if difference.largest_ratio is not None:
+        ratio = f"the largest ratio is {difference.largest_ratio:.6g}"
     values = f"A {difference.first:.6e}, B {difference.second:.6e}"
-    differ = f"{count} of {difference.pairs} pairs {'differs' if count == 1 else 'differ'}"
-    return f"{differ}; {ratio}, at pair {difference.largest_ratio_at} ({values})."
+    return (
+        f"{difference.differing} of {difference.pairs} pairs {verb}; {ratio}, at pair"
+        f" {difference.largest_ratio_at} ({values})."
+    )

@@ -45,16 +45,16 @@ def evaluate(
     """
     given = check_keywords("evaluate", keywords, EvaluateKeywords)
     reporter = given.pop("reporter", None) or SilentReporter()
-    rows = ",".join(_listed("methods", methods))
+    rows = ",".join(_as_texts("methods", methods))
+    measures = Sizes.measures
     if "measure" in given:
-        given["measure"] = ",".join(_listed("measure", given["measure"]))
+        measures = ",".join(_as_texts("measure", given.pop("measure")))
     if "lengths" in given:
-        given["lengths"] = ",".join(_listed("lengths", given["lengths"], Length))
-    sizes = Sizes(
-        measures=given.pop("measure", Sizes.measures), **_fields_of(Sizes, given, "measures")
-    )
+        given["lengths"] = ",".join(_as_texts("lengths", given["lengths"], Length))
+    sizes = Sizes(measures=measures, **_fields_of(Sizes, given, "measures"))
+
     if "server" in given:
-        given["servers"] = _listed("server", given.pop("server"))
+        given["servers"] = _as_texts("server", given.pop("server"))
     if "against" in given:
         given["against"] = reference_of("evaluate", given["against"])
     with reporter.counting("Measuring") as (total, advance):
@@ -107,15 +107,18 @@ def tune(
 
 
 def _fields_of(kind: type[Kind], given: dict[str, Any], *without: str) -> dict[str, Any]:
-    """Return the keywords that are fields of a dataclass, without some."""
+    """The keywords that are fields of a dataclass, without some."""
     names = {item.name for item in fields(kind)} - set(without)  # type: ignore[arg-type]
     return {name: value for name, value in given.items() if name in names}
 
 
-def _listed(name: str, value: Any, kind: Any = str) -> tuple[str, ...]:
-    """Return one value or several as texts. kind: the type of one."""
+def _as_texts(name: str, value: Any, kind: Any = str) -> tuple[str, ...]:
+    """One value of a type or several, as texts; `name` is that of the keyword."""
     check_value(name, value, kind | Iterable[kind])
-    values = (value,) if isinstance(value, str | int | float) else tuple(value)
+    if isinstance(value, str | int | float):
+        values: tuple[Any, ...] = (value,)
+    else:
+        values = tuple(value)
     for one in values:
         check_value(name, one, kind)
     return tuple(map(length_text, values))

@@ -1,5 +1,6 @@
-"""Plots of evaluations: loss over the length, differences to the first row, retrieval by length and
-depth.
+"""Plots of evaluations: loss by length, differences to the first row, and retrieval by depth.
+
+`evaluation_pictures` is the function to read first.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from ropeconv.rope.lengths import format_tokens
 from ropeconv.views.curves import curve, differences, losses
 from ropeconv.views.plot_style import SMALL, Picture, literal
 
-from .result import Cell, Result, columns_of, headline, measures_of
+from .result import POSITION, Cell, Result, columns_of, headline, measures_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 SHADES = "viridis"
 BRIGHT = 0.179
-"""The luminance from which black has more contrast than white."""
+"""The luminance from which black has more contrast than white, by the ratio of WCAG 2."""
 
 
 def heat_map(
@@ -35,36 +37,54 @@ def heat_map(
 ) -> None:
     """Draw the share of right answers by depth and length, brighter for more.
 
-    shares: from 0 to 1, [depths, lengths]; NaN where nothing was measured. depths: from 0, the
-    beginning, to 1. trained: context in tokens, marked by a line.
+    Args:
+        axes: The axes to draw on.
+        shares: The shares from 0 to 1, [depths, lengths]; NaN where nothing was measured.
+        lengths: The lengths in tokens, rising.
+        depths: The depths, from 0 (the beginning of a text) to 1.
+        trained: The trained context in tokens, which a line marks.
+        title: The title.
     """
     axes.imshow(shares, vmin=0, vmax=1, cmap=SHADES, aspect="auto", interpolation="nearest")
     colours = axes.images[0].get_cmap()
     for row, column in np.argwhere(~np.isnan(shares)):
         share = shares[row, column]
+        is_bright = luminance(colours(share)) > BRIGHT
         axes.annotate(
             f"{100 * share:.0f}",
             (column, row),
-            color="black" if luminance(colours(share)) > BRIGHT else "white",
+            color="black" if is_bright else "white",
             fontsize=SMALL,
             horizontalalignment="center",
             verticalalignment="center",
         )
+
     axes.set_xticks(range(len(lengths)), [format_tokens(length) for length in lengths])
     axes.set_yticks(range(len(depths)), [f"{100 * depth:.0f} %" for depth in depths])
-    inside = sum(length <= trained for length in lengths)
-    if 0 < inside < len(lengths):
-        for colour, dashes in (("white", "-"), ("black", ":")):  # seen on dark and on bright
-            axes.axvline(inside - 0.5, color=colour, linewidth=1.5, linestyle=dashes)
     axes.set(title=literal(title), xlabel="length, tokens", ylabel="depth")
     axes.grid(False)
 
+    inside = sum(length <= trained for length in lengths)
+    if 0 < inside < len(lengths):
+        # white with black dots, which is seen on dark and on bright cells
+        axes.axvline(inside - 0.5, color="white", linewidth=1.5, linestyle="-")
+        axes.axvline(inside - 0.5, color="black", linewidth=1.5, linestyle=":")
+
 
 def luminance(colour: Sequence[float]) -> float:
-    """The relative luminance of a colour as WCAG 2 defines it. colour: red, green and blue, from 0
-    to 1.
+    """Return the relative luminance of a colour.
+
+    As in WCAG 2, https://www.w3.org/TR/WCAG22/#dfn-relative-luminance.
+
+    Args:
+        colour: Red, green and blue, from 0 to 1; further values are not read.
     """
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    linear = []
+    for channel in colour[:3]:
+        if channel <= 0.04045:
+            linear.append(channel / 12.92)
+        else:
+            linear.append(((channel + 0.055) / 1.055) ** 2.4)
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
@@ -89,69 +109,101 @@ SHARES = (
 
 
 def evaluation_pictures(result: Result) -> list[Picture]:
-    """The pictures of a result, by measure."""
-    return [picture for measure in measures_of(result) for picture in panels(result, measure)]
+    """Return the pictures of a result, by measure.
 
-
-def panels(result: Result, measure: str) -> list[Picture]:
-    """The pictures of a measure: heat maps where it has depths, otherwise curves and differences to
-    the first row.
+    A measure with depths has a heat map for each row. Any other has curves of its numbers, and of
+    their differences to the first row.
     """
-    name = headline(result, measure)
-    cells = [cell for cell in result.cells if (cell.measure, cell.metric) == (measure, name)]
-    if any(cell.depth is not None for cell in cells):
-        return _heat_maps(result, measure, cells)
-    metric = metric_of(name)
+    pictures = []
+    for measure in measures_of(result):
+        metric = headline(result, measure)
+        cells = [cell for cell in result.cells if cell.measure == measure and cell.metric == metric]
+        if any(cell.depth is not None for cell in cells):
+            pictures += _heat_maps(result, measure, cells)
+        else:
+            pictures += _curves(result, measure, cells)
+    return pictures
+
+
+def _curves(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
+    """The numbers of a measure by column, and their differences to the first row."""
     by_row = _by_row(result, cells)
-    curves = {
-        row: curve((cell.column, cell.value, cell.error) for cell in row_cells)
-        for row, row_cells in by_row.items()
-    }
-    first = next(iter(curves))
-    apart = {
-        row: curve(
+    level = _level_picture(result, measure, by_row)
+    if len(by_row) == 1:
+        return [level]
+    difference = _difference_picture(result, measure, by_row)
+    if measure == POSITION:  # a text has easy places, so only the difference says something
+        return [difference]
+    return [level, difference]
+
+
+def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
+    """The numbers of each row."""
+    curves = {}
+    for row, cells in by_row.items():
+        curves[row] = curve((cell.column, cell.value, cell.error) for cell in cells)
+    metric = metric_of(headline(result, measure))
+    better = "Higher" if metric.rising else "Lower"
+    draw = partial(
+        losses,
+        curves=curves,
+        trained=result.trained,
+        title=TITLES.get(measure, measure),
+        unit=metric.title,
+    )
+    return Picture(draw, LEVEL.format(Better=better) + TRAINED)
+
+
+def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
+    """The differences of each row to the first one."""
+    first, *others = by_row
+    curves = {}
+    for row in others:
+        curves[row] = curve(
             (cell.column, cell.difference, cell.margin)
-            for cell in row_cells
+            for cell in by_row[row]
             if cell.difference is not None
         )
-        for row, row_cells in by_row.items()
-        if row != first
-    }
-    title = TITLES.get(measure, measure)
-    better, side = ("Higher", "Above") if metric.rising else ("Lower", "Below")
-    words = LEVEL.format(Better=better) + TRAINED
-    draw = partial(losses, curves=curves, trained=result.trained, title=title, unit=metric.title)
-    level = Picture(draw, words)
-    shown: list[Picture] = []
-    if measure != "position":  # a text has easy places, so only the difference says something
-        shown.append(level)
-    if apart:
-        title = f"{title}, compared with {first}"
-        draw = partial(
-            differences, curves=apart, trained=result.trained, title=title, unit=metric.unit
-        )
-        shown.append(Picture(draw, APART.format(Side=side, first=first) + TRAINED))
-    return shown or [level]
+    metric = metric_of(headline(result, measure))
+    side = "Above" if metric.rising else "Below"
+    draw = partial(
+        differences,
+        curves=curves,
+        trained=result.trained,
+        title=f"{TITLES.get(measure, measure)}, compared with {first}",
+        unit=metric.unit,
+    )
+    return Picture(draw, APART.format(Side=side, first=first) + TRAINED)
 
 
 def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:
     """Cells of each row that has some, in the order of the table and by column."""
     ordered = sorted(cells, key=lambda cell: cell.column)
-    by_row = {row.name: [cell for cell in ordered if cell.row == row.name] for row in result.rows}
-    return {row: row_cells for row, row_cells in by_row.items() if row_cells}
+    by_row = {}
+    for row in result.rows:
+        of_row = [cell for cell in ordered if cell.row == row.name]
+        if of_row:
+            by_row[row.name] = of_row
+    return by_row
 
 
 def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
-    """A panel per row."""
+    """The shares of right answers of each row, by depth and length."""
     lengths = columns_of(result, measure)
     depths = sorted({cell.depth for cell in cells if cell.depth is not None})
-    place = partial(heat_map, lengths=lengths, depths=depths, trained=result.trained)
-    shown: list[Picture] = []
-    for row, row_cells in _by_row(result, cells).items():
+    pictures = []
+    for row, of_row in _by_row(result, cells).items():
         shares = np.full((len(depths), len(lengths)), np.nan)
-        for cell in row_cells:
+        for cell in of_row:
             if cell.depth is not None:
                 shares[depths.index(cell.depth), lengths.index(cell.column)] = cell.value
-        draw = partial(place, shares=shares, title=f"{TITLES.get(measure, measure)}: {row}")
-        shown.append(Picture(draw, SHARES))
-    return shown
+        draw = partial(
+            heat_map,
+            shares=shares,
+            lengths=lengths,
+            depths=depths,
+            trained=result.trained,
+            title=f"{TITLES.get(measure, measure)}: {row}",
+        )
+        pictures.append(Picture(draw, SHARES))
+    return pictures

@@ -1,4 +1,8 @@
-"""Advice sorted by what was measured: the rows of a result that are the advised methods."""
+"""Compare rows of a result: to sort advice by what was measured, and to judge --fail-if.
+
+`rank_methods` sorts advice by the rows that are the advised methods. `parse_condition` reads a
+condition of --fail-if, and `Condition.judge` says whether it holds.
+"""
 
 import math
 import re
@@ -58,18 +62,18 @@ class Ranking:
     """A sentence about an evaluation of a model with another name, or empty."""
 
     def cells(self, advice: Advice) -> tuple[str, ...]:
-        """Cells for a table: the loss, the price, and the length to which it holds."""
-        row, cell = self.measured.get(advice.method.name, (None, None))
-        if row is None or cell is None:
+        """Return cells for a table: the loss, the price, and the length to which it holds."""
+        if advice.method.name not in self.measured:
             return "-", "-", "-"
+        row, cell = self.measured[advice.method.name]
         price, reach = price_and_reach(row, self.result)
         return f"{cell.value:.3f}", price.text, reach.text
 
     def to_dict(self, advice: Advice) -> JsonObject | None:
-        """The measurement of a method, as JSON-ready data; None without one."""
-        row, cell = self.measured.get(advice.method.name, (None, None))
-        if row is None or cell is None:
+        """Return the measurement of a method as JSON-ready data; None without one."""
+        if advice.method.name not in self.measured:
             return None
+        row, cell = self.measured[advice.method.name]
         return {
             "row": row.name,
             "length": cell.column,
@@ -120,7 +124,9 @@ def rank(
         UsageError: The result is of a model with another trained context, or has no growth.
     """
     spec = inspection.first_spec
-    trained = (spec.unscaled() if spec.scaled else spec).original_context
+    if spec.scaled:
+        spec = spec.unscaled()
+    trained = spec.original_context
     if result.trained != trained:
         raise UsageError(
             f"the evaluation is of a model trained for {result.trained:,} tokens, and this one was"
@@ -142,8 +148,11 @@ def rank(
                 measured[advice.method.name] = (row, cell)
 
     def place(advice: Advice) -> tuple[bool, float]:
-        _, cell = measured.get(advice.method.name, (None, None))
-        return not advice.writable, math.inf if cell is None else cell.value
+        loss = math.inf
+        if advice.method.name in measured:
+            _, cell = measured[advice.method.name]
+            loss = cell.value
+        return not advice.writable, loss
 
     return Ranking(sorted(methods, key=place), measured, column, result)
 
@@ -174,31 +183,44 @@ def _compute_the_same(schedule: Schedule, other: Schedule) -> bool:
 
 
 PATTERN = re.compile(r"(?P<left>[^<>]+)(?P<sign>[<>])(?P<right>[^<>=@][^<>@]*)@(?P<length>[^<>@]+)")
+"""The text of --fail-if, with the measure still before the left row."""
 EXAMPLE = "write it like 'yarn:4 > base @2T' or 'passkey yarn:4 < 0.9 @2T'"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A comparison of a row with another one, or with a number.
-
-    text: as the user wrote it. measure: of which the headline is compared. left: name of a row.
-    above: whether it must be more, else less. right: name of a row, or a number. length: as for
-    --lengths.
-    """
+    """A comparison of a row with another one, or with a number, as --fail-if has it."""
 
     text: str
+    """The condition as the user wrote it."""
+
     measure: str
+    """The measure whose headline is compared."""
+
     left: str
+    """The name of a row."""
+
     above: bool
+    """Whether the left side must be more; otherwise it must be less."""
+
     right: str | float
+    """The name of a row, or a number."""
+
     length: str
+    """The length, as for --lengths."""
 
     def check(
         self, rows: Collection[str], measures: Collection[str], sizes: EvaluationSizes
     ) -> None:
-        """Raises UsageError where an evaluation will not have the numbers.
+        """Refuse a condition whose numbers an evaluation will not have.
 
-        rows, measures: names of those that run. sizes: of the evaluation.
+        Args:
+            rows: The names of the rows that run.
+            measures: The names of the measures that run.
+            sizes: The sizes of the evaluation.
+
+        Raises:
+            UsageError: A row, the measure or the length is not among them.
         """
         if self.measure not in measures:
             raise UsageError(f"--fail-if {self.text!r} needs {self.measure}; add it to --measure")
@@ -214,8 +236,13 @@ class Condition:
             )
 
     def column(self, trained: int) -> int:
-        """The length in tokens. trained: the trained context. Raises UsageError where it is
-        none.
+        """Return the length in tokens.
+
+        Args:
+            trained: The trained context in tokens.
+
+        Raises:
+            UsageError: The length cannot be read, or is a list of several.
         """
         try:
             columns = parse_lengths(self.length, trained)
@@ -228,11 +255,10 @@ class Condition:
         return columns[0]
 
     def judge(self, result: Result) -> tuple[bool, str]:
-        """Whether it is significantly true, and the numbers in a sentence.
+        """Return whether the condition is significantly true, and the numbers in a sentence.
 
-        Rows of which neither is the first are compared by their differences to it, with the sum of
-        both margins, which the margin of a paired difference never exceeds. Raises RopeconvError
-        where numbers that it needs are missing.
+        Raises:
+            RopeconvError: Numbers that it needs are missing.
         """
         left = self._cell(self.left, result)
         if isinstance(self.right, float):
@@ -241,22 +267,18 @@ class Condition:
             limit = margin(left.error, left.clusters)
         else:
             right = self._cell(self.right, result)
-            apart = (left.difference or 0.0) - (right.difference or 0.0)
-            compared = [cell for cell in (left, right) if cell.difference is not None]
-            error = sum(cell.difference_error or 0.0 for cell in compared)
-            limits = [cell.margin for cell in compared]
-            limit = None if None in limits else sum(limit for limit in limits if limit is not None)
+            apart, error, limit = _compare_cells(left, right)
         if error is None or limit is None:
             raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
-        met = (apart > 0) == self.above and abs(apart) > limit
+        is_met = (apart > 0) == self.above and abs(apart) > limit
 
         metric = metric_of(left.metric)
-        shown = "true" if met else "not shown"
+        shown = "true" if is_met else "not shown"
         place = f"{self.measure} at {in_trained(left.column, result.trained)}"
         difference = f"{metric.difference(apart)} ± {metric.error(error)}"
         if metric.unit:
             difference += f" {metric.unit}"
-        return met, f"{self.text} is {shown}: {place}, the difference is {difference}."
+        return is_met, f"{self.text} is {shown}: {place}, the difference is {difference}."
 
     def _cell(self, row: str, result: Result) -> Cell:
         """The headline of a row at the length of the condition."""
@@ -274,21 +296,50 @@ class Condition:
         )
 
 
+def _compare_cells(left: Cell, right: Cell) -> tuple[float, float, float | None]:
+    """The difference of two cells, its error, and the margin of its significance.
+
+    The margin is None where a difference to the first row was not tested. Rows of which neither is
+    the first are compared by their differences to it, with the sum of both margins, which the
+    margin of a paired difference never exceeds.
+    """
+    apart = (left.difference or 0.0) - (right.difference or 0.0)
+    error = 0.0
+    limit = 0.0
+    is_tested = True
+    for cell in (left, right):
+        if cell.difference is None:  # of the first row itself
+            continue
+        error += cell.difference_error or 0.0
+        if cell.margin is None:
+            is_tested = False
+        else:
+            limit += cell.margin
+    return apart, error, limit if is_tested else None
+
+
 def parse_condition(text: str) -> Condition:
-    """`[MEASURE] ROW < ROW @LENGTH`, or with > and with a number, as a condition. Raises UsageError
-    for other text.
+    """Parse a condition such as `[MEASURE] ROW < ROW @LENGTH`.
+
+    The sign may be > too, and the right side a number.
+
+    Raises:
+        UsageError: The text is not a condition.
     """
     match = PATTERN.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"--fail-if {text!r} is not a condition; {EXAMPLE}")
+
     left = match["left"].strip()
-    right = match["right"].strip()
     measure = GROWTH
     first, _, rest = left.partition(" ")
     if rest and (first in REGISTRY or first.startswith(LM_EVAL)):
         left = rest.strip()
         measure = first
-    compared: str | float = right
+
+    right: str | float = match["right"].strip()
     with suppress(ValueError):
-        compared = float(right) if math.isfinite(float(right)) else right
-    return Condition(text, measure, left, match["sign"] == ">", compared, match["length"].strip())
+        number = float(right)
+        if math.isfinite(number):  # a row may be called "inf" or "nan"
+            right = number
+    return Condition(text, measure, left, match["sign"] == ">", right, match["length"].strip())

@@ -16,13 +16,23 @@ from .result import Result, tables
 
 
 def write_evaluation_report(result: Result, path: Path) -> None:
-    """Writes the report of an evaluation: tables, pictures, how it was measured, all numbers, in
-    one HTML file.
+    """Write the report of an evaluation as one HTML file.
 
-    Raises RopeconvError without matplotlib.
+    It has the tables, the pictures, how they were measured, and all numbers.
+
+    Args:
+        result: The evaluation.
+        path: The file.
+
+    Raises:
+        RopeconvError: matplotlib is not installed.
     """
+    model = result.source
+    size = described_size(Path(result.source))
+    if size:
+        model += f", {size}"
     facts = {
-        "Model": ", ".join(filter(None, [result.source, described_size(Path(result.source))])),
+        "Model": model,
         "Ran in": f"{result.runtime} on {result.device}, {result.dtype}",
         "Trained context": f"{result.trained:,} tokens",
         "Lengths": ", ".join(map(format_tokens, result.lengths)),
@@ -30,11 +40,14 @@ def write_evaluation_report(result: Result, path: Path) -> None:
         "sha256 of their tokens": result.tokens_sha256,
         "Seed": str(result.seed),
         "Duration": f"{result.seconds:,.0f} s",
-    } | origin()
-    summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
-    recipes = {
-        row.name: describe_recipe(row.recipe, result.trained) for row in result.rows if row.recipe
     }
+    facts |= origin()
+
+    summaries = {name: REGISTRY[name].summary for name in result.measures if name in REGISTRY}
+    recipes = {}
+    for row in result.rows:
+        if row.recipe:
+            recipes[row.name] = describe_recipe(row.recipe, result.trained)
     page = render(
         "evaluation.html.jinja",
         result=result,

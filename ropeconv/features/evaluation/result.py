@@ -1,5 +1,7 @@
-"""Result, with every cell of the tables of an evaluation and how they were measured; its file, and
-its tables.
+"""The result of an evaluation, its file, its tables, and what receipts keep of it.
+
+`Result` has every cell of the tables and how they were measured; `tables` arranges the cells for
+display.
 """
 
 import math
@@ -46,78 +48,120 @@ distribution.
 
 @cache
 def critical(freedom: int, alpha: float = ALPHA) -> float:
-    """The two-sided critical value of Student's t: 9.22 for 3 degrees of freedom, 3.00 for many."""
+    """Return the two-sided critical value of Student's t.
+
+    It is 9.22 for 3 degrees of freedom, and 3.00 for many.
+    """
     from scipy.stats import t as student  # takes a second to import
 
     return float(student.isf(alpha / 2, freedom))
 
 
 def margin(error: float | None, clusters: int) -> float | None:
-    """How far from 0 a difference must be to be significant; None without an error, and below four
-    clusters.
+    """Return how far from 0 a difference must be to be significant.
 
-    error: its standard error. clusters: independent windows or texts that the error is from.
+    Args:
+        error: The standard error of the difference.
+        clusters: The number of independent windows or texts that the error is from.
+
+    Returns:
+        The distance; None without an error, and below four clusters.
     """
-    return None if error is None or clusters < FEWEST else critical(clusters - 1) * error
+    if error is None or clusters < FEWEST:
+        return None
+    return critical(clusters - 1) * error
 
 
 class Cell(MeasuredRecord, frozen=True, kw_only=True):
-    """A number of the table.
-
-    depth: None for the mean over depths, and for measures without. windows, documents: how many it
-    is from.
-    """
+    """A number of the table."""
 
     row: str
+    """The name of the row."""
+
     windows: int
+    """How many windows it is from."""
+
     documents: int
+    """How many documents it is from."""
+
     depth: float | None = None
+    """The depth; None for the mean over depths, and for measures without depths."""
 
 
 class RowResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A row, and what follows from its cells.
-
-    recipe: of the method; None for the unchanged model. refused: why it was not run; empty where it
-    was. price: loss at the trained length minus the first row's, in nats per token, and
-    price_error: its standard error; None in the first row, and where that length was not measured.
-    holds_to: the longest length at which the loss is not significantly above the row's best; None
-    where growth was not measured at the trained length, or in fewer than four windows.
-    """
+    """A row, and what follows from its cells."""
 
     name: str
+
     recipe: JsonObject | None = None
+    """The recipe of the method; None for the unchanged model."""
+
     refused: str = ""
+    """Why the row was not run; empty where it was."""
+
     price: float | None = None
+    """The loss at the trained length minus that of the first row, in nats per token.
+
+    None in the first row, and where that length was not measured.
+    """
+
     price_error: float | None = None
+    """The standard error of the price."""
+
     holds_to: int | None = None
+    """The longest length in tokens at which the loss is not significantly above the row's best.
+
+    None where growth was not measured at the trained length, or in fewer than four windows.
+    """
 
 
 class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluation.
-
-    source: the model as the user named it. identity: a digest of it. trained: the trained context
-    in tokens. lengths: in tokens. measures: names. texts: names of the documents. tokens_sha256:
-    over the tokens of all of them. seed: of random choices. seconds: of all cases. notes: sentences
-    below the tables.
-    """
+    """An evaluation."""
 
     source: str
+    """The model as the user named it."""
+
     identity: str
+    """A digest of the model."""
+
     runtime: str
+    """Name and version of the runtime."""
+
     device: str
     dtype: str
+
     trained: int
+    """The trained context in tokens."""
+
     lengths: list[int]
+    """The lengths of the sequences in tokens."""
+
     measures: list[str]
+    """The names of the measures."""
+
     texts: list[str]
+    """The names of the documents."""
+
     tokens_sha256: str
+    """The sha256 over the tokens of all documents."""
+
     seed: int
+    """The seed of random choices."""
+
     seconds: float
+    """The time of all cases."""
+
     rows: list[RowResult]
     cells: list[Cell]
+
     notes: list[str] = []
+    """Sentences below the tables."""
+
     schema: int = SCHEMA
+    """The version of this form."""
+
     ropeconv: str = ""
+    """The version of ropeconv that measured it."""
 
     record_keys: ClassVar[tuple[str, ...]] = (
         "row",
@@ -139,21 +183,21 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
     )
 
     def cell(self, row: str, measure: str, metric: str, column: int) -> Cell | None:
-        """The cell over all depths; None where it was not measured."""
-        key = (row, measure, metric, column, None)
-        return next(
-            (c for c in self.cells if (c.row, c.measure, c.metric, c.column, c.depth) == key), None
-        )
+        """Return the cell over all depths; None where it was not measured."""
+        wanted = (row, measure, metric, column, None)
+        for cell in self.cells:
+            if (cell.row, cell.measure, cell.metric, cell.column, cell.depth) == wanted:
+                return cell
+        return None
 
     @property
     def sentence(self) -> str:
         """The row with the lowest loss at the longest length, and how many rows were refused."""
-        cells = [cell for cell in self.cells if cell.measure == GROWTH and cell.metric == "loss"]
-        if cells:
-            longest = max(cell.column for cell in cells)
-            best = min(
-                (cell for cell in cells if cell.column == longest), key=lambda cell: cell.value
-            )
+        losses = [cell for cell in self.cells if cell.measure == GROWTH and cell.metric == "loss"]
+        if losses:
+            longest = max(cell.column for cell in losses)
+            at_longest = [cell for cell in losses if cell.column == longest]
+            best = min(at_longest, key=lambda cell: cell.value)
             words = (
                 f"The lowest loss at {longest:,} tokens is that of {best.row}:"
                 f" {best.value:.3f} nats per token"
@@ -161,13 +205,14 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
         else:
             measured = len({cell.row for cell in self.cells})
             words = f"{counted(measured, 'row was', 'rows were')} measured"
+
         refused = sum(bool(row.refused) for row in self.rows)
         if refused:
             words += f"; {counted(refused, 'row was', 'rows were')} refused"
         return f"{words}."
 
     def summary(self) -> dict[str, str]:
-        """The facts to print, by name."""
+        """Return what is shown, by name."""
         refused = [f"{row.name} was refused: {row.refused}" for row in self.rows if row.refused]
         return {
             "sentence": self.sentence,
@@ -193,21 +238,26 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
         return [{name: getattr(cell, name) for name in self.record_keys} for cell in self.cells]
 
     def to_dict(self) -> JsonObject:
-        """JSON-ready data, with every key."""
+        """Return the result as JSON-ready data, with every key."""
         data: JsonObject = msgspec.to_builtins(self)
         return data
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write a result as JSON, in place of a file that is there. Raises OSError."""
+    """Write a result as JSON, in place of a file that is there.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     write_file(path, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
 
 
 def read_result(path: Path) -> Result:
-    """The result in a file that `write_result` wrote.
+    """Read a result that `write_result` wrote.
 
-    Raises UsageError for a missing file, and BadSource for one that is not a result, or of a later
-    version.
+    Raises:
+        UsageError: The file cannot be read.
+        BadSource: The file is not a result, or one of a later version.
     """
     try:
         text = read_text(path, str(path))
@@ -215,6 +265,7 @@ def read_result(path: Path) -> Result:
         raise UsageError(
             f"{path} cannot be read ({problem.strerror}); give a file that `ropeconv eval -o` wrote"
         ) from None
+
     data = jsontext.parse(text, str(path), LONGEST)
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
@@ -223,46 +274,50 @@ def read_result(path: Path) -> Result:
         raise BadSource(
             f"{path} is not the result of an evaluation; give a file that `ropeconv eval -o` wrote"
         )
+
     result = as_type(data, Result, str(path))
     names = {row.name for row in result.rows}
     for cell in result.cells:
-        numbers = (
-            cell.value,
-            cell.error or 0.0,
-            cell.difference or 0.0,
-            cell.difference_error or 0.0,
-        )
-        if cell.row not in names or not all(map(math.isfinite, numbers)):
+        numbers = (cell.value, cell.error, cell.difference, cell.difference_error)
+        all_finite = all(number is None or math.isfinite(number) for number in numbers)
+        if cell.row not in names or not all_finite:
             raise BadSource(f"{path} has a wrong cell of {cell.row}; run `ropeconv eval` again")
     return result
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A number for display. text: the number, or "-". error: its standard error or interval.
-    decided: as in Cell.
-    """
+    """A number for display."""
 
     text: str
+    """The number, or "-"."""
+
     error: str = ""
+    """Its standard error or interval."""
+
     decided: bool | None = None
+    """As in Cell."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of one measure. title: what they are. columns: headings. lines: name and entries
-    of each row.
-    """
+    """The numbers of one measure."""
 
     title: str
+    """The measure, its unit, and the sample that it is from."""
+
     columns: tuple[str, ...]
+    """The headings."""
+
     lines: tuple[tuple[str, tuple[Entry, ...]], ...]
+    """Name and entries of each row."""
 
 
 NOTHING = Entry("-")
 MOST_SHOWN = 6
-"""Columns of a measure by position on a screen and in a notebook; `cells`, --json and --report have
-all.
+"""Columns of a measure by position on a screen and in a notebook.
+
+`cells`, --json and --report have all of them.
 """
 
 
@@ -273,43 +328,51 @@ def _entry_text(entry: Entry) -> str:
 
 
 def tables(result: Result, most: int = 10_000) -> list[Table]:
-    """The tables of a result: of each measure its headline, and other shares.
+    """Return the tables of a result: for each measure its headline, and other shares.
 
-    most: columns of the loss by position; of more, some at even distances are kept. Lengths are all
-    kept.
+    Args:
+        result: The result.
+        most: Columns of the loss by position, which are chosen at even distances. Other measures
+            keep all their columns.
     """
-    return [
-        _table(result, measure, metric, most)
-        for measure in measures_of(result)
-        for metric in headlines(result, measure)
-    ]
+    shown = []
+    for measure in measures_of(result):
+        for metric in headlines(result, measure):
+            shown.append(_table(result, measure, metric, most))
+    return shown
 
 
 def measures_of(result: Result) -> list[str]:
-    """The measures with numbers, in the order of --measure."""
+    """Return the measures with numbers, in the order of --measure."""
     measured = dict.fromkeys(cell.measure for cell in result.cells)
-    return [name for name in dict.fromkeys([*result.measures, *measured]) if name in measured]
+    in_order = [name for name in result.measures if name in measured]
+    others = [name for name in measured if name not in in_order]
+    return list(dict.fromkeys(in_order + others))
 
 
 def headline(result: Result, measure: str) -> str:
-    """The metric of a measure that tables and pictures show."""
+    """Return the metric of a measure that tables and pictures show."""
     measured = [cell.metric for cell in result.cells if cell.measure == measure]
-    known = REGISTRY[measure].metrics if measure in REGISTRY else ()
-    for name in known:
-        if name in measured:
-            return name
+    if measure in REGISTRY:
+        for name in REGISTRY[measure].metrics:
+            if name in measured:
+                return name
     return measured[0]
 
 
 def headlines(result: Result, measure: str) -> list[str]:
-    """The metrics of a measure that tables have: the headline, and other shares of answers."""
-    measured = dict.fromkeys(cell.metric for cell in result.cells if cell.measure == measure)
-    first = headline(result, measure)
-    return [first, *(name for name in measured if name != first and metric_of(name).share)]
+    """Return the metrics of a measure that tables have: the headline, and other shares."""
+    metrics = [headline(result, measure)]
+    for cell in result.cells:
+        if cell.measure != measure or cell.metric in metrics:
+            continue
+        if metric_of(cell.metric).share:
+            metrics.append(cell.metric)
+    return metrics
 
 
 def columns_of(result: Result, measure: str) -> list[int]:
-    """The columns of a measure, rising."""
+    """Return the columns of a measure, rising."""
     return sorted({cell.column for cell in result.cells if cell.measure == measure})
 
 
@@ -351,17 +414,19 @@ def _table(result: Result, measure: str, name: str, most: int) -> Table:
 
 
 def _choose_columns(columns: Sequence[int], most: int, trained: int) -> list[int]:
-    """At most that many columns at even distances, with the last, and the last within the trained
-    context.
+    """At most that many columns at even distances.
+
+    The last one is among them, and the last one within the trained context.
     """
     if len(columns) <= most:
         return list(columns)
-    kept = [columns[(number + 1) * len(columns) // most - 1] for number in range(most)]
+    chosen = [columns[(number + 1) * len(columns) // most - 1] for number in range(most)]
     inside = [column for column in columns if column <= trained]
-    if inside and inside[-1] not in kept:
-        nearest = min(range(most - 1), key=lambda index: abs(kept[index] - inside[-1]))
-        kept[nearest] = inside[-1]
-    return kept
+    if inside and inside[-1] not in chosen:
+        distances = [abs(column - inside[-1]) for column in chosen[:-1]]
+        nearest = distances.index(min(distances))
+        chosen[nearest] = inside[-1]
+    return chosen
 
 
 def _entry(cell: Cell, metric: Metric) -> Entry:
@@ -399,11 +464,18 @@ def price_and_reach(row: RowResult, result: Result) -> tuple[Entry, Entry]:
 def record(result: Result, rows: Sequence[Row]) -> list[Path]:
     """Write the numbers of outputs into their receipts, and return the paths of these outputs.
 
-    Rows without a path are not outputs; outputs without a receipt are left out. Raises OSError.
+    Rows without a path are not outputs, and outputs without a receipt are left out.
+
+    Args:
+        result: The result.
+        rows: The rows that were evaluated.
+
+    Raises:
+        OSError: A receipt cannot be written.
     """
     paths = []
     for row in rows:
-        evaluation = recorded(result, row.name)
+        evaluation = evaluation_record(result, row.name)
         if row.path is None or not evaluation.measured:
             continue
         try:
@@ -415,18 +487,21 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
     return paths
 
 
-def recorded(result: Result, name: str) -> EvaluationRecord:
-    """The headline numbers of the row with a name."""
-    cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
+def evaluation_record(result: Result, name: str) -> EvaluationRecord:
+    """Return the headline numbers of the row with a name."""
     row = next(row for row in result.rows if row.name == name)
+    cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
     measured = []
     for cell in cells:
         if cell.depth is None and cell.metric in headlines(result, cell.measure):
             measured.append(msgspec.convert(cell, MeasuredRecord, from_attributes=True))
-    compared = any(cell.difference is not None for cell in cells)
-    first = next((cell.row for cell in result.cells if cell.difference is None), "")
+
+    # the cells of the row that the others are compared with have no difference
+    against = ""
+    if any(cell.difference is not None for cell in cells):
+        against = next((cell.row for cell in result.cells if cell.difference is None), "")
     return EvaluationRecord(
-        against=first if compared else "",
+        against=against,
         runtime=result.runtime,
         device=result.device,
         dtype=result.dtype,

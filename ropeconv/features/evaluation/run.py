@@ -1,4 +1,7 @@
-"""Run the cases of an evaluation for every row: units of work, and what they give."""
+"""Run the cases of an evaluation for every row: units of work, and what they give.
+
+`run_here` runs units in this process; `all_cases` puts the cases of all measures in turn.
+"""
 
 import time
 from collections.abc import Callable, Generator, Sequence

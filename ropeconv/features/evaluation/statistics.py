@@ -1,4 +1,8 @@
-"""Means, errors and differences of an evaluation, and what follows from them."""
+"""Means, errors and differences of an evaluation, and what follows from them.
+
+`summarise` is the function to read first. `cells_of` makes the cells of a row, each from a
+`Sample` of numbers.
+"""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -232,11 +236,11 @@ def cells_of(
         first: The observations of the first row; None in that row.
         seed: The seed of the bootstrap.
     """
-    theirs = _by_key(first or [])
-    return [
-        _cell(row, key, pairs, theirs.get(key, {}), seed)
-        for key, pairs in _by_key(observations).items()
-    ]
+    first_pairs = _by_key(first or [])
+    cells = []
+    for key, pairs in _by_key(observations).items():
+        cells.append(_cell(row, key, pairs, first_pairs.get(key, {}), seed))
+    return cells
 
 
 def _by_key(
@@ -246,11 +250,12 @@ def _by_key(
     cells: dict[Key, dict[tuple[object, ...], Observation]] = {}
     order: dict[tuple[str, str], int] = {}
     for observation in observations:
-        kind = (observation.measure, observation.metric)
-        order.setdefault(kind, len(order))
-        depths = [None] if observation.depth is None else [None, observation.depth]
-        for depth in depths:
-            key = (*kind, observation.column, depth)
+        measure = observation.measure
+        metric = observation.metric
+        order.setdefault((measure, metric), len(order))
+        # one with a depth belongs to the mean over depths too
+        for depth in dict.fromkeys((None, observation.depth)):
+            key = (measure, metric, observation.column, depth)
             cells.setdefault(key, {})[observation.pair] = observation
 
     def place(key: Key) -> tuple[int, int, float]:
@@ -326,21 +331,20 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
     if not common:
         return None
 
-    mean = {
-        length: float(np.mean([windows[place].value for place in common]))
-        for length, windows in lengths.items()
-    }
-    best = min(mean, key=lambda length: mean[length])
+    means = {}
+    for length, windows in lengths.items():
+        means[length] = float(np.mean([windows[place].value for place in common]))
+    best = min(means, key=lambda length: means[length])
     if sample_of(list(lengths[best].values()), seed).count < FEWEST:
         return None
 
-    held = best
+    longest = best
     for length in sorted(length for length in lengths if length > best):
-        worse = differences(lengths[length], lengths[best], seed)
-        if worse is None or worse.margin is None or worse.mean > worse.margin:
+        apart = differences(lengths[length], lengths[best], seed)
+        if apart is None or apart.margin is None or apart.mean > apart.margin:
             break
-        held = length
-    return held
+        longest = length
+    return longest
 
 
 def notes(cells: Sequence[Cell]) -> list[str]:
@@ -424,18 +428,21 @@ def _row_result(
 ) -> RowResult:
     """A row, with its price: the difference of its loss at the trained length."""
     price = None
+    price_error = None
     for cell in cells:
         place = (cell.row, cell.measure, cell.column, cell.depth)
         if place == (row.name, GROWTH, sizes.trained, None):
-            price = cell
-            break
+            price = cell.difference
+            price_error = cell.difference_error
+
+    observations = outcome.observations.get(row.name, [])
     return RowResult(
         name=row.name,
         recipe=row.recipe.to_dict() if row.recipe else None,
         refused=outcome.refused(row.name),
-        price=price.difference if price else None,
-        price_error=price.difference_error if price else None,
-        holds_to=holds_to(outcome.observations.get(row.name, []), sizes.trained, sizes.seed),
+        price=price,
+        price_error=price_error,
+        holds_to=holds_to(observations, sizes.trained, sizes.seed),
     )
 
 

@@ -1,4 +1,8 @@
-"""The texts that a model reads, as tokens, and its tokenizer."""
+"""The texts that a model reads, as tokens, and its tokenizer.
+
+`gather_texts`, `read_files` and `read_dataset` give names and contents, `tokenize` makes `Texts` of
+them, and `window_ends` chooses windows in these.
+"""
 
 import glob
 import hashlib
@@ -334,12 +338,14 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
     each, rest = divmod(sizes.windows, len(documents))
     ends: dict[int, list[int]] = {}
     for place, number in enumerate(documents):
-        share = each + 1 if place < rest else each
+        wanted = each + 1 if place < rest else each
         size = len(texts.documents[number].ids)
-        count = min(share, 1 + (size - length) // apart)
+        most = 1 + (size - length) // apart
+        count = min(wanted, most)
         step = (size - length) / max(count - 1, 1)
         ends[number] = [size - int(index * step) for index in reversed(range(count))]
 
+    # the first window of each document, then the second of each, and so on
     windows = []
     for turn in range(max(map(len, ends.values()))):
         for number, places in ends.items():

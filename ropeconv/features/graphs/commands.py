@@ -1,6 +1,4 @@
-"""Compiled graphs on the command line: `inspect`, `compare` and `apply` where a graph is the
-source.
-"""
+"""Compiled graphs on the command line: `inspect`, `compare` and `apply` with a graph as source."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -75,11 +73,25 @@ def _with_factor(formula: str, attention_factor: float) -> str:
 def compare_graphs(
     models: Sequence[str], family: str, others: dict[str, bool], screen: Screen
 ) -> bool:
-    """Prints whether a compiled graph and another model have the same RoPE, and returns it."""
-    others = others | {"--family": bool(family) and all(map(is_graph, models))}
-    given = next((name for name, value in others.items() if value), "")
-    if given:
-        raise UsageError(f"{given} does not go with a compiled graph; leave it out")
+    """Print whether a compiled graph and another model have the same RoPE.
+
+    Args:
+        models: The graph and the other model, in any order.
+        family: The family of a checkpoint; empty to find it.
+        others: Options that compiled graphs do not have, and whether they are given.
+        screen: Where it is printed.
+
+    Returns:
+        Whether they have the same RoPE.
+
+    Raises:
+        UsageError: One of these options is given, or not two models.
+    """
+    for option, is_given in others.items():
+        if is_given:
+            raise UsageError(f"{option} does not go with a compiled graph; leave it out")
+    if family and all(map(is_graph, models)):
+        raise UsageError("--family does not go with a compiled graph; leave it out")
     if len(models) != 2:
         raise UsageError("a compiled graph is compared with one other model; give two")
 
@@ -111,7 +123,16 @@ def apply_graphs(
 ) -> None:
     """Write a folder with extended graphs.
 
-    Raises UsageError for several sources and options without an effect.
+    Args:
+        sources: The graph, or the folder of an export.
+        recipe: The method and its modifiers.
+        target: The options of the output, by name.
+        options: The other options of `apply`.
+        screen: Where the plan is printed.
+
+    Raises:
+        UsageError: There are several sources, or options without an effect.
+        RopeconvError: The output exists and is not that of such a run, or cannot be made.
     """
     from ropeconv.bake.execution import ApplyOptions, execute_plan
     from ropeconv.inspection.receipts.companion import read_companion

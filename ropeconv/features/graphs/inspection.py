@@ -167,7 +167,7 @@ class GraphRope(ModelRope):
         """
         vector = self.inv_freq
         known = tuple(thetas)
-        slowest = int(np.flatnonzero(vector).max())
+        slowest = int(np.flatnonzero(vector).max())  # the last pair that rotates
         for theta in (*known, *_bases(vector, slowest)):
             base = base_inv_freq(theta, 2 * len(vector))
             proportional = recognise(vector, theta)
@@ -175,6 +175,7 @@ class GraphRope(ModelRope):
                 return describe(proportional)
             if self.holds(base):
                 return describe(Plain(theta))
+            # position interpolation divides all pairs, of which the first has 1 otherwise
             for factor in round_values(1 / vector[0]):
                 if factor > LEAST_FACTOR and self.holds(base / factor):
                     return describe(InterpolatedForm(theta, factor))
@@ -297,11 +298,14 @@ def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
 def _function_of(constant: Constant) -> str:
     """cos or sin, by the first rows of a table of positions and pairs; empty for another one."""
     first, second = _rows(constant, (0, 1))
-    if not first.any():
+    if not first.any():  # sin(0)
         return "sin" if second.any() else ""
+    # cos(0) is 1, and rows can have an attention factor
     starts_at_factor = first[0] > 0 and (first == first[0]).all()
     falls = (second <= first).all() and (second != first).any()
-    return "cos" if starts_at_factor and falls else ""
+    if starts_at_factor and falls:
+        return "cos"
+    return ""
 
 
 def _rows(constant: Constant, rows: Iterable[int]) -> Vector:
@@ -315,9 +319,11 @@ def _ropes_of_vector(graph: Graph, file: str, value: str) -> Iterator[GraphRope]
     if not graph.rotations(value):
         return
     constant = graph.constants[value]
-    vector, repeat = without_repeat(np.asarray(constant.array(), dtype=np.float64).ravel())
+    numbers = np.asarray(constant.array(), dtype=np.float64)
+    vector, repeat = without_repeat(numbers.ravel())
     if not np.isfinite(vector).all() or (vector < 0).any() or vector[0] <= 0:
         return
+
     relative = max(TOLERANCE, 2 * PRECISION[constant.dtype])
     yield GraphRope(
         constant.name,
@@ -340,12 +346,14 @@ def _ropes_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterato
     """
     table = graph.constants[cosine]
     last = math.prod(table.shape[:-1]) - 1
+
     rows = []
     row = 1
     while row < last:
         rows.append(row)
         row *= 2
     rows.append(last)
+
     cos, repeat = without_repeat(_rows(table, rows))
     sin, _ = without_repeat(_rows(graph.constants[sine], rows))
     if cos.shape != sin.shape:
@@ -411,24 +419,22 @@ class GraphInspection(Summary):
         """Return a table with a row for each RoPE."""
         rows = []
         for rope, formula in zip(self.ropes, self.formulas, strict=True):
-            factor = f"{rope.attention_factor:.6g}"
-            positions = f"{rope.positions:,}" if rope.positions else "any"
-            part = self.part(rope)
-            words = part.words if part else "another RoPE"
-            if not self.spec:
-                words = "-"
-            dimensions = f"{2 * len(rope.inv_freq)}"
-            rows.append((rope.file, rope.name, formula, factor, dimensions, positions, words))
-        columns = (
-            "file",
-            "constants",
-            "RoPE",
-            "attention factor",
-            "rotates",
-            "positions",
-            "config.json",
-        )
-        return [SummaryTable("ropes", columns, rows)]
+            in_config = "-"
+            if self.spec:
+                part = self.part(rope)
+                in_config = part.words if part else "another RoPE"
+            row = {
+                "file": rope.file,
+                "constants": rope.name,
+                "RoPE": formula,
+                "attention factor": f"{rope.attention_factor:.6g}",
+                "rotates": f"{2 * len(rope.inv_freq)}",
+                "positions": f"{rope.positions:,}" if rope.positions else "any",
+                "config.json": in_config,
+            }
+            rows.append(row)
+        columns = tuple(rows[0]) if rows else ()
+        return [SummaryTable("ropes", columns, [tuple(row.values()) for row in rows])]
 
     @cached_property
     def parts(self) -> list[ModelRope]:

@@ -1,4 +1,8 @@
-"""Compiled graphs, ONNX and OpenVINO: their constants, and the operations that make cos and sin."""
+"""Compiled graphs, ONNX and OpenVINO: their constants, and the operations that make cos and sin.
+
+`open_graph` opens what a path names. `Graph` is what both formats have, `OnnxGraph` and
+`OpenVinoGraph` read and change files, and `GraphSource` is a folder with graphs.
+"""
 
 import math
 import re
@@ -284,6 +288,7 @@ class OnnxGraph(Graph):
             TensorProto.DOUBLE,
             TensorProto.BOOL,
         )
+
         if tensor.data_type in known_types:
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
             array = partial(self._array, tensor, dtype)
@@ -319,14 +324,14 @@ class OnnxGraph(Graph):
 
         try:
             if uses_external_data(tensor):
-                return self._mapped(tensor, dtype)
+                return self._map_file(tensor, dtype)
             return np.asarray(to_array(tensor))
         except (OSError, ValueError, TypeError, OverflowError) as problem:
             raise BadSource(
                 f"{tensor.name} of {self.path} cannot be read ({problem}); export it again"
             ) from None
 
-    def _mapped(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _map_file(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Map a tensor from the file beside the graph. Raises ValueError where it is not there."""
         place = self._stored_outside(tensor)
         path = FolderSource(self.path.parent).path(place.location)
@@ -511,8 +516,9 @@ class GraphSource(FolderSource):
         return [(Path(graph).parent / name).as_posix() for name in self.opened[graph].data_files]
 
     def text(self, name: str) -> str | None:
-        """As `Source.text`, without the receipt of an extended graph: callers ask for that of the
-        checkpoint.
+        """Return a text as `Source.text` does, without the receipt of an extended graph.
+
+        Callers ask for the receipt of the checkpoint.
         """
         text = super().text(name)
         if name == RECEIPT and text is not None and "companion" in parse(text, name):

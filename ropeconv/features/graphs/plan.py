@@ -1,5 +1,7 @@
-"""Plans for compiled graphs: constants are replaced, and config.json and the files beside it change
-with them.
+"""Plans for compiled graphs: their constants are replaced, and config.json changes with them.
+
+`graph_plan` is the function to read first. It plans the checkpoint that config.json describes, and
+a `GraphEdit` for each graph.
 """
 
 from __future__ import annotations
@@ -38,13 +40,15 @@ EXPORT = "run `ropeconv apply` on the checkpoint, and export its output"
 
 @dataclass(frozen=True)
 class GraphPlan(FilePlan):
-    """The files of an extended graph. checkpoint: the plan of its config.json. edits: of the
-    graphs, by name.
-    """
+    """The files of an extended graph."""
 
     source: GraphSource
+
     checkpoint: CheckpointPlan
+    """The plan of the config.json beside the graphs."""
+
     edits: dict[str, GraphEdit]
+    """The changes of the graphs, by their names."""
 
     @property
     def resume_key(self) -> str:
@@ -72,10 +76,13 @@ class GraphPlan(FilePlan):
 
     def to_dict(self) -> JsonObject:
         """Return the plan as JSON-ready data, as `--json` prints it; keys stay within a schema."""
+        ropes = []
+        for edit in self.edits.values():
+            ropes += [rope.to_dict() for rope in edit.ropes]
         return super().to_dict() | {
             "recipe": self.recipe.to_dict(),
             "schedule": self.checkpoint.schedule.to_dict(),
-            "ropes": [rope.to_dict() for edit in self.edits.values() for rope in edit.ropes],
+            "ropes": ropes,
             "warnings": list(self.warnings),
         }
 
@@ -90,7 +97,7 @@ class GraphPlan(FilePlan):
         return self.checkpoint.context
 
     def summary(self) -> dict[str, str]:
-        """The values that are shown, by name."""
+        """Return what is shown, by name."""
         planned = self.checkpoint.summary()
         return super().summary() | {
             "recipe": planned["recipe"],
@@ -110,21 +117,22 @@ class GraphPlan(FilePlan):
         )
 
     def check(self, folder: Path) -> None:
-        """Read the graphs that were written. Raises Disagreement where one does not hold the
-        schedule.
+        """Read the graphs that were written again.
+
+        Args:
+            folder: The folder with the graphs.
+
+        Raises:
+            Disagreement: A graph does not hold the schedule.
         """
         schedule = self.checkpoint.schedule
         expected = ModelRope("", schedule.inv_freq, schedule.attention_factor)
         for name, edit in self.edits.items():
             names = {rope.name for rope in edit.ropes}
-            written = [
-                rope
-                for rope in inspect_graph(GraphSource(folder / name)).ropes
-                if rope.name in names
-            ]
-            if len(written) < len(edit.ropes) or not all(
-                rope.matches(expected) for rope in written
-            ):
+            found = inspect_graph(GraphSource(folder / name)).ropes
+            written = [rope for rope in found if rope.name in names]
+            all_match = all(rope.matches(expected) for rope in written)
+            if len(written) < len(edit.ropes) or not all_match:
                 raise Disagreement(
                     f"{name} does not hold the schedule when it is read again; nothing was kept"
                 )
@@ -132,10 +140,13 @@ class GraphPlan(FilePlan):
 
 @dataclass(frozen=True, eq=False)
 class GraphEdit:
-    """The change of one graph. ropes: those that get the schedule."""
+    """The change of one graph."""
 
     graph: Graph
+
     ropes: tuple[GraphRope, ...]
+    """The RoPEs of the graph that get the schedule."""
+
     schedule: Schedule
 
     @cached_property
@@ -143,18 +154,24 @@ class GraphEdit:
         """The graph with the new constants."""
         for rope in self.ropes:
             if rope.positions is None:
-                constant = rope.constants[0]
-                vector = with_repeat(self.schedule.inv_freq, rope.repeat)
-                self.graph.set_attention_factor(rope.values[0], self.schedule.attention_factor)
-                self.graph.replace(
-                    constant, vector.reshape(constant.shape).astype(constant.array().dtype)
-                )
+                self._replace_vector(rope)
             else:
-                for constant, function in zip(rope.constants, (np.cos, np.sin), strict=True):
-                    self.graph.replace(
-                        constant, self._table(rope, rope.positions, constant, function)
-                    )
+                self._replace_tables(rope, rope.positions)
         return self.graph
+
+    def _replace_vector(self, rope: GraphRope) -> None:
+        """Replace a vector of frequencies, and the factor on its cos and sin."""
+        (constant,) = rope.constants
+        vector = with_repeat(self.schedule.inv_freq, rope.repeat)
+        vector = vector.reshape(constant.shape).astype(constant.array().dtype)
+        self.graph.set_attention_factor(rope.values[0], self.schedule.attention_factor)
+        self.graph.replace(constant, vector)
+
+    def _replace_tables(self, rope: GraphRope, positions: int) -> None:
+        """Replace a table of cosines and one of sines, which have the factor in their numbers."""
+        cosines, sines = rope.constants
+        self.graph.replace(cosines, self._table(rope, positions, cosines, np.cos))
+        self.graph.replace(sines, self._table(rope, positions, sines, np.sin))
 
     def _table(
         self, rope: GraphRope, positions: int, constant: Constant, function: np.ufunc
@@ -163,13 +180,14 @@ class GraphEdit:
         rows = max(positions, self.schedule.context)
         table = np.empty((rows, constant.shape[-1]), constant.array().dtype)
         for start in range(0, rows, ROWS):
-            phases = np.outer(np.arange(start, min(start + ROWS, rows)), self.schedule.inv_freq)
-            table[start : start + ROWS] = with_repeat(
-                self.schedule.attention_factor * function(phases), rope.repeat
-            )
-        return table.reshape(
-            [*(rows if size == positions else size for size in constant.shape[:-1]), -1]
-        )
+            end = min(start + ROWS, rows)
+            phases = np.outer(np.arange(start, end), self.schedule.inv_freq)
+            numbers = self.schedule.attention_factor * function(phases)
+            table[start:end] = with_repeat(numbers, rope.repeat)
+
+        # the constant may have axes of size 1 around that of positions
+        shape = [rows if size == positions else size for size in constant.shape[:-1]]
+        return table.reshape([*shape, -1])
 
     def write(self, target: Path, advance: Advance) -> None:
         """Write one of the files of the graph: that with the ending of `target`."""
@@ -181,11 +199,18 @@ class GraphEdit:
 
 
 def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan:
-    """Plan the extension of compiled graphs. Writes nothing.
+    """Plan the extension of compiled graphs. Nothing is written.
 
-    target: `out` and `replace` count. Raises UsageError for the name of a file, BadSource for a
-    graph without its config.json or with another RoPE than that, UnsupportedBake for what its
-    constants cannot express, and what `checkpoint_plan` raises.
+    Args:
+        source: The graphs.
+        recipe: The method and its modifiers.
+        target: The output, of which `out` and `replace` count.
+
+    Raises:
+        UsageError: The target is named like a file.
+        BadSource: A graph has no config.json, or another RoPE than that.
+        UnsupportedBake: The constants cannot express the schedule.
+        RopeconvError: As `checkpoint_plan` does.
     """
     if target.out is not None and target.out.suffix in (".onnx", ".xml", ".gguf"):
         raise UsageError(
@@ -200,23 +225,27 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
         raise UnsupportedBake(
             "log-n", source.reference, "its operations do not scale queries by position", EXPORT
         )
+
     inspection = inspect_graph(source)
     checkpoint = checkpoint_plan(source, recipe, target)
     for knob, reason in _obstacles(checkpoint, source):
         raise UnsupportedBake(knob, source.reference, reason, EXPORT)
+    ropes = _ropes_to_replace(inspection, checkpoint)
+
     files = {file.name: file for file in checkpoint.files}
     edits = dict[str, GraphEdit]()
-    ropes = _replaced(inspection, checkpoint)
     for name, graph in source.opened.items():
-        edit = GraphEdit(
-            graph, tuple(rope for rope in ropes if rope.file == name), checkpoint.schedule
-        )
-        if edit.ropes:
-            edits[name] = edit
-            for each in (name, *(source.data_of(name) if graph.saves_data else ())):
-                files[each] = PlannedFile(
-                    "convert", each, files[each].size, make=edit.write, estimated=True
-                )
+        in_graph = tuple(rope for rope in ropes if rope.file == name)
+        if not in_graph:
+            continue
+        edit = GraphEdit(graph, in_graph, checkpoint.schedule)
+        edits[name] = edit
+        written = [name]
+        if graph.saves_data:
+            written += source.data_of(name)
+        for each in written:
+            size = files[each].size
+            files[each] = PlannedFile("convert", each, size, make=edit.write, estimated=True)
     return GraphPlan(
         source, checkpoint.out, tuple(files.values()), checkpoint.skipped, checkpoint, edits
     )
@@ -248,23 +277,25 @@ def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str,
 
 def _mask_length(constant: Constant) -> int:
     """The tokens of a causal mask, which exporters keep as a square constant; 0 for others."""
-    *around, rows, columns = (1, 1, *constant.shape)
-    if rows != columns or rows <= 1 or any(size != 1 for size in around):
+    if len(constant.shape) < 2:
         return 0
-    if constant.dtype == "bool" or len(constant.shape) == 4:
-        return rows
-    return 0
+    *around, rows, columns = constant.shape
+    is_square = rows == columns and all(size == 1 for size in around)
+    if not is_square or rows <= 1:
+        return 0
+    # numbers of another shape may be weights
+    is_mask = constant.dtype == "bool" or len(constant.shape) == 4
+    return rows if is_mask else 0
 
 
-def _replaced(inspection: GraphInspection, plan: CheckpointPlan) -> tuple[GraphRope, ...]:
-    """The RoPEs of graphs that a plan changes: those of config.json, of layers that an extension
-    changes.
+def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list[GraphRope]:
+    """The RoPEs of graphs that a plan changes: that of config.json, in layers that are extended.
 
-    Others stay: those of window layers, and those of another width, as of a vision tower. With
+    The others stay: those of window layers, and those of another width, as in a vision tower. With
     as-is, a graph that was exported without the scaling gets it. Raises BadSource for a graph that
     was exported with another config.json.
     """
-    replaced = list[GraphRope]()
+    to_replace = list[GraphRope]()
     spec = plan.source_spec
     unscaled = ModelRope("", spec.unscaled().current().inv_freq, 1.0)
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
@@ -284,10 +315,11 @@ def _replaced(inspection: GraphInspection, plan: CheckpointPlan) -> tuple[GraphR
                 " graph was exported with"
             )
         if part is not None and part.changes:
-            replaced.append(rope)
-    if not replaced:
+            to_replace.append(rope)
+
+    if not to_replace:
         raise BadSource(
             f"{inspection.source.reference} holds no RoPE of {spec.rotary_dim} dimensions; name the"
             " decoder's graph"
         )
-    return tuple(replaced)
+    return to_replace

@@ -1,6 +1,4 @@
-"""`ropeconv profiles`: one model for several contexts, as folders or branches that share its
-weights.
-"""
+"""`ropeconv profiles`: one model for several contexts, as folders that share its weights."""
 
 from __future__ import annotations
 
@@ -36,15 +34,16 @@ ropeconv profiles Qwen/Qwen3-8B base yarn:4 --push me/Qwen3-8B-profiles
 
 
 def method_options() -> list[Option]:
-    """The options of methods that have a value, each repeatable, as text."""
-    valued = (
-        option for option in recipe_options() if option.group == METHOD and option.kind is not bool
-    )
-    return [replace(option, kind=str, default=(), many=True) for option in valued]
+    """Return the options of methods that have a value, each repeatable, as text."""
+    repeatable = []
+    for option in recipe_options():
+        if option.group == METHOD and option.kind is not bool:
+            repeatable.append(replace(option, kind=str, default=(), many=True))
+    return repeatable
 
 
 def target_options() -> list[Option]:
-    """The options of an output that hold for all profiles."""
+    """Return the options of an output that hold for all profiles."""
     names = ("out", "runtimes", "replace", "encoding")
     return [option for option in options(OutputPlace, TargetOptions) if option.name in names]
 
@@ -107,7 +106,9 @@ def profiles_command(
     if private and not push:
         raise UsageError("--private goes with --push OWNER/NAME; add it, or leave --private out")
     recipes = parse_profiles(named or [], methods)
-    publication = PublishOptions(private, repo_id=repository(push)) if push else None
+    publication = None
+    if push:
+        publication = PublishOptions(private, repo_id=repository(push))
     request = ProfilesRequest(build_target(target), copy, publication, dry_run)
     plan = plan_profiles(open_source(model, family), recipes, request)
     documents = {name: profile_document(plan, name) for name in plan.plans}
@@ -115,7 +116,8 @@ def profiles_command(
         show_profiles(plan, screen, explain, request.keeps)
 
     if dry_run and not screen.as_json:
-        branches = ", ".join(["main", *list(plan.plans)[1:]])
+        _, *others = plan.plans
+        branches = ", ".join(["main", *others])
         words = f"Would publish {push}: {branches}" if push else f"Would write {plan.out}"
         screen.copyable(words)
     if request.keeps and not dry_run:
@@ -124,24 +126,23 @@ def profiles_command(
         for name, output in outputs.items():
             documents[name] |= _outcome(output)
     if publication and not dry_run:
-        for name, (branch, url) in publish_profiles(plan.plans, publication, screen).items():
+        published = publish_profiles(plan.plans, publication, screen)
+        for name, (branch, url) in published.items():
             documents[name] |= {"branch": branch, "published": url}
             if not screen.as_json:
                 screen.copyable(url if screen.quiet else f"{name}: {url}")
 
     if screen.as_json:
-        shared = sum(file.size for file in plan.shared)
-        screen.data(
-            {
-                "out": str(plan.out),
-                "shared_bytes": shared,
-                "profiles": list(documents.values()),
-            }
-        )
+        document = {
+            "out": str(plan.out),
+            "shared_bytes": plan.shared_bytes,
+            "profiles": list(documents.values()),
+        }
+        screen.data(document)
 
 
 def _outcome(output: Output) -> dict[str, Any]:
-    """Return what the JSON document says about a profile that was written."""
+    """The part of the JSON document about a profile that was written."""
     return {
         "path": str(output.path),
         "check": to_builtins(output.check),

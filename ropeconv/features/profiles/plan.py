@@ -1,5 +1,7 @@
 """Profiles: one model for several contexts, as folders that share its weights.
 
+`profile_plans` plans each profile, `profiles_plan` their folder, and `write_profiles` writes it.
+
 The weights of a checkpoint are hard links, which loaders and `hf upload` see as files. Other files
 are small copies, so that an edit of one profile changes neither the others nor the source.
 
@@ -91,7 +93,7 @@ class ProfilesPlan(FilePlan):
         return sum(file.size for file in self.shared)
 
     def summary(self) -> dict[str, str]:
-        """The values that are shown, by name."""
+        """Return what is shown, by name."""
         return {
             "sentence": self.sentence,
             "source": self.source.reference,
@@ -290,11 +292,12 @@ def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
     """
     edit = edit or Edit()
     first = file.header.tensors
-    elsewhere = [name for name in file.tensors if name in ROPE_TENSORS and name not in first]
     others = {name for name in first if name not in ROPE_TENSORS}
+    # rope tensors of other shards, which are copied into the first one
+    elsewhere = [name for name in file.tensors if name in ROPE_TENSORS and name not in first]
+    added = {name: file.read(name) for name in elsewhere}
 
     keys = split_keys(file, 0, len(file.tensors) - len(elsewhere))
-    added = {name: file.read(name) for name in elsewhere}
     return replace(
         edit,
         values={**edit.values, **keys},
@@ -368,8 +371,13 @@ def write_profiles(
 ) -> dict[str, AppliedPlan]:
     """Write all profiles, or none, and return their outputs by name.
 
-    Raises Disagreement where the installed transformers computes something else from one than its
-    schedule, RopeconvError where links are impossible, and what `execute_plan` raises.
+    Args:
+        plan: The plan.
+        advance: Is called with the bytes that were written since its last call.
+
+    Raises:
+        Disagreement: The installed transformers computes another schedule from an output.
+        RopeconvError: The disk has no links; else as `execute_plan` does.
     """
     outputs: dict[str, AppliedPlan] = {}
     of_gguf = isinstance(plan.source, GgufSource)
@@ -424,6 +432,7 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
             record = check_split(plan.source.file, base.file.path)
             yield name, AppliedPlan(plan.out / plan.files[0].name, record)
             continue
+
         place = folder / name / profile.out.name
         place.parent.mkdir(exist_ok=True)  # from an interrupted run
         written = gguf_plan(base, profile.recipe, replace(profile.target, out=place))
@@ -433,6 +442,7 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
         first.make(first_place, lambda done: None)
         sync_file(first_place)
 
+        # the other shards are those of base
         for file, shard in zip(others, base.file.shards[1:], strict=True):
             _link(shard.path(), place.with_name(file.name), plan.out)
         record = check_gguf(written, first_place)
@@ -440,7 +450,10 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
 
 
 def _link(shared: Path, place: Path, out: Path) -> None:
-    if not (place.exists() or link_file(shared, place)):
+    """Link a file of weights, unless an interrupted run has; `out` is named in the error."""
+    if place.exists():
+        return
+    if not link_file(shared, place):
         raise RopeconvError(
             f"profiles share weights by hard links, which the disk of {out} does not have; choose"
             " another place with -o"

@@ -1,4 +1,4 @@
-"""Shows the profiles of a model."""
+"""Show the profiles of a model."""
 
 from ropeconv.formats.disk import human
 from ropeconv.rope.errors import counted

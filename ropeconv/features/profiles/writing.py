@@ -90,18 +90,16 @@ def profiles(
         UsageError: For two profiles of one name, and none.
         RopeconvError: As `apply` does, and for a method that changes weights.
     """
-    reporter = reporter or SilentReporter()
     texts = methods.split(",") if isinstance(methods, str) else list(methods)
     runtimes = (runtime,) if isinstance(runtime, str) else tuple(runtime)
-    target = Target(
-        out=None if out is None else expand_home(os.fspath(out)),
-        runtimes=runtimes,
-        encoding=encoding,
-        replace=replace,
-    )
+    folder = None
+    if out is not None:
+        folder = expand_home(os.fspath(out))
+    target = Target(out=folder, runtimes=runtimes, encoding=encoding, replace=replace)
+
     source = source_of("profiles", model, family)
     plan = plan_profiles(source, parse_profiles(texts), ProfilesRequest(target, copy))
-    return write_profile_set(plan, reporter)
+    return write_profile_set(plan, reporter or SilentReporter())
 
 
 def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> list[Recipe]:
@@ -141,7 +139,7 @@ def plan_profiles(
 
     Raises:
         UsageError: For two profiles of one name, and GGUF profiles that should be published.
-        RopeconvError: As `bake.profiles.profile_plans` does.
+        RopeconvError: As `profile_plans` does.
     """
     publication = request.publication
     if publication and source.kind == "gguf":
@@ -164,7 +162,7 @@ def write_profile_set(plan: ProfilesPlan, reporter: Reporter) -> dict[str, Outpu
 
     Raises:
         Interruption: At Ctrl-C; the same command continues.
-        RopeconvError: As `bake.profiles.write_profiles` does.
+        RopeconvError: As `write_profiles` does.
     """
     try:
         with reporter.progress("Writing", plan.bytes) as advance:
@@ -174,8 +172,9 @@ def write_profile_set(plan: ProfilesPlan, reporter: Reporter) -> dict[str, Outpu
             f"interrupted; {plan.out} does not exist yet, and the same command continues"
         ) from None
     for reason in dict.fromkeys(done.reason for done in written.values()):
-        reporter.note(reason and f"Not checked: {reason}.")
-    return {name: _output(plan, name, done) for name, done in written.items()}
+        if reason:
+            reporter.note(f"Not checked: {reason}.")
+    return {name: _make_output(plan, name, done) for name, done in written.items()}
 
 
 def publish_profiles(
@@ -207,9 +206,9 @@ def profile_document(plan: ProfilesPlan, name: str) -> JsonObject:
     return {"name": name, "own_bytes": plan.own_bytes(name), **plan.plans[name].to_dict()}
 
 
-def _output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
-    """Return a profile that was written, with the commands that follow."""
-    source = plan.source.reference
+def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
+    """A profile that was written, with the commands that follow."""
+    # the profiles of a GGUF file share shards with the first one, not with their source
     against = ""
     if isinstance(plan.source, GgufSource):
         against = str(plan.out / plan.files[0].name)
@@ -219,6 +218,6 @@ def _output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
         done.check,
         done.reason,
         done.uncomputed,
-        against=against or source,
+        against=against or plan.source.reference,
     )
     return changed(output, steps=steps_after(output, against=against))

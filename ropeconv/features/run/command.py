@@ -1,4 +1,7 @@
-"""`ropeconv run`: many sources, recipes, targets and tasks from a file, with a journal."""
+"""`ropeconv run`: many sources, recipes, targets and tasks from a file, with a journal.
+
+`running.py` has what the command and `ropeconv.run` share; here are the options and the screens.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from ropeconv.options import RUNNING, option
 from ropeconv.rope.errors import RopeconvError, counted
 
 if TYPE_CHECKING:
+    from .jobs import Unit
     from .report import JobPreview, RunTable
     from .running import OpenRun
 
@@ -78,7 +82,7 @@ def run_command(
             raise RopeconvError(f"a unit would fail; change {plan} as its reason says")
         return
     table, complete = execute_run(opened, flags.fresh, flags.verify, screen)
-    _show(table, opened.report, screen)
+    _show_table(table, opened.report, screen)
     if not complete:
         raise Interruption("stopped before its end; the same command continues")
     check_done(table, opened.report)
@@ -86,34 +90,31 @@ def run_command(
 
 def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
     """Print what would be run, written and published, and return whether a unit would fail."""
-    from ropeconv.formats.disk import human
-
     from .executors.local import Local
     from .jobs import RunJournal
-    from .report import Costs, check_bytes, kept_bytes, planned
-    from .runner import missing
+    from .report import Costs, check_bytes, kept_bytes, preview_job
+    from .runner import missing_jobs
     from .running import verify_done
 
-    jobs = opened.jobs
-    executor = opened.executor
     lines = []
-    remaining = jobs
-
+    remaining = opened.jobs
     if opened.journal.exists():
         with RunJournal(opened.journal) as journal:
-            verify_done(jobs, journal, flags.verify and not flags.fresh, screen)
+            verify_done(opened.jobs, journal, flags.verify and not flags.fresh, screen)
             lines = list(journal.lines.values())
             if not flags.fresh:
-                remaining = missing(jobs, journal)
+                remaining = missing_jobs(opened.jobs, journal)
 
-    previews = [planned(job) for job in remaining]
-    failing = any(preview.problem for preview in previews)
+    previews = [preview_job(job) for job in remaining]
+    units: list[Unit] = []
+    for job in remaining:
+        units += job
     costs = Costs.of(lines)
-    units = [unit for job in remaining for unit in job]
-    if isinstance(executor, Local):
+    if isinstance(opened.executor, Local):
         costs = costs.with_eval(units)
-    done = sum(len(job) for job in jobs) - len(units)
-    sentences = costs.sentences(units, executor.at_once)
+    sentences = costs.sentences(units, opened.executor.at_once)
+    done = sum(len(job) for job in opened.jobs) - len(units)
+
     if screen.as_json:
         document = {
             "units": len(units),
@@ -123,47 +124,52 @@ def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
             "jobs": [preview.to_dict() for preview in previews],
         }
         screen.data(document)
-        return failing
+    else:
+        _show_previews(opened, previews, done, screen)
+        for sentence in sentences:
+            screen.say(sentence)
+        check_bytes(opened.plan, previews)
+    return any(preview.problem for preview in previews)
+
+
+def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, screen: Screen) -> None:
+    """Print a row for each job, why jobs would fail, and how much is to run."""
+    from ropeconv.formats.disk import human
+
+    from .report import kept_bytes
 
     columns = ("source", "recipe", "target", "tasks", "bytes", "repository")
-    rows = [_planned_row(preview) for preview in previews]
+    rows = [_preview_row(preview) for preview in previews]
     screen.table("", columns, rows, optional=("target",), right=("bytes",))
-    for preview in previews:
+    for preview, row in zip(previews, rows, strict=True):
         if preview.problem:
-            words = (preview.job[0].task, *_planned_row(preview)[:3])
+            words = (preview.job[0].task, *row[:3])
             name = " ".join(word for word in words if word)
             screen.say(f"{name} would fail: {preview.problem}")
 
-    to_run = counted(len(units), "unit")
-    sources = counted(len({job[0].source.name for job in jobs}), "source")
+    units = sum(len(preview.job) for preview in previews)
+    to_run = counted(units, "unit")
+    sources = counted(len({job[0].source.name for job in opened.jobs}), "source")
     published = sum(bool(preview.publishes) for preview in previews)
     repositories = counted(published, "repository is", "repositories are")
     screen.say(
         f"{to_run} of {sources} to run, {done:,} in the journal; outputs have"
         f" {human(kept_bytes(previews))}, {repositories} published."
     )
-    for sentence in sentences:
-        screen.say(sentence)
-    check_bytes(opened.plan, previews)
-    return failing
 
 
-def _planned_row(preview: JobPreview) -> tuple[str, ...]:
+def _preview_row(preview: JobPreview) -> tuple[str, ...]:
+    """The row of a job: source, recipe, target, tasks, bytes and repository."""
     first = preview.job[0]
-    tasks = ", ".join(unit.task for unit in preview.job)
     recipe = ", ".join(recipe.name for recipe in first.recipes)
+    target = first.target.name if first.target else ""
+    tasks = ", ".join(unit.task for unit in preview.job)
     size = f"{preview.bytes:,}" if preview.bytes else ""
-    return (
-        first.source.name,
-        recipe,
-        first.target.name if first.target else "",
-        tasks,
-        size,
-        preview.publishes,
-    )
+    return first.source.name, recipe, target, tasks, size, preview.publishes
 
 
-def _show(table: RunTable, report: Path, screen: Screen) -> None:
+def _show_table(table: RunTable, report: Path, screen: Screen) -> None:
+    """Print what each job did, why units failed, and where the report is."""
     if screen.as_json:
         screen.data({**table.to_dict(), "report": str(report)})
         return
@@ -177,8 +183,10 @@ def _show(table: RunTable, report: Path, screen: Screen) -> None:
             listed += f" and {len(names) - 3} more"
         screen.say(f"{listed}: {reason}")
     for row in table.rows:
-        for name, words in row.results.get("eval", {}).get("rows", {}).items():
+        headlines = row.results.get("eval", {}).get("rows", {})
+        for name, words in headlines.items():
             screen.say(f"{row.source} {name}: {words}")
+
     counts = table.counts
     screen.say(
         f"{counts['done']:,} done, {counts['failed']:,} failed, {counts['not run']:,} not run."

@@ -1,5 +1,6 @@
-"""An evaluation on several workers, each of which has the model; only this process writes the
-journal.
+"""An evaluation on several workers, each of which has the model.
+
+`open_spread` opens it. Only this process writes the journal.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -22,8 +23,6 @@ from .executors.executor import Executor, Failure, Pool
 
 ABOUT = ""
 """The item that asks a worker about itself; others are keys of units."""
-
-
 About = tuple[str, str, str]
 """Runtime, device and dtype of the runner of a worker."""
 
@@ -40,12 +39,15 @@ class EvalWorker:
         self.running = self.stack.enter_context(closing(UnitRunner(self.evaluation.runner)))
 
     def __call__(self, item: str) -> About | EvalLine | Refusal:
-        """Return the description of the worker for ABOUT, else the measurement of a unit. item: its
-        key.
+        """Return the measurement of a unit, or the description of the worker.
+
+        Args:
+            item: The key of the unit, or ABOUT for the description.
         """
         runner = self.evaluation.runner
         if item == ABOUT:
             return runner.runtime, runner.device, runner.dtype
+        # keys have the runtime, the device and the dtype, so those of other workers are unknown
         if item not in self.units:
             raise RopeconvError(
                 f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and"
@@ -55,8 +57,8 @@ class EvalWorker:
         return result
 
 
-def _measured(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:
-    """Runs units on workers, as a `Measurer`."""
+def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:
+    """Run units on workers, as a `Measurer`."""
     with closing(pool([unit.key for unit in units])) as results:
         for index, result in results:
             unit = units[index]
@@ -65,20 +67,24 @@ def _measured(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResu
             yield index, result
 
 
-def _absolute(opening: RunnerRequest) -> RunnerRequest:
-    """The same for a worker, which runs in another folder."""
-
-    def absolute(name: str) -> str:
-        path = expand_home(name)
-        return str(path.absolute()) if name and path.exists() else name
-
-    rows = [
-        replace(row, path=row.path and expand_home(str(row.path)).absolute())
-        for row in opening.rows
-    ]
+def _with_absolute_paths(opening: RunnerRequest) -> RunnerRequest:
+    """The same request for a worker, which runs in another folder."""
+    rows = []
+    for row in opening.rows:
+        if row.path:
+            row = replace(row, path=expand_home(str(row.path)).absolute())
+        rows.append(row)
     return replace(
-        opening, model=absolute(opening.model), against=absolute(opening.against), rows=rows
+        opening, model=_absolute(opening.model), against=_absolute(opening.against), rows=rows
     )
+
+
+def _absolute(name: str) -> str:
+    """The absolute path of a model on this disk; others are names on the Hub."""
+    if not name:
+        return name
+    path = expand_home(name)
+    return str(path.absolute()) if path.exists() else name
 
 
 def open_spread_by_name(
@@ -97,24 +103,32 @@ def open_spread_by_name(
 def open_spread(
     executor: Executor, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
 ) -> Iterator[Evaluation]:
-    """An evaluation that workers run, while it is entered. No weights are loaded in this process.
+    """Open an evaluation that workers run, while it is entered.
 
-    Raises as `open_evaluation` does, and RopeconvError where no worker can load the model.
+    No weights are loaded in this process.
+
+    Args:
+        executor: Where the workers run.
+        opening: The model and its rows.
+        sizes: The sizes of the measures.
+        files: Names and contents of texts.
+
+    Raises:
+        RopeconvError: As `open_evaluation` does, and where no worker can load the model.
     """
     if opening.servers:
         raise UsageError(
             "a server runs its model itself, so --workers has no effect on --server; leave it out"
         )
-    local = replace(
-        opening, device="auto", dtype="auto", device_map=""
-    )  # workers may have other devices
-    factory: Any = partial(EvalWorker, _absolute(opening), sizes, files)
+    # the devices that are asked for may only be those of workers
+    local = replace(opening, device="auto", dtype="auto", device_map="")
+    factory: Any = partial(EvalWorker, _with_absolute_paths(opening), sizes, files)
     with open_evaluation(local, sizes, files) as evaluation, executor.pool(factory) as pool:
         [(_, about)] = list(pool([ABOUT]))
         if isinstance(about, Failure):
             raise RopeconvError(about.reason)
         runner = evaluation.runner
         runner.runtime, runner.device, runner.dtype = about
-        evaluation.workers = partial(_measured, pool)
+        evaluation.workers = partial(_measure_on, pool)
         evaluation.at_once = max(1, executor.at_once)
         yield evaluation

@@ -1,4 +1,8 @@
-"""From a plan and its sources to jobs, and the journal of those that have ended."""
+"""From a plan and its sources to jobs, and the journal of those that have ended.
+
+`named_sources` finds the sources that a plan lists, and `jobs_of` makes the jobs. A job is a few
+units on one source, and a unit is one task. `RunJournal` has a line for each unit that has ended.
+"""
 
 from __future__ import annotations
 
@@ -41,75 +45,91 @@ from .plan_file import RunPlan, TargetTable
 
 
 class NamedRecipe(msgspec.Struct, frozen=True):
-    """A row of a plan. name: its text there. recipe: of `Recipe.to_dict`; None for the unchanged
-    model.
-    """
+    """A row of a plan."""
 
     name: str
+    """The text in the plan."""
+
     recipe: JsonObject | None
+    """The recipe as `Recipe.to_dict` has it; None for the unchanged model."""
 
     @classmethod
     def of(cls, row: Row) -> NamedRecipe:
-        """That of a row of an evaluation."""
-        return cls(row.name, None if row.recipe is None else row.recipe.to_dict())
+        """Return that of a row of an evaluation."""
+        if row.recipe is None:
+            return cls(row.name, None)
+        return cls(row.name, row.recipe.to_dict())
 
     def row(self) -> Row:
-        """The row of an evaluation."""
-        return Row(self.name, None if self.recipe is None else Recipe.from_dict(self.recipe))
+        """Return the row of an evaluation."""
+        if self.recipe is None:
+            return Row(self.name)
+        return Row(self.name, Recipe.from_dict(self.recipe))
 
 
 @dataclass(frozen=True)
 class NamedSource:
-    """A source of a plan.
-
-    reference: for `open_source`, with the commit. name: in outputs and tables. identity: as sources
-    have it. problem: why it cannot be opened, or empty.
-    """
+    """A source of a plan."""
 
     reference: str
+    """The reference for `open_source`, with the commit."""
+
     name: str
+    """The name in outputs and tables."""
+
     identity: str = ""
+    """As sources have it."""
+
     problem: str = ""
+    """Why it cannot be opened, or empty."""
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One task, with everything that decides its result.
-
-    task: its name. family: that the source is treated as, or empty. recipes: one, or for eval all
-    rows. target: of the output; None for eval. out: the output, or for eval the file of the result.
-    settings: of the task.
-    """
+    """One task, with everything that decides its result."""
 
     task: str
+    """The name of the task."""
+
     source: NamedSource
+
     recipes: tuple[NamedRecipe, ...]
+    """One recipe; for eval all rows."""
+
     out: str
+    """The output; for eval the file of the result."""
+
     target: TargetTable | None = None
+    """The target of the output; None for eval."""
+
     family: str = ""
+    """The family that the source is treated as, or empty."""
+
     settings: JsonObject = {}
+    """The settings of the task."""
 
     @cached_property
     def key(self) -> str:
-        """sha256 over all fields and the version of ropeconv."""
-        return hashlib.sha256(
-            msgspec.json.encode([__version__, self], order="deterministic")
-        ).hexdigest()
+        """The sha256 over all fields and the version of ropeconv."""
+        content = msgspec.json.encode([__version__, self], order="deterministic")
+        return hashlib.sha256(content).hexdigest()
 
     def plan(self) -> Plan:
-        """The plan of its output. Raises what `open_source` and `make_plan` raise."""
+        """Return the plan of the output.
+
+        Raises:
+            RopeconvError: As `open_source` and `make_plan` do.
+        """
         assert self.target is not None
         recipe = self.recipes[0].row().recipe
         assert recipe is not None
-        return make_plan(
-            open_source(self.source.reference, self.family),
-            recipe,
-            self.target.target(Path(self.out)),
-        )
+        source = open_source(self.source.reference, self.family)
+        return make_plan(source, recipe, self.target.target(Path(self.out)))
 
 
 Job = tuple[Unit, ...]
-"""Units of one source that run one after the other in one worker, each with what the one before it
-left.
+"""Units of one source that run one after the other in one worker.
+
+Each has what the one before it left.
 """
 
 
@@ -121,16 +141,24 @@ MODELS = ("config.json", "params.json")
 
 
 def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
-    """The sources that a plan lists, each once.
+    """Return the sources that a plan lists, each once.
 
-    A source that cannot be opened has a `problem`. Raises UsageError for a pattern, a collection or
-    a query that gives none.
+    Args:
+        listed: The entries of the plan.
+        folder: The folder that paths are relative to.
+
+    Returns:
+        The sources; one that cannot be opened has a `problem`.
+
+    Raises:
+        UsageError: A pattern, a collection or a query gives none.
     """
-    references: dict[str, None] = {}
+    references: list[str] = []
     for text in listed:
-        references.update(dict.fromkeys(_expand(text, folder)))
+        references += _expand(text, folder)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return _make_distinct(list(pool.map(_name_source, references)))
+        sources = list(pool.map(_name_source, dict.fromkeys(references)))
+    return _make_distinct(sources)
 
 
 def _expand(text: str, folder: Path) -> list[str]:
@@ -166,6 +194,7 @@ def _matches(text: str, folder: Path) -> list[str]:
 
 
 def _collection(slug: str) -> list[str]:
+    """The models of a collection on the Hub."""
     from huggingface_hub import HfApi
 
     with answers(slug):
@@ -177,38 +206,57 @@ def _query(text: str) -> list[str]:
     """The models of a query, such as `author:me search:llama`."""
     from huggingface_hub import HfApi
 
+    author = None
+    search = None
+    tags = []
+    for part in text.split():
+        key, _, value = part.partition(":")
+        if key == "author":
+            author = value
+        elif key == "search":
+            search = value
+        else:
+            tags.append(value)
+
     api = HfApi(library_name="ropeconv")
-    filters = [part.split(":", 1) for part in text.split()]
     with answers(text):
-        values = dict(filters)
-        if values.get("author") == "me":
-            values["author"] = str(api.whoami()["name"])
-        tags = [value for key, value in filters if key == "tag"] or None
-        models = api.list_models(
-            author=values.get("author"), search=values.get("search"), filter=tags
-        )
+        if author == "me":
+            author = str(api.whoami()["name"])
+        models = api.list_models(author=author, search=search, filter=tags or None)
         return sorted(model.id for model in models)
 
 
 def _name_source(reference: str) -> NamedSource:
     """A source with its name and identity, or with the problem of opening it."""
     path = Path(reference)
-    name = (path.stem if has_gguf_name(reference) else path.name) or reference
+    name = path.stem if has_gguf_name(reference) else path.name
+    name = name or reference
     try:
         if path.exists():
             return NamedSource(reference, name, open_source(reference).identity)
-        match = re.fullmatch(HUB_FILE, reference) or re.fullmatch(HUB_ID, reference)
-        if match is None:
-            return NamedSource(
-                reference, name, problem=f"{reference} is neither a path nor a Hub id; correct it"
-            )
-        source = HubSource(match[1], match[2])
-        identity = source.identity
-        file = f"/{match[3]}" if match.re.groups > 2 else ""
-        name = Path(file).stem if file else source.name
-        return NamedSource(f"{match[1]}@{source.commit}{file}", name, identity)
+        return _name_hub_source(reference, name)
     except Exception as problem:
         return NamedSource(reference, name, problem=reason(problem))
+
+
+def _name_hub_source(reference: str, name: str) -> NamedSource:
+    """A source on the Hub at its present commit; `name` is that of one that cannot be opened."""
+    file = ""
+    match = re.fullmatch(HUB_FILE, reference)
+    if match is not None:
+        file = match[3]
+    else:
+        match = re.fullmatch(HUB_ID, reference)
+    if match is None:
+        problem = f"{reference} is neither a path nor a Hub id; correct it"
+        return NamedSource(reference, name, problem=problem)
+
+    source = HubSource(match[1], match[2])
+    identity = source.identity
+    at_commit = f"{match[1]}@{source.commit}"
+    if file:
+        return NamedSource(f"{at_commit}/{file}", Path(file).stem, identity)
+    return NamedSource(at_commit, source.name, identity)
 
 
 def _make_distinct(sources: list[NamedSource]) -> list[NamedSource]:
@@ -252,28 +300,19 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     """
     rows = plan.rows
     labels = _labels([row for row in rows if row.recipe is not None])
-    evaluated = _eval_settings(plan, folder) if "eval" in plan.tasks else None
+    eval_settings = None
+    if "eval" in plan.tasks:
+        eval_settings = _eval_settings(plan, folder)
 
-    jobs = []
+    jobs: list[Job] = []
     for source in sources:
         for row in rows:
             for target in plan.targets:
                 chain = _chain(plan, source, row, labels.get(row.name, ""), target, out)
                 if chain:
                     jobs.append(chain)
-        if evaluated is not None:
-            listed = list(rows)
-            if all(row.recipe is not None for row in rows):
-                listed.insert(0, Row(BASE))  # the source itself, which others are compared with
-            unit = Unit(
-                task="eval",
-                source=source,
-                recipes=tuple(map(NamedRecipe.of, listed)),
-                family=plan.family,
-                settings=evaluated,
-                out=str(out / "eval" / f"{source.name}.json"),
-            )
-            jobs.append((unit,))
+        if eval_settings is not None:
+            jobs.append(_eval_job(plan, source, rows, eval_settings, out))
 
     units: list[Unit] = []
     for job in jobs:
@@ -282,64 +321,93 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     return jobs
 
 
+def _eval_job(
+    plan: RunPlan, source: NamedSource, rows: Sequence[Row], settings: JsonObject, out: Path
+) -> Job:
+    """The evaluation of a source with all rows."""
+    evaluated = list(rows)
+    if all(row.recipe is not None for row in rows):
+        evaluated.insert(0, Row(BASE))  # the source itself, which others are compared with
+    unit = Unit(
+        task="eval",
+        source=source,
+        recipes=tuple(map(NamedRecipe.of, evaluated)),
+        family=plan.family,
+        settings=settings,
+        out=str(out / "eval" / f"{source.name}.json"),
+    )
+    return (unit,)
+
+
 def _chain(
     plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path
 ) -> Job:
     """The units of one output."""
-    stem = "-".join(filter(None, (source.name, label, target.name)))
-    gguf = target.to == "gguf" or (target.to is None and names_gguf(source.reference))
+    name = "-".join(filter(None, (source.name, label, target.name)))
+    if target.to == "gguf" or (target.to is None and names_gguf(source.reference)):
+        name += ".gguf"
+
     settings: dict[str, JsonObject] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
         is_kept = "apply" in plan.tasks
-        to = _filled(plan.push.to, known)
+        to = _fill_template(plan.push.to, known)
         settings["push"] = {**msgspec.to_builtins(plan.push), "to": to, "kept": is_kept}
         if "push" in plan.tasks:
             target = target.published_by(to.partition("/")[0])
-    return tuple(
-        Unit(
-            task=task,
-            source=source,
-            recipes=(NamedRecipe.of(row),),
-            target=target,
-            family=plan.family,
-            settings=settings[task],
-            out=str(out / (stem + ".gguf" * gguf)),
-        )
-        for task in CHAIN
-        if task in plan.tasks
-    )
+
+    units = []
+    for task in CHAIN:
+        if task in plan.tasks:
+            unit = Unit(
+                task=task,
+                source=source,
+                recipes=(NamedRecipe.of(row),),
+                target=target,
+                family=plan.family,
+                settings=settings[task],
+                out=str(out / name),
+            )
+            units.append(unit)
+    return tuple(units)
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, str]:
-    """The part of each recipe in names of outputs: as `apply` has it, or the whole text where two
-    would be one.
+    """The part of each recipe in names of outputs, by the name of the row.
+
+    It is that of `apply`, or the whole text where two would be the same.
     """
-    short = {row.name: row.recipe.method.label for row in rows if row.recipe is not None}
-    counts = Counter(short.values())
-    return {
-        name: label if counts[label] == 1 else re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-")
-        for name, label in short.items()
-    }
+    labels = {row.name: row.recipe.method.label for row in rows if row.recipe is not None}
+    counts = Counter(labels.values())
+    for name, label in labels.items():
+        if counts[label] > 1:
+            labels[name] = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-")
+    return labels
 
 
-def _filled(template: str, known: dict[str, str]) -> str:
-    """The repository of a template. Raises UsageError for unknown names in it, and where it is not
-    owner/name.
+FIELD = re.compile("{(.*?)}")
+"""A name in braces."""
+
+
+def _fill_template(template: str, known: dict[str, str]) -> str:
+    """The repository of a template such as `me/{name}-{recipe}`.
+
+    Raises UsageError for unknown names in it, and where it is not owner/name.
     """
-    unknown = [name for name in re.findall(r"{(.*?)}", template) if name not in known]
-    if unknown:
-        raise UsageError(
-            f"push.to has {{{unknown[0]}}}; the names are"
-            f" {', '.join(f'{{{name}}}' for name in known)}"
-        )
-    return repository(re.sub(r"{(.*?)}", lambda match: known[match[1]], template).rstrip("-"))
+    for name in FIELD.findall(template):
+        if name not in known:
+            listed = ", ".join("{" + each + "}" for each in known)
+            raise UsageError(f"push.to has {{{name}}}; the names are {listed}")
+    filled = FIELD.sub(lambda match: known[match[1]], template)
+    return repository(filled.rstrip("-"))
 
 
 def _eval_settings(plan: RunPlan, folder: Path) -> JsonObject:
     """[eval], with absolute paths and the digest of the texts."""
     assert plan.eval is not None
-    names = [name if name.startswith("/") else str(folder / name) for name in plan.eval.text]
+    names = []
+    for name in plan.eval.text:
+        names.append(name if name.startswith("/") else str(folder / name))
     digest = hashlib.sha256()
     for name, text in read_files(names):
         digest.update(f"{Path(name).name} {len(text)}\n{text}".encode(errors="surrogatepass"))
@@ -347,16 +415,15 @@ def _eval_settings(plan: RunPlan, folder: Path) -> JsonObject:
 
 
 def _refuse_twice(units: Sequence[Unit], shared: bool) -> None:
-    """Raises UsageError for two units with one place. shared: whether several may go into one
-    repository.
-    """
-    outputs = Counter(unit.out for unit in units if unit.task in (CHAIN[0], "eval"))
-    repositories = Counter(unit.settings["to"] for unit in units if unit.task == "push")
+    """Refuse two units with one place; `shared` is whether several may go into one repository."""
+    outputs = Counter(unit.out for unit in units if unit.task in ("apply", "eval"))
     for place, count in outputs.items():
         if count > 1:
             raise UsageError(
                 f"{count} outputs would be {place}; give targets names that tell them apart"
             )
+
+    repositories = Counter(unit.settings["to"] for unit in units if unit.task == "push")
     for place, count in repositories.items():
         if count > 1 and not shared:
             raise UsageError(
@@ -366,26 +433,36 @@ def _refuse_twice(units: Sequence[Unit], shared: bool) -> None:
 
 
 class RunLine(Line, frozen=True, kw_only=True):
-    """A unit that has ended.
-
-    key: of the unit. task, source, recipe, target: what it was. seconds: it took. failed: why it
-    failed, in a sentence; empty where it did not. result: of its task.
-    """
+    """A unit that has ended; its key is that of the unit."""
 
     task: str
+    """The name of the task."""
+
     source: str
+    """The reference of the source."""
+
     recipe: str = ""
+    """The name of the recipe; empty for eval."""
+
     target: str = ""
+    """The name of the target; empty for eval."""
+
     seconds: float = 0.0
+    """The time that it took."""
+
     failed: str = ""
+    """Why it failed, in a sentence; empty where it did not."""
+
     result: JsonObject = {}
+    """The result of the task."""
 
     @classmethod
     def of(
         cls, unit: Unit, seconds: float, failed: str = "", result: JsonObject | None = None
     ) -> RunLine:
-        """The line of a unit. seconds, failed, result: as above."""
-        recipe = target = ""
+        """Return the line of a unit; parameters are the fields."""
+        recipe = ""
+        target = ""
         if unit.target is not None:
             recipe = unit.recipes[0].name
             target = unit.target.name
@@ -405,35 +482,34 @@ RUN = JournalKind("run", 2, RunLine, "give the plan another `out`")
 
 
 class RunJournal(Journal[RunLine]):
-    """A journal that is open for appending. path, fresh: as in `Journal`, and it raises the
-    same.
-    """
+    """A journal that is open for appending."""
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
+        """Open it; parameters and errors are those of `Journal`."""
         super().__init__(path, RUN, fresh=fresh)
-        self._intact: dict[str, bool] = {}
+        self._intact: dict[str, bool] = {}  # whether an output is unchanged, by the key of its unit
 
     def add(self, line: RunLine) -> RunLine:
-        """Appends a unit, and returns it when it is on the disk."""
+        """Append a unit, and return it when it is on the disk."""
         self._intact.pop(line.key, None)
         return super().add(line)
 
     def done(self, unit: Unit) -> RunLine | None:
-        """The line of a unit that has succeeded; None for others, and where its output has
-        changed.
+        """Return the line of a unit that has succeeded.
+
+        It is None for other units, and where the output has changed.
         """
         line = self.lines.get(unit.key)
         if line is None or line.failed:
             return None
         if unit.key not in self._intact:
-            self._intact[unit.key] = _intact(line)
+            self._intact[unit.key] = _is_intact(line)
         return line if self._intact[unit.key] else None
 
     def verify(self, unit: Unit) -> None:
-        """Compares the output of a unit that has succeeded, byte by byte, with what its source and
-        its recipe give.
+        """Compare the output of a unit that has succeeded with its source, byte by byte.
 
-        One that differs is not done any more.
+        One that differs from what source and recipe give is not done any more.
         """
         line = self.done(unit)
         if unit.task == "apply" and line is not None:
@@ -446,8 +522,11 @@ class RunJournal(Journal[RunLine]):
 def stamp(path: Path) -> str:
     """Return a digest of what an output was made of, and of the sizes of its files.
 
-    Documents in it may change. Raises OSError, and BadSource for something that is neither a
-    folder, a GGUF file nor a result of an evaluation.
+    Documents in it, such as the card, may change.
+
+    Raises:
+        OSError: The output cannot be read.
+        BadSource: It is neither a folder, a GGUF file nor a result of an evaluation.
     """
     if path.suffix == ".json":
         return sha256(path)
@@ -465,7 +544,7 @@ def stamp(path: Path) -> str:
     return text_digest(made_from(receipt).decode(), repr(sizes))
 
 
-def _intact(line: RunLine) -> bool:
+def _is_intact(line: RunLine) -> bool:
     """Whether the output of a unit is unchanged; true for tasks without an output here."""
     if "stamp" not in line.result:
         return True

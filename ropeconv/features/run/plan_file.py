@@ -1,5 +1,7 @@
-"""RunPlan: the TOML file of `ropeconv run`, with every key checked before anything is read or
-fetched.
+"""The TOML file of `ropeconv run`.
+
+`read_plan` reads it into a `RunPlan`, and checks every key before anything is fetched. Each table
+of the file has a class here.
 """
 
 import re
@@ -37,30 +39,33 @@ BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 @dataclass(frozen=True)
 class TargetTable(TargetOptions):
-    """[[targets]]: the options of an output. name: in outputs and tables."""
+    """[[targets]]: the options of an output."""
 
     name: str = ""
+    """The name in outputs and tables."""
 
     def target(self, out: Path) -> Target:
-        """The target. out: the folder or GGUF file."""
+        """Return the target of an output, a folder or a GGUF file."""
         return copied(Target, self, out=out)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushTable(PushOptions):
-    """[push]: `to` with {name}, {recipe} and {target}, and the options of publishing."""
+    """[push]: the repository, and the options of publishing."""
 
     to: str
+    """The repository, with {name}, {recipe} and {target} in its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalTable(SizeOptions, RunOptions):
-    """[eval]: files of text, what is measured, and how the model is run."""
+    """[eval]: files of text, the measures, and how the model is run."""
 
     text: list[str]
+    """Files and patterns."""
 
     def sizes(self) -> Sizes:
-        """What is measured."""
+        """Return the measures and their sizes."""
         return copied(Sizes, self)
 
 
@@ -72,20 +77,30 @@ class ValidateTable(ValidateOptions):
 
 
 class LimitsTable(msgspec.Struct, frozen=True):
-    """[limits]: jobs at once (0 for what the machine has), how often the work of a killed worker is
-    tried again, hours after which the run ends, the time that a unit may take, bytes that outputs
-    may have.
-    """
+    """[limits]: how much a run may take."""
 
     jobs: int = 0
+    """Jobs at once; 0 for what the machine has."""
+
     retries: int = 2
+    """How often the work of a killed worker is tried again."""
+
     hours: float | None = None
+    """Hours after which the run ends; None for no limit."""
+
     unit_timeout: str = "24h"
+    """The time that a unit may take."""
+
     bytes: str = ""
+    """The bytes that outputs may have, such as 200GB; empty for no limit."""
 
     @property
     def unit_seconds(self) -> float:
-        """The time that a unit may take. Raises UsageError for a text that is not one."""
+        """The time that a unit may take, in seconds.
+
+        Raises:
+            UsageError: The text is not a time.
+        """
         try:
             return parse_duration(self.unit_timeout, DAYS)
         except UsageError as problem:
@@ -93,25 +108,41 @@ class LimitsTable(msgspec.Struct, frozen=True):
 
 
 class ExecutorTable(msgspec.Struct, frozen=True):
-    """[executor]: where units run. gpus, cpus: of each worker on Ray and Slurm. timeout: of each
-    job of Slurm. slurm: parameters of submitit.
-    """
+    """[executor]: where units run."""
 
     on: str = "local"
+    """The name of the executor, as `executor_of` reads it."""
+
     gpus: float = 0
+    """The GPUs of each worker on Ray and Slurm."""
+
     cpus: float = 1
+    """The CPUs of each worker on Ray and Slurm."""
+
     slurm: dict[str, Any] = {}
+    """Parameters of submitit."""
+
     timeout: str = "2h"
+    """The time of each job of Slurm."""
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The file. Paths are relative to its folder. out: folder of outputs, journal and report."""
+    """The file, whose paths are relative to its folder."""
 
     sources: list[str]
+    """Paths, patterns, names on the Hub, collections and queries."""
+
     recipes: list[str]
+    """Rows such as `yarn:4`."""
+
     tasks: list[TaskName]
+
     out: str = ""
+    """The folder of outputs, journal and report; empty for the name of the file."""
+
     family: str = ""
+    """The family that all sources are treated as, or empty."""
+
     targets: list[TargetTable] = msgspec.field(default_factory=lambda: [TargetTable()])
     push: PushTable | None = None
     eval: EvalTable | None = None
@@ -121,18 +152,45 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> list[Row]:
-        """The recipes, parsed. Raises UsageError and RecipeError for wrong ones."""
+        """The recipes, parsed.
+
+        Raises:
+            UsageError: A recipe cannot be read.
+            RecipeError: A method cannot have such a value.
+        """
         return parse_rows(",".join(self.recipes))
 
     @property
     def most_bytes(self) -> int | None:
         """The limit on bytes; None without one."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]B)", self.limits.bytes)
-        return round(float(match[1]) * BYTES[match[2]]) if match else None
+        if match is None:
+            return None
+        return round(float(match[1]) * BYTES[match[2]])
 
 
 def read_plan(path: Path) -> RunPlan:
-    """Return the plan in a file. Raises UsageError for a file that is not a plan."""
+    """Return the plan in a file.
+
+    Raises:
+        UsageError: The file is not a plan.
+    """
+    data = _read_toml(path)
+    try:
+        _refuse_unknown_keys(data, RunPlan, "")
+        _refuse_unknown_tasks(data)
+        plan = msgspec.convert(data, RunPlan)
+        _check(plan)
+    except msgspec.ValidationError as problem:
+        raise UsageError(f"{path}: {_readable(problem)}; correct it") from None
+    except RopeconvError as problem:
+        message = str(problem).replace("--methods has", "recipes has")
+        raise UsageError(f"{path}: {message}") from None
+    return plan
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file of a reasonable size."""
     try:
         text = read_text(path, str(path))
     except OSError as problem:
@@ -145,59 +203,68 @@ def read_plan(path: Path) -> RunPlan:
             " sources"
         )
     try:
-        data = tomli.loads(text)
+        return tomli.loads(text)
     except (tomli.TOMLDecodeError, RecursionError) as problem:
         raise UsageError(f"{path} is not TOML ({problem}); correct it") from None
-    try:
-        _known(data, RunPlan, "")
-        listed = data.get("tasks")
-        unknown = (
-            [name for name in listed if name not in get_args(TaskName)]
-            if isinstance(listed, list)
-            else []
-        )
-        if unknown:
-            raise UsageError(f"tasks has {unknown[0]!r}; choose {', '.join(get_args(TaskName))}")
-        plan = msgspec.convert(data, RunPlan)
-        _check(plan)
-    except msgspec.ValidationError as problem:
-        message = re.sub(r" - at `\$\.?(.*?)`$", r" in \1", str(problem)).replace("`", "")
-        raise UsageError(f"{path}: {message[:1].lower()}{message[1:]}; correct it") from None
-    except RopeconvError as problem:
-        raise UsageError(
-            f"{path}: {str(problem).replace('--methods has', 'recipes has')}"
-        ) from None
-    return plan
 
 
-def _known(data: dict[str, Any], kind: type, place: str) -> None:
-    """Raises UsageError for a key that a table does not have, with the nearest one."""
-    fields = get_type_hints(kind)
+def _readable(problem: msgspec.ValidationError) -> str:
+    """The message of msgspec without its notation: "... - at `$.limits.jobs`"."""
+    message = re.sub(r" - at `\$\.?(.*?)`$", r" in \1", str(problem))
+    message = message.replace("`", "")
+    return message[:1].lower() + message[1:]
+
+
+def _refuse_unknown_keys(data: dict[str, Any], kind: type, place: str) -> None:
+    """Refuse a key that a table does not have, and name the nearest one."""
+    hints = get_type_hints(kind)
     for key, value in data.items():
-        if key not in fields:
-            near = get_close_matches(key, fields, 1)
-            repair = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(fields)}"
+        if key not in hints:
+            near = get_close_matches(key, hints, 1)
+            repair = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(hints)}"
             raise UsageError(f"{place or 'the file'} has no key {key!r}; {repair}")
-        for inner in (fields[key], *get_args(fields[key])):
-            if get_origin(inner) is None and (
-                is_dataclass(inner) or issubclass(inner, msgspec.Struct)
-            ):
-                for table in value if isinstance(value, list) else [value]:
-                    if isinstance(table, dict):
-                        _known(table, inner, f"[{key}]")
+
+        inner = _table_class(hints[key])
+        if inner is None:
+            continue
+        tables = value if isinstance(value, list) else [value]
+        for table in tables:
+            if isinstance(table, dict):
+                _refuse_unknown_keys(table, inner, f"[{key}]")
+
+
+def _table_class(hint: Any) -> type | None:
+    """The class of a table in a type such as `list[TargetTable]` or `PushTable | None`."""
+    for kind in (hint, *get_args(hint)):
+        if not isinstance(kind, type) or get_origin(kind) is not None:
+            continue
+        if is_dataclass(kind) or issubclass(kind, msgspec.Struct):
+            return kind
+    return None
+
+
+def _refuse_unknown_tasks(data: dict[str, Any]) -> None:
+    """Refuse a task that ropeconv does not have."""
+    known = get_args(TaskName)
+    listed = data.get("tasks")
+    if not isinstance(listed, list):
+        return  # msgspec refuses it
+    for name in listed:
+        if name not in known:
+            raise UsageError(f"tasks has {name!r}; choose {', '.join(known)}")
 
 
 def _check(plan: RunPlan) -> None:
-    """Raises UsageError for what does not go together."""
+    """Refuse values that do not go together."""
     for name in ("sources", "recipes", "tasks", "targets"):
         if not getattr(plan, name):
             raise UsageError(f"{name} is empty; name at least one")
     _check_tasks(plan)
+
     names = [target.name for target in plan.targets]
-    if len(set(names)) < len(names):
-        raise UsageError(
-            f"targets have the name {max(names, key=names.count)!r} twice; give each its own"
-        )
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"targets have the name {name!r} twice; give each its own")
     _check_limits(plan)
     if plan.eval is not None:
         parse_measures(plan.eval.measures)
@@ -209,10 +276,12 @@ def _check_tasks(plan: RunPlan) -> None:
         raise UsageError("tasks names one twice; name each once")
     if "validate" in plan.tasks and "apply" not in plan.tasks:
         raise UsageError("validate needs the outputs that apply writes; add apply to tasks")
-    for task, table in (("eval", plan.eval), ("push", plan.push)):
-        if task in plan.tasks and table is None:
-            example = 'text = ["book.txt"]' if task == "eval" else 'to = "me/{name}-{recipe}"'
-            raise UsageError(f"tasks has {task} and there is no [{task}]; add it, with {example}")
+    if "eval" in plan.tasks and plan.eval is None:
+        raise UsageError('tasks has eval and there is no [eval]; add it, with text = ["book.txt"]')
+    if "push" in plan.tasks and plan.push is None:
+        raise UsageError(
+            'tasks has push and there is no [push]; add it, with to = "me/{name}-{recipe}"'
+        )
     if any(row.recipe is None for row in plan.rows) and plan.tasks != ["eval"]:
         raise UsageError(
             "recipes has base, the model without changes, which only eval can run; leave it out"
@@ -220,13 +289,13 @@ def _check_tasks(plan: RunPlan) -> None:
 
 
 def _check_limits(plan: RunPlan) -> None:
-    if plan.limits.bytes and plan.most_bytes is None:
-        raise UsageError(f"limits.bytes is {plan.limits.bytes!r}; write it like 200GB")
-    for key, low in (("jobs", 0), ("retries", 0)):
-        if not low <= getattr(plan.limits, key) <= 10_000:
-            raise UsageError(
-                f"limits.{key} is {getattr(plan.limits, key)}; give a number from {low} to 10,000"
-            )
-    if plan.limits.hours is not None and not plan.limits.hours > 0:
-        raise UsageError(f"limits.hours is {plan.limits.hours}; give a positive number")
-    assert plan.limits.unit_seconds
+    limits = plan.limits
+    if limits.bytes and plan.most_bytes is None:
+        raise UsageError(f"limits.bytes is {limits.bytes!r}; write it like 200GB")
+    for key in ("jobs", "retries"):
+        number = getattr(limits, key)
+        if not 0 <= number <= 10_000:
+            raise UsageError(f"limits.{key} is {number}; give a number from 0 to 10,000")
+    if limits.hours is not None and not limits.hours > 0:  # nor NaN
+        raise UsageError(f"limits.hours is {limits.hours}; give a positive number")
+    assert limits.unit_seconds  # which refuses another text

@@ -1,5 +1,8 @@
-"""The report of a run: one HTML page with the table, what failed, and the pictures of all
-evaluations.
+"""The tables of a run, before and after it, and the report.
+
+- `RunTable`: a line for each job, with what its tasks did.
+- `write_run_report`: one HTML page with the table, the failures, and pictures of evaluations.
+- `JobPreview` and `Costs`: what a dry run says about each job, and about the time.
 """
 
 from __future__ import annotations
@@ -35,25 +38,33 @@ TASKS = (*CHAIN, "eval")
 
 @dataclass(frozen=True)
 class RunRow:
-    """An output, or an evaluation.
-
-    source: its name. recipe, target: of an output; empty for an evaluation. outcomes: by task, as
-    `states` gives them. results: of tasks.
-    """
+    """An output, or an evaluation."""
 
     source: str
+    """The name of the source."""
+
     recipe: str
+    """The name of the recipe; empty for an evaluation."""
+
     target: str
+    """The name of the target; empty for an evaluation."""
+
     outcomes: dict[str, tuple[str, str]]
+    """State and words by task, as `states` gives them."""
+
     results: dict[str, JsonObject]
+    """The results of the tasks that have succeeded."""
 
     @property
     def reason(self) -> str:
         """Why the first task that is not done is not; empty where all are."""
-        return next((words for state, words in self.outcomes.values() if state != "done"), "")
+        for state, words in self.outcomes.values():
+            if state != "done":
+                return words
+        return ""
 
     def to_dict(self) -> JsonObject:
-        """JSON-ready data."""
+        """Return the row as JSON-ready data."""
         return {
             "source": self.source,
             "recipe": self.recipe or None,
@@ -66,19 +77,25 @@ class RunRow:
 
 @dataclass(frozen=True)
 class RunTable(TableSummary):
-    """A line for every job. columns: tasks of the plan. rows: in the order of the plan."""
+    """A line for every job."""
 
     columns: tuple[str, ...]
+    """The tasks of the plan."""
+
     rows: tuple[RunRow, ...]
+    """The jobs in the order of the plan."""
 
     @property
     def counts(self) -> Counter[str]:
         """How many units are done, failed and not run."""
-        return Counter(state for row in self.rows for state, _ in row.outcomes.values())
+        counts = Counter[str]()
+        for row in self.rows:
+            counts.update(state for state, _ in row.outcomes.values())
+        return counts
 
     @property
     def reasons(self) -> dict[str, list[str]]:
-        """Lines by the reason why they failed, or were not run."""
+        """The names of lines by the reason why they failed, or were not run."""
         reasons: dict[str, list[str]] = {}
         for row in self.rows:
             if row.reason:
@@ -87,15 +104,18 @@ class RunTable(TableSummary):
         return reasons
 
     def cells(self, row: RunRow) -> tuple[str, ...]:
-        """The cells of a line: source, recipe, target, and a word or the seconds for each task."""
-        outcomes = (row.outcomes.get(task, ("", "")) for task in self.columns)
-        words = [seconds if state == "done" else state for state, seconds in outcomes]
-        return (
-            row.source,
-            row.recipe or ("all rows" if "eval" in row.outcomes else ""),
-            row.target,
-            *words,
-        )
+        """Return the cells of a line: source, recipe, target, and each task.
+
+        A task that is done has its seconds, and another one the word for its state.
+        """
+        recipe = row.recipe
+        if not recipe and "eval" in row.outcomes:
+            recipe = "all rows"
+        cells = [row.source, recipe, row.target]
+        for task in self.columns:
+            state, seconds = row.outcomes.get(task, ("", ""))
+            cells.append(seconds if state == "done" else state)
+        return tuple(cells)
 
     @property
     def sentence(self) -> str:
@@ -105,51 +125,63 @@ class RunTable(TableSummary):
         return f"{done} done, {counts['failed']:,} failed, {counts['not run']:,} not run."
 
     def summary(self) -> dict[str, str]:
-        """The values that are shown, by name."""
+        """Return what is shown, by name."""
         reasons = [f"{', '.join(lines)}: {reason}" for reason, lines in self.reasons.items()]
         return {"sentence": self.sentence, "reasons": "\n".join(reasons)}
 
     def shown_tables(self) -> list[SummaryTable]:
-        """A table with a line for every job."""
+        """Return a table with a line for every job."""
         columns = ("source", "recipe", "target", *self.columns)
         return [SummaryTable("rows", columns, [self.cells(row) for row in self.rows])]
 
     def records(self) -> list[JsonObject]:
-        """A row for every job: the state of each task, and why the first one is not done."""
-        rows = []
+        """Return a row for every job: the state of each task, and why the first is not done."""
+        records = []
         for row in self.rows:
-            states = {task: row.outcomes.get(task, ("", ""))[0] or None for task in self.columns}
-            names = {
+            record: JsonObject = {
                 "source": row.source,
                 "recipe": row.recipe or None,
                 "target": row.target or None,
             }
-            rows.append(names | states | {"reason": row.reason or None})
-        return rows
+            for task in self.columns:
+                state, _ = row.outcomes.get(task, ("", ""))
+                record[task] = state or None
+            record["reason"] = row.reason or None
+            records.append(record)
+        return records
 
     def to_dict(self) -> JsonObject:
-        """JSON-ready data."""
+        """Return the table as JSON-ready data."""
         counts = self.counts
-        numbers = {name.replace(" ", "_"): counts[name] for name in ("done", "failed", "not run")}
-        return {**numbers, "rows": [row.to_dict() for row in self.rows]}
+        return {
+            "done": counts["done"],
+            "failed": counts["failed"],
+            "not_run": counts["not run"],
+            "rows": [row.to_dict() for row in self.rows],
+        }
 
 
-def table_of(plan: RunPlan, jobs: Sequence[Job], journal: RunJournal) -> RunTable:
-    """The table of a run."""
-    rows = []
-    for job in jobs:
-        first = job[0]
-        lines = {unit.task: journal.lines[unit.key] for unit in job if unit.key in journal.lines}
-        rows.append(
-            RunRow(
-                first.source.name,
-                first.recipes[0].name if first.target is not None else "",
-                first.target.name if first.target is not None else "",
-                states(job, journal),
-                {task: line.result for task, line in lines.items() if not line.failed},
-            )
-        )
-    return RunTable(tuple(task for task in TASKS if task in plan.tasks), tuple(rows))
+def make_table(plan: RunPlan, jobs: Sequence[Job], journal: RunJournal) -> RunTable:
+    """Return the table of a run."""
+    columns = tuple(task for task in TASKS if task in plan.tasks)
+    return RunTable(columns, tuple(_make_row(job, journal) for job in jobs))
+
+
+def _make_row(job: Job, journal: RunJournal) -> RunRow:
+    """The line of a job."""
+    results = {}
+    for unit in job:
+        line = journal.lines.get(unit.key)
+        if line is not None and not line.failed:
+            results[unit.task] = line.result
+
+    first = job[0]
+    recipe = ""
+    target = ""
+    if first.target is not None:
+        recipe = first.recipes[0].name
+        target = first.target.name
+    return RunRow(first.source.name, recipe, target, states(job, journal), results)
 
 
 def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
@@ -185,13 +217,13 @@ def write_run_report(table: RunTable, plan: Path, path: Path) -> None:
         lines=lines,
         reasons=table.reasons,
         published=published,
-        evaluated=_evaluated(table),
+        evaluated=_evaluations(table),
         facts=facts,
     )
     write_file(path, page)
 
 
-def _evaluated(table: RunTable) -> list[dict[str, object]]:
+def _evaluations(table: RunTable) -> list[dict[str, object]]:
     """The evaluations for the template, with pictures where matplotlib is installed."""
     sections: list[dict[str, object]] = []
     for number, row in enumerate(table.rows):
@@ -212,16 +244,19 @@ def _evaluated(table: RunTable) -> list[dict[str, object]]:
 
 @dataclass(frozen=True)
 class JobPreview:
-    """A job before it is run.
-
-    job: what is left of it. bytes: of its output, 0 where it has none or that is not known.
-    encoding: of it. problem: why it cannot be planned, or empty.
-    """
+    """A job before it is run."""
 
     job: Job
+    """The units that are left of it."""
+
     bytes: int = 0
+    """The size of its output; 0 where it has none, or that is not known."""
+
     encoding: str = ""
+    """The encoding of its output."""
+
     problem: str = ""
+    """Why it cannot be planned, or empty."""
 
     @property
     def publishes(self) -> str:
@@ -230,7 +265,7 @@ class JobPreview:
         return last.settings["to"] if last.task == "push" else ""
 
     def to_dict(self) -> JsonObject:
-        """JSON-ready data."""
+        """Return the preview as JSON-ready data."""
         first = self.job[0]
         return {
             "source": first.source.reference,
@@ -245,8 +280,8 @@ class JobPreview:
         }
 
 
-def planned(job: Job) -> JobPreview:
-    """A job with the plan of its output. Nothing is written."""
+def preview_job(job: Job) -> JobPreview:
+    """Return a job with the plan of its output. Nothing is written."""
     first = job[0]
     if first.source.problem or first.target is None:
         return JobPreview(job, problem=first.source.problem)
@@ -258,8 +293,14 @@ def planned(job: Job) -> JobPreview:
 
 
 def check_bytes(plan: RunPlan, previews: Sequence[JobPreview]) -> None:
-    """Raises UsageError where outputs have more bytes than the plan allows. previews: of all
-    jobs.
+    """Refuse outputs with more bytes than the plan allows.
+
+    Args:
+        plan: The plan.
+        previews: Those of all jobs.
+
+    Raises:
+        UsageError: They have more.
     """
     total = kept_bytes(previews)
     most = plan.most_bytes
@@ -271,39 +312,41 @@ def check_bytes(plan: RunPlan, previews: Sequence[JobPreview]) -> None:
 
 
 def kept_bytes(previews: Sequence[JobPreview]) -> int:
-    """The bytes of outputs that stay on this disk."""
+    """Return the bytes of outputs that stay on this disk."""
     return sum(preview.bytes for preview in previews if preview.job[0].task == "apply")
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The median seconds of units by task. timed: the source of which short sequences were timed
-    for eval, or empty.
-    """
+    """The time that units take."""
 
     seconds: dict[str, float]
+    """The median seconds of a unit, by task."""
+
     timed: str = ""
+    """The source whose short sequences were timed for eval, or empty."""
 
     @classmethod
     def of(cls, lines: Sequence[RunLine]) -> Costs:
-        """The costs of units that have succeeded."""
-        tasks = {line.task for line in lines}
-        done = {
-            task: [line.seconds for line in lines if line.task == task and not line.failed]
-            for task in tasks
-        }
-        return cls({task: median(seconds) for task, seconds in done.items() if seconds})
+        """Return the costs of units that have succeeded."""
+        by_task: dict[str, list[float]] = {}
+        for line in lines:
+            if not line.failed:
+                by_task.setdefault(line.task, []).append(line.seconds)
+        return cls({task: median(seconds) for task, seconds in by_task.items()})
 
     def with_eval(self, units: Sequence[Unit]) -> Costs:
-        """The same with the time of eval, where the journal has none: the first model that loads is
-        timed here.
+        """Return the costs with the time of eval, also where the journal has none.
+
+        The first model that loads is timed here then.
         """
+        if "eval" in self.seconds:
+            return self
         for unit in units:
-            if unit.task == "eval" and "eval" not in self.seconds:
+            if unit.task == "eval":
                 with suppress(RopeconvError), evaluation_of(unit) as evaluation:
-                    return Costs(
-                        {**self.seconds, "eval": evaluation.estimate().seconds}, unit.source.name
-                    )
+                    seconds = evaluation.estimate().seconds
+                    return Costs({**self.seconds, "eval": seconds}, unit.source.name)
         return self
 
     def sentences(self, units: Sequence[Unit], at_once: int) -> list[str]:

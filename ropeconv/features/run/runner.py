@@ -1,5 +1,7 @@
-"""Runs the jobs of a plan through the journal: what is missing or failed, each unit after those
-that it needs.
+"""Run the jobs of a plan through the journal: what is missing or failed.
+
+`run_jobs` is the loop, `TaskWorker` runs a job in its own process, and `missing_jobs` and `states`
+read the journal.
 """
 
 import signal
@@ -19,11 +21,10 @@ from .jobs import Job, RunJournal, RunLine, Unit
 from .tasks import TASKS
 
 PATIENCE = 12
-"""How often a request is sent again that the Hub is too busy for: over ten minutes, more than its
-window of five.
+"""How often a request is sent again that the Hub is too busy for.
+
+That takes over ten minutes, and the Hub counts requests in windows of five.
 """
-
-
 GRACE = 60.0
 """Seconds beyond the limits of its units after which the process of a job is killed."""
 AGAIN = 60.0
@@ -36,16 +37,17 @@ class TimeLimit(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises TimeLimit in what runs longer, as Ctrl-C does. seconds: 0 for no limit.
+    """Raise TimeLimit in code that runs longer, as Ctrl-C raises KeyboardInterrupt.
 
-    Without effect outside the main thread, on systems without timers, and in compiled code that
+    It has no effect outside the main thread, on systems without timers, and in compiled code that
     never returns.
+
+    Args:
+        seconds: The limit; 0 for none.
     """
-    if (
-        not seconds
-        or threading.current_thread() is not threading.main_thread()
-        or not hasattr(signal, "setitimer")
-    ):
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    has_timers = hasattr(signal, "setitimer")
+    if not seconds or not in_main_thread or not has_timers:
         yield
         return
 
@@ -62,25 +64,29 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class TaskWorker:
-    """Runs the units of a job one after the other, until one fails. It is made in the process that
-    runs them.
+    """Runs the units of a job one after the other, until one fails.
+
+    It is made in the process that runs them.
     """
 
     def __init__(self, limit: float = 0.0) -> None:
+        """Start the probe of this process; `limit` is in seconds for each unit, 0 for none."""
         self.limit = limit
         self.probe = SharedProbe() if Probe.available() else None
         hub_client.patience = PATIENCE
 
     def __call__(self, job: Job) -> list[RunLine]:
-        """The lines of the units that ran."""
+        """Run a job, and return the lines of the units that ran."""
         lines: list[RunLine] = []
         for unit in job:
-            lines.append(self._line(unit))
-            if lines[-1].failed:
+            line = self._run(unit)
+            lines.append(line)
+            if line.failed:
                 break
         return lines
 
-    def _line(self, unit: Unit) -> RunLine:
+    def _run(self, unit: Unit) -> RunLine:
+        """Run a unit, and return its line, also where it fails."""
         begun = time.perf_counter()
         failed = ""
         result = JsonObject()
@@ -88,8 +94,9 @@ class TaskWorker:
             with time_limit(self.limit):
                 result = TASKS[unit.task](unit, self.probe)
         except TimeLimit:
+            if self.probe is not None:
+                self.probe = SharedProbe()  # the old one may be in the middle of an answer
             limit = format_duration(self.limit)
-            self.probe = self.probe and SharedProbe()
             failed = (
                 f"it took longer than {limit} and was stopped; raise unit_timeout in [limits] if it"
                 " needs more"
@@ -99,7 +106,7 @@ class TaskWorker:
         return RunLine.of(unit, time.perf_counter() - begun, failed, result)
 
 
-def missing(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
+def missing_jobs(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
     """Return jobs without the units that have succeeded, and without jobs that are complete."""
     remaining = []
     for job in jobs:
@@ -129,18 +136,28 @@ def run_jobs(
     ended: Callable[[Job, list[RunLine]], None] = lambda job, lines: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Runs jobs, and appends their units to the journal as they end. Returns whether all were run.
+    """Run jobs, and append their units to the journal as they end.
 
-    ended: called with each job and its lines. stopped: whether to end early, asked as jobs end;
-    what runs then is dropped.
+    Args:
+        jobs: The jobs.
+        pool: The workers.
+        journal: The journal.
+        ended: Is called with each job and its lines.
+        stopped: Whether to end early, asked as jobs end; jobs that run then are dropped.
+
+    Returns:
+        Whether all were run.
     """
     remaining = len(jobs)
     with closing(pool(jobs)) as results:
         while remaining and not stopped():
-            index, lines = next(results)
+            index, result = next(results)
             job = jobs[index]
-            if isinstance(lines, Failure):
-                lines = [RunLine.of(job[0], 0.0, lines.reason)]
+            lines: list[RunLine]
+            if isinstance(result, Failure):
+                lines = [RunLine.of(job[0], 0.0, result.reason)]
+            else:
+                lines = result
             for line in lines:
                 journal.add(line)
             ended(job, lines)
@@ -153,22 +170,22 @@ def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
 
     States are "done", "failed" and "not run". The tasks after one that is not done are not run.
     """
-    problem = job[0].source.problem
-    before = problem
     outcomes = dict[str, tuple[str, str]]()
+    obstacle = job[0].source.problem
     for unit in job:
         line = journal.lines.get(unit.key)
-        if before:
-            # the source cannot be opened, which is the failure of the first task
-            is_first = bool(problem) and not outcomes
-            outcomes[unit.task] = ("failed" if is_first else "not run", before)
+        if obstacle:
+            outcomes[unit.task] = ("not run", obstacle)
         elif line is not None and line.failed:
             outcomes[unit.task] = ("failed", line.failed)
-            before = f"{unit.task} failed"
-        elif journal.done(unit) is None:
-            before = "the run was stopped before it"
-            outcomes[unit.task] = ("not run", before)
+            obstacle = f"{unit.task} failed"
+        elif line is None or journal.done(unit) is None:
+            obstacle = "the run was stopped before it"
+            outcomes[unit.task] = ("not run", obstacle)
         else:
-            assert line is not None
             outcomes[unit.task] = ("done", f"{line.seconds:,.1f} s")
+
+    first = job[0]
+    if first.source.problem:  # that the source cannot be opened is a failure of the first task
+        outcomes[first.task] = ("failed", first.source.problem)
     return outcomes

@@ -1,4 +1,7 @@
-"""`run`: many sources, recipes, targets and tasks from a plan file, with a journal."""
+"""`run`: many sources, recipes, targets and tasks from a plan file, with a journal.
+
+`open_run` reads the plan file and finds its sources, and `execute_run` runs what is missing.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from .executors import executor_of
 from .executors.executor import Executor
 from .jobs import Job, RunJournal, RunLine, jobs_of, named_sources
 from .plan_file import RunPlan, read_plan
-from .report import RunTable, check_bytes, planned, table_of, write_run_report
-from .runner import GRACE, PATIENCE, TaskWorker, TimeLimit, missing, run_jobs, time_limit
+from .report import RunTable, check_bytes, make_table, preview_job, write_run_report
+from .runner import GRACE, PATIENCE, TaskWorker, TimeLimit, missing_jobs, run_jobs, time_limit
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,14 @@ class OpenRun:
     """A plan file with its jobs, and where they run."""
 
     path: Path
+    """The plan file."""
+
     plan: RunPlan
     jobs: list[Job]
+
     journal: Path
+    """The file of units that have ended."""
+
     executor: Executor
 
     @property
@@ -52,11 +60,16 @@ def open_run(path: Path, on: str = "") -> OpenRun:
     plan = read_plan(path)
     folder = path.resolve().parent
     out = folder / (plan.out or path.stem)
-    without_gpus = 1 if {"eval", "validate"} & {*plan.tasks} else 4
+
+    # running a model takes all cores and much memory, writing an output takes neither
+    runs_models = "eval" in plan.tasks or "validate" in plan.tasks
+    without_gpus = 1 if runs_models else 4
     place = on or plan.executor.on
     executor = executor_of(place, plan.executor, plan.limits.jobs, without_gpus, out / "slurm")
     executor.longest = lambda job: GRACE + plan.limits.unit_seconds * len(job)
-    jobs = jobs_of(plan, named_sources(plan.sources, folder), folder, out)
+
+    sources = named_sources(plan.sources, folder)
+    jobs = jobs_of(plan, sources, folder, out)
     return OpenRun(path, plan, jobs, out / "journal.jsonl", executor)
 
 
@@ -85,9 +98,8 @@ def run(
         UsageError: For a plan that is wrong.
         Interruption: Where it was stopped; the same call continues.
     """
-    table, complete = execute_run(
-        open_run(Path(plan), str(on)), fresh, verify, reporter or SilentReporter()
-    )
+    opened = open_run(Path(plan), str(on))
+    table, complete = execute_run(opened, fresh, verify, reporter or SilentReporter())
     if not complete:
         raise Interruption("stopped before its end; the same command continues")
     return table
@@ -105,11 +117,12 @@ def execute_run(
     """
     with RunJournal(opened.journal, fresh) as journal:
         verify_done(opened.jobs, journal, verify, reporter)
-        remaining = [job for job in missing(opened.jobs, journal) if not job[0].source.problem]
+        missing = missing_jobs(opened.jobs, journal)
+        remaining = [job for job in missing if not job[0].source.problem]
         if opened.plan.most_bytes is not None:
-            check_bytes(opened.plan, [planned(job) for job in remaining])
+            check_bytes(opened.plan, [preview_job(job) for job in remaining])
         complete = _run_jobs(remaining, opened, journal, reporter)
-        table = table_of(opened.plan, opened.jobs, journal)
+        table = make_table(opened.plan, opened.jobs, journal)
     write_run_report(table, opened.path, opened.report)
     return table, complete
 
@@ -133,7 +146,15 @@ def verify_done(jobs: list[Job], journal: RunJournal, verify: bool, reporter: Re
 
 
 def check_done(table: RunTable, report: Path) -> None:
-    """Raise RopeconvError where a unit has failed. report: the page that says why."""
+    """Refuse a table in which a unit has failed.
+
+    Args:
+        table: The table of the run.
+        report: The page that says why.
+
+    Raises:
+        RopeconvError: A unit has failed.
+    """
     failed = table.counts["failed"]
     if failed:
         raise RopeconvError(
@@ -144,17 +165,18 @@ def check_done(table: RunTable, report: Path) -> None:
 def _run_jobs(
     remaining: list[Job], opened: OpenRun, journal: RunJournal, reporter: Reporter
 ) -> bool:
-    """Run jobs; Ctrl-C and limits.hours stop them. Returns whether all were run."""
+    """Run jobs, until Ctrl-C or limits.hours stop them, and return whether all were run."""
     if not remaining:
         return True
     limits = opened.plan.limits
     seconds = (limits.hours or 0) * 3600
     end = time.monotonic() + seconds
+    make_worker = partial(TaskWorker, limits.unit_seconds)
     try:
         with (
             time_limit(seconds),
             reporter.counting("Running", "units") as (total, advance),
-            opened.executor.pool(partial(TaskWorker, limits.unit_seconds), limits.retries) as pool,
+            opened.executor.pool(make_worker, limits.retries) as pool,
         ):
             total(sum(len(job) for job in remaining))
 

@@ -1,4 +1,7 @@
-"""The registry of tasks, and what a worker keeps for them."""
+"""The tasks of a run, each of which runs a unit in a worker.
+
+`TASKS` has them by name. A worker gives them its probe, a process with the installed transformers.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -36,36 +39,41 @@ from .jobs import Unit, stamp
 from .plan_file import EvalTable
 
 Task = Callable[[Unit, Probe | None], JsonObject]
-"""Runs a unit, and returns its result, JSON-ready. Raises RopeconvError where it fails."""
+"""Runs a unit, and returns its result, JSON-ready; a unit that fails raises RopeconvError."""
 
 
 def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Writes the output of a unit.
+    """Write the output of a unit.
 
-    Raises as `make_plan` and `apply` do, and BadSource or Disagreement where something else has its
-    place.
+    An output that is there already, as after a run that was killed, is compared byte by byte.
+
+    Raises:
+        BadSource: Something else has its place.
+        Disagreement: An earlier output has other bytes.
+        RopeconvError: As `make_plan` and `apply` do.
     """
     Path(unit.out).parent.mkdir(parents=True, exist_ok=True)
     plan = unit.plan()
     document = {"path": str(plan.out), "bytes": plan.bytes, "encoding": plan.result.encoding}
+
     earlier = earlier_output(plan)
     if earlier is not None:
         try:
             verify_output(earlier)
         except (BadSource, Disagreement) as problem:
-            reason = str(problem).partition("; run apply again")[0]
+            reason, _, _ = str(problem).partition("; run apply again")
             raise type(problem)(
                 f"{reason}; move it away and run the plan again, which writes it anew"
             ) from None
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
+
     if os.path.lexists(plan.out) and not is_empty(plan.out):
         raise BadSource(
             f"{plan.out} exists and is not the output of this unit; move it away, or give the plan"
             " another `out`"
         )
-    # a validation is a task of its own
-    not_now = ValidationChoice()
-    output = write_output(with_card(plan), Writing(), not_now, SilentReporter(), probe)
+    without_validation = ValidationChoice()  # which is a task of its own
+    output = write_output(with_card(plan), Writing(), without_validation, SilentReporter(), probe)
     return {
         **document,
         "checked": output.check is not None,
@@ -76,10 +84,10 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 
 @contextmanager
 def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
-    """The evaluation of a unit, which can be estimated and run while it is entered."""
-    table = msgspec.convert(
-        {name: value for name, value in unit.settings.items() if name != "sha256"}, EvalTable
-    )
+    """Open the evaluation of a unit, which can be estimated and run while it is entered."""
+    settings = dict(unit.settings)
+    settings.pop("sha256", None)  # which is only there for the key of the unit
+    table = msgspec.convert(settings, EvalTable)
     opening = RunnerRequest(
         unit.source.reference,
         [recipe.row() for recipe in unit.recipes],
@@ -88,75 +96,97 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
         chunk=table.chunk,
         family=unit.family,
     )
-    files = read_files(table.text)
-    short = {Path(name).name: text for name, text in files}  # the same on every machine
-    texts = list(short.items()) if len(short) == len(files) else files
+
+    texts = read_files(table.text)
+    by_name = {Path(name).name: text for name, text in texts}
+    if len(by_name) == len(texts):  # the names alone are the same on every machine
+        texts = list(by_name.items())
     with open_evaluation(opening, table.sizes(), texts) as evaluation:
         yield evaluation
 
 
 def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Evaluates the recipes of a unit. Raises RopeconvError where no row can be run."""
+    """Evaluate the recipes of a unit, with a journal beside its result.
+
+    Raises:
+        RopeconvError: No row can be run.
+    """
     path = Path(unit.out)
     path.parent.mkdir(parents=True, exist_ok=True)
     with evaluation_of(unit) as evaluation:
         source = evaluation.runner.source
-        with Journal(path.with_name(f"{path.stem}-{source[:16]}.jsonl"), EVAL, source) as journal:
-            damaged = list(journal.notes)
+        place = path.with_name(f"{path.stem}-{source[:16]}.jsonl")
+        with Journal(place, EVAL, source) as journal:
+            notes = list(journal.notes)
             out_of_memory(lambda: evaluation.run(journal))
         result = evaluation.result(unit.source.name)
     write_result(result, path)
-    return {"path": unit.out, "rows": headlines(result), "notes": damaged, "stamp": stamp(path)}
+    return {"path": unit.out, "rows": headlines(result), "notes": notes, "stamp": stamp(path)}
 
 
 def headlines(result: Result) -> dict[str, str]:
-    """The main number of each row at the longest length, with its error; why a row was not run."""
-    measure = next(iter(measures_of(result)))
+    """Return the main number of each row at the longest length, in words.
+
+    The number is that of the first measure, as a difference to the first row with its error. A row
+    that was not run has the reason.
+    """
+    measure = measures_of(result)[0]
     length = max(result.lengths)
-    metric = headline(result, measure)
-    words = metric_of(metric)
-    words_of = {}
+    name = headline(result, measure)
+    metric = metric_of(name)
+    words = {}
     for row in result.rows:
-        cell = result.cell(row.name, measure, metric, length)
+        cell = result.cell(row.name, measure, name, length)
         if cell is None:
-            words_of[row.name] = row.refused or "not measured"
+            words[row.name] = row.refused or "not measured"
         elif cell.difference is None:
-            words_of[row.name] = words.value(cell.value)
+            words[row.name] = metric.value(cell.value)
         else:
-            error = (
-                "" if cell.difference_error is None else f" ± {words.error(cell.difference_error)}"
-            )
-            words_of[row.name] = f"{words.difference(cell.difference)}{error}"
-    return words_of
+            words[row.name] = metric.difference(cell.difference)
+            if cell.difference_error is not None:
+                words[row.name] += f" ± {metric.error(cell.difference_error)}"
+    return words
 
 
 def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Publishes the output of a unit. Raises as `publish` does; what is there from an earlier run
-    is completed.
+    """Publish the output of a unit. A repository of an earlier run is completed.
+
+    Raises:
+        RopeconvError: As `publish` does.
     """
-    options = {name: value for name, value in unit.settings.items() if name not in ("to", "kept")}
-    publication = PublishOptions(repo_id=unit.settings["to"], **options)
+    options = dict(unit.settings)
+    repo_id = options.pop("to")
+    is_kept = options.pop("kept")
+    publication = PublishOptions(repo_id=repo_id, **options)
+    path = Path(unit.out)
+    if not is_kept:
+        with staged(unit.plan(), probe) as (_, upload):
+            return _publish(upload, publication)
+    if is_gguf(path):
+        return _publish(from_gguf(path), publication)
+    check_files(path, read_receipt(path))
+    return _publish(from_folder(path), publication)
+
+
+def _publish(upload: UploadSet, publication: PublishOptions) -> JsonObject:
+    """Publish files, and return the result of the task."""
     notes = list[str]()
 
-    def send(upload: UploadSet) -> JsonObject:
-        url = publish(
-            upload, publication, lambda message: notes.append(message) if message else None
-        )
-        uploaded = sum(upload.size(name) for name in upload.adds)
-        return {"url": url, "uploaded": uploaded, "copied": len(upload.copies), "notes": notes}
+    def note(message: str) -> None:
+        if message:
+            notes.append(message)
 
-    path = Path(unit.out)
-    if unit.settings["kept"]:
-        if is_gguf(path):
-            return send(from_gguf(path))
-        check_files(path, read_receipt(path))
-        return send(from_folder(path))
-    with staged(unit.plan(), probe) as (_, upload):
-        return send(upload)
+    url = publish(upload, publication, note)
+    uploaded = sum(upload.size(name) for name in upload.adds)
+    return {"url": url, "uploaded": uploaded, "copied": len(upload.copies), "notes": notes}
 
 
 def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Validate the output of a unit. Raises Disagreement where it does not compute the schedule."""
+    """Validate the output of a unit.
+
+    Raises:
+        Disagreement: It does not compute the schedule.
+    """
     comparison = Comparison.open(Path(unit.out), unit.source.reference)
     settings = Settings(**unit.settings)
     result, _ = run_validation(comparison, settings, "", "", Options(), SilentReporter())

@@ -1,5 +1,7 @@
 """Server, the base class of protocols, and requests within limits of time and size.
 
+`ask` sends a request; a protocol fills in what `Server` leaves open.
+
 A server computes a long prompt for minutes before the first byte of its answer, so the head of an
 answer may take long. The rest is ready then and has to come without delay. No request takes longer
 than both limits together.

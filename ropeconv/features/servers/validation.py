@@ -1,4 +1,8 @@
-"""Compare log-probabilities of a running server with those of the patched source."""
+"""Compare log-probabilities of a running server with those of the patched source.
+
+`validate_server` is the function to read first. `_compare` runs the reference, and `_judge`
+compares the answers of the server with it.
+"""
 
 from __future__ import annotations
 
@@ -132,26 +136,21 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     )
     states = read_source(engine, spec, [run], at.dtype)
     head = engine.without_layers()
-    if at.dtype != "float32" or server.computes_in:  # the noise of another precision
-        if at.dtype != "float32":
-            other = load_widened(folder, at)
-        else:
-            other = load_stock(folder, replace(at, dtype=server.computes_in))
+
+    # the noise of another precision than the one that the reference has
+    other = None
+    if at.dtype != "float32":
+        other = load_widened(folder, at)
+    elif server.computes_in:
+        other = load_stock(folder, replace(at, dtype=server.computes_in))
+    if other is not None:
         other_engine = TransformersEngine(other, settings.chunk)
         states.noise_runs.append(read_noise_run(other_engine, spec, [run]))
 
     rounded = is_gguf(baked) and bool(weights_type(GgufSource(baked).file))
     results, curve = _judge(run, states, head, answers, rounded)
     schedule = comparison.schedule
-    agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
-    if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
-        sentence += (
-            " The server differs more than the unscaled source does, as another model would."
-        )
-    if isinstance(comparison.source, GgufSource):
-        sentence += DEQUANTISED
-    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
-    sentence += comparison.remark
+    agrees, sentence = _conclude(results, comparison)
     return Validation(
         transformers="",
         device=f"{at.device}, the server at {server.client.base_url}",
@@ -171,6 +170,21 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         reached=count_compared(results),
         **comparison.result_fields(),
     )
+
+
+def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool, str]:
+    """Whether a server computes the schedule, and that in words."""
+    schedule = comparison.schedule
+    agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
+    if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
+        sentence += (
+            " The server differs more than the unscaled source does, as another model would."
+        )
+    if isinstance(comparison.source, GgufSource):
+        sentence += DEQUANTISED
+    sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
+    sentence += comparison.remark
+    return agrees, sentence
 
 
 def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEngine) -> int:
@@ -242,19 +256,23 @@ def _judge(
     reference = states.reference[0]
     targets = run.targets().tolist()
 
-    def compare_with(log_probs: Callable[[slice], list[LogProbs]]) -> Measures:
-        def measure_rows(rows: slice) -> Measures:
-            return measure_answers(head.head(reference[rows]), log_probs(rows), targets[rows])
+    def compare_answers(answers_of: Callable[[slice], list[LogProbs]]) -> Measures:
+        """Compare answers with the reference; logits of some rows at a time fit into memory."""
 
-        return in_blocks(measure_rows, len(answers), head.vocabulary)
+        def compare_rows(rows: slice) -> Measures:
+            return measure_answers(head.head(reference[rows]), answers_of(rows), targets[rows])
+
+        return in_blocks(compare_rows, len(answers), head.vocabulary)
 
     def compare_states(engine: TransformersEngine, hidden: Tensor) -> Measures:
-        def log_probs(rows: slice) -> list[LogProbs]:
+        """Compare another run of the source, at the tokens that the server names."""
+
+        def answers_of(rows: slice) -> list[LogProbs]:
             return log_probs_of(engine.head(hidden[rows]), answers[rows])
 
-        return compare_with(log_probs)
+        return compare_answers(answers_of)
 
-    served = compare_with(lambda rows: answers[rows])
+    served = compare_answers(lambda rows: answers[rows])
     control = compare_states(head, states.control[0])
     floors = [compare_states(engine or head, hidden[0]) for engine, hidden in states.noise_runs]
 
@@ -263,7 +281,8 @@ def _judge(
     for bucket, rows in run.parts():
         control_kl = control[rows].kl.mean().item()
         kls = [measures[rows].kl.quantile(0.95).item() for measures in floors]
-        noise = max(noise, states.noise_floor(kls, 1.0))  # whole: a server's kernels are others
+        # the noise counts whole, since the kernels of a server are others
+        noise = max(noise, states.noise_floor(kls, 1.0))
         result = bucket_result(bucket, served[rows], control_kl, noise, "whole")
         if rounded:
             result = with_rounded_weights(result)

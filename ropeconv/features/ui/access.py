@@ -56,24 +56,27 @@ def redirect(address: str) -> str:
 
 
 def write_redirect(folder: Path, address: str) -> Path:
-    """Write the page that leads to an address into a folder, readable only by this user, and return
-    its path.
+    """Write a page that leads to an address, readable only by this user, and return its path.
 
-    A browser is opened by it and not by the address, since every user of the machine sees the
-    arguments of processes.
+    A browser is opened with the page and not with the address, since every user of the machine sees
+    the arguments of processes.
+
+    Args:
+        folder: The folder for the page.
+        address: The address.
     """
     path = folder / "open.html"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
         file.write(redirect(address))
     return path
 
 
 class OriginMiddleware:
-    """Refuse what pages of other origins send: reads, form posts, uploads, preflights of CORS and
-    websockets.
+    """Refuses what pages of other origins send.
 
-    A request must be to a host name of this machine, and all requests but reads must state their
-    origin.
+    That is reads, form posts, uploads, preflights of CORS and websockets. A request must be to a
+    host name of this machine, and all requests but reads must state their origin.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -81,46 +84,57 @@ class OriginMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
-        problem = "" if scope["type"] == "lifespan" else _problem(scope)
-        if problem:
-            from starlette.responses import PlainTextResponse
+        if scope["type"] != "lifespan":
+            problem = _refusal(scope)
+            if problem:
+                from starlette.responses import PlainTextResponse
 
-            await PlainTextResponse(problem, 403)(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
+                await PlainTextResponse(problem, 403)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
 
 
-def _problem(scope: Scope) -> str:
+def _refusal(scope: Scope) -> str:
     """Why a request is refused; empty where it is not."""
     headers = _headers(scope)
-    hosts, origins, sites = (headers.getlist(name) for name in ("host", "origin", "sec-fetch-site"))
-    if [_hostname(host) in LOOPBACK for host in hosts] != [True]:
+    hosts = headers.getlist("host")
+    if len(hosts) != 1 or _hostname(hosts[0]) not in LOOPBACK:
         return OTHER_HOST
+
     is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-    # a browser opens a page, and not in a frame
-    navigates = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == (
-        "navigate",
-        "document",
-    )
-    if not all(site in OWN for site in sites) and not (is_read and navigates):
+    # a link on another page may open this one, and not in a frame
+    navigates = headers.get("sec-fetch-mode") == "navigate"
+    is_whole_page = headers.get("sec-fetch-dest") == "document"
+    from_other_site = any(site not in OWN for site in headers.getlist("sec-fetch-site"))
+    if from_other_site and not (is_read and navigates and is_whole_page):
         return OTHER_ORIGIN
+
+    origins = headers.getlist("origin")
     if not origins and not is_read:
         return OTHER_ORIGIN
-    known = {host.lower() for host in hosts}
-    return "" if all(_netloc(origin) in known for origin in origins) else OTHER_ORIGIN
+    if any(_netloc(origin) != hosts[0].lower() for origin in origins):
+        return OTHER_ORIGIN
+    return ""
 
 
 class KeyMiddleware:
-    """Let requests through that have the path and the cookie, which the address with the key yields
-    once.
+    """Lets requests through that have the path and the cookie.
 
-    path: the first part of the path of every page. key: of the first address. renewed: called with
-    the key of the next address when one was used.
+    The address with the key gives a browser both, once.
     """
 
     def __init__(
         self, app: ASGIApp, path: str, key: str, cookie: str, renewed: Callable[[str], None]
     ) -> None:
+        """Guard an application.
+
+        Args:
+            app: The application.
+            path: The first part of the path of every page.
+            key: The key of the first address.
+            cookie: The name of the cookie.
+            renewed: Is called with the key of the next address when one was used.
+        """
         self.app = app
         self.path = path
         self.key = key
@@ -133,46 +147,68 @@ class KeyMiddleware:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        from starlette.responses import HTMLResponse, PlainTextResponse
+        from starlette.responses import PlainTextResponse
 
-        async def guarded(message: Message) -> None:
+        async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
             await send(message)
 
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        key = next((value for name, value in query if name == PARAMETER), "")
         if self._is_known(scope):
-            await self.app(scope, receive, guarded)
-        elif scope["type"] == "http" and scope["method"] == "GET" and _same(key, self.key):
+            await self.app(scope, receive, send_guarded)
+        elif self._has_key(scope):
             self.key = new_key()
-            others = urlencode([pair for pair in query if pair[0] != PARAMETER])
-            place = f"/{self.path}/{quote(scope['path'].lstrip('/'))}" + (
-                f"?{others}" if others else ""
-            )
-            cookie = f"{self.cookie}={self.value}; Path=/{self.path}; HttpOnly; SameSite=Strict"
-            # a page and not a redirect: what follows is then a request of this origin, which has
-            # the cookie
-            answer = HTMLResponse(
-                redirect(place), headers={"set-cookie": cookie, "cache-control": "no-store"}
-            )
-            await answer(scope, receive, guarded)
+            await self._let_in(scope, receive, send_guarded)
             self.renewed(self.key)
         else:
-            await PlainTextResponse(CLOSED, 401)(scope, receive, guarded)
+            await PlainTextResponse(CLOSED, 401)(scope, receive, send_guarded)
+
+    def _has_key(self, scope: Scope) -> bool:
+        """Whether a request is to the address with the key."""
+        if scope["type"] != "http" or scope["method"] != "GET":
+            return False
+        for name, value in _query(scope):
+            if name == PARAMETER:
+                return _same(value, self.key)
+        return False
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Set the cookie, and lead the browser to the page without the key in its address."""
+        from starlette.responses import HTMLResponse
+
+        place = f"/{self.path}/{quote(scope['path'].lstrip('/'))}"
+        others = urlencode([(name, value) for name, value in _query(scope) if name != PARAMETER])
+        if others:
+            place += f"?{others}"
+        headers = {
+            "set-cookie": f"{self.cookie}={self.value}; Path=/{self.path}; HttpOnly;"
+            " SameSite=Strict",
+            "cache-control": "no-store",
+        }
+        # a page and not a redirect: what follows is then a request of this origin, which has the
+        # cookie
+        await HTMLResponse(redirect(place), headers=headers)(scope, receive, send)
 
     def _is_known(self, scope: Scope) -> bool:
         """Whether a request has the path and the cookie, and no other page leads to it."""
         headers = _headers(scope)
-        path = scope["path"].split("/")[1:2]
-        pairs = [pair.strip().partition("=") for pair in headers.get("cookie", "").split(";")]
-        # another port may have set one with this name too
-        has_cookie = any(
-            name == self.cookie and _same(value, self.value) for name, _, value in pairs
-        )
-        has_path = _same(path[0] if path else "", self.path)
-        return has_cookie and has_path and headers.get("sec-fetch-site", "none") in OWN
+        if headers.get("sec-fetch-site", "none") not in OWN:
+            return False
+        first_part = "".join(scope["path"].split("/")[1:2])
+        if not _same(first_part, self.path):
+            return False
+        # another port may have set a cookie with this name too
+        for pair in headers.get("cookie", "").split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == self.cookie and _same(value, self.value):
+                return True
+        return False
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    """The parameters of an address."""
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
 def _headers(scope: Scope) -> Headers:
@@ -182,7 +218,7 @@ def _headers(scope: Scope) -> Headers:
 
 
 def _netloc(origin: str) -> str:
-    """Return host and port of an origin, and an empty text for "null" and what is not an origin."""
+    """Return host and port of an origin; empty for "null" and what is not an origin."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -190,12 +226,11 @@ def _netloc(origin: str) -> str:
 
 
 def _hostname(host: str) -> str:
-    """Return the name in a Host header without its port, and an empty text for what is not a
-    name.
-    """
+    """Return the name in a Host header without its port; empty for what is not a name."""
     match = re.fullmatch(r"([a-z0-9.-]+)(:[0-9]+)?", host.lower())
     return match[1] if match else ""
 
 
 def _same(text: str, known: str) -> bool:
+    """Whether two texts are the same, in a time that does not tell where they differ."""
     return secrets.compare_digest(text.encode(), known.encode())

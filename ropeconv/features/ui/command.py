@@ -52,7 +52,7 @@ def ui_command(
     from .access import write_redirect
     from .server import serving
 
-    def renewed(address: str) -> None:
+    def tell_next(address: str) -> None:
         screen.note(
             "The address was used. To open the page once more, for example in another browser:"
         )
@@ -60,7 +60,7 @@ def ui_command(
         sys.stdout.flush()
 
     try:
-        with scratch() as folder, serving(port, renewed) as address:
+        with scratch() as folder, serving(port, tell_next) as address:
             screen.copyable(address)
             screen.note("The address works once. Ctrl-C ends the page.")
             sys.stdout.flush()

@@ -1,5 +1,7 @@
-"""The forms of the pages, whose fields are the names of components and of parameters in an
-address.
+"""The forms of the pages, and what becomes of them: a model, a recipe, a target, a command.
+
+The fields of a form are the names of components of its page, and of parameters in its address.
+`fill_form` and `from_address` make a form.
 """
 
 import json
@@ -44,65 +46,78 @@ class PageForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelForm(PageForm):
-    """A page about a model. source: as for `open_source`. upload: a dropped config.json, GGUF file
-    or result.
-    """
+    """A page about a model."""
 
     source: str = ""
+    """The model, as for `open_source`."""
+
     upload: str = ""
+    """A dropped config.json, GGUF file or result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareForm(ModelForm):
-    """The methods side by side. context: a length, or a factor on the trained one. measured: a
-    result of `eval`.
-    """
+    """The methods side by side."""
 
     context: str = ""
+    """A length, or a factor on the trained one."""
+
     measured: str = ""
+    """A result of `eval`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimesForm(PageForm):
-    """The table of runtimes. family, runtime: what is shown of it, empty for all. writing: how RoPE
-    is written.
-    """
+    """The table of runtimes."""
 
     family: str = ""
+    """The family that is shown; empty for all."""
+
     runtime: str = ""
+    """The runtime that is shown; empty for all."""
+
     writing: str = "yarn"
+    """How RoPE is written, a key of `WRITINGS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BakeForm(TargetOptions, PushOptions, ModelForm):
-    """An output, with the options of `apply` and `push`.
-
-    context: the length to reach, or a factor. method: how. value: of a method that takes no length.
-    settings: of the method, and modifiers, as `name=value` with commas. recipe: a saved one, in
-    place of the method. out: the folder or GGUF file. repo_id: the repository of a publication.
-    """
+    """An output, with the options of `apply` and `push`."""
 
     context: str = "128k"
+    """The length to reach, or a factor."""
+
     method: str = "yarn"
+
     value: str = ""
+    """The value of a method that takes no length."""
+
     settings: str = ""
+    """Settings of the method, and modifiers, as `name=value` with commas."""
+
     recipe: str = ""
+    """A saved recipe, in place of the method."""
+
     out: str = ""
+    """The folder or GGUF file."""
+
     repo_id: str = ""
+    """The repository of a publication."""
 
 
 ON_HUB = tuple(map(re.compile, (HUB_ID, HUB_FILE, PAGE.pattern)))
 
 
-def opened(form: ModelForm) -> Source | GgufSource:
-    """The model of a form: the dropped file, else what is named.
+def open_model(form: ModelForm) -> Source | GgufSource:
+    """Open the model of a form: the dropped file, else what is named.
 
-    Raises UsageError where nothing is named, or there is no such file, and what `open_source`
-    raises.
+    Raises:
+        UsageError: Nothing is named, or there is no such file.
+        RopeconvError: As `open_source` does.
     """
     reference = form.source
     if form.upload:
-        return dropped(Path(form.upload))
+        return open_dropped(Path(form.upload))
     if not reference:
         raise UsageError(
             "no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file"
@@ -115,8 +130,8 @@ def opened(form: ModelForm) -> Source | GgufSource:
     return open_source(reference)
 
 
-def dropped(path: Path) -> Source | GgufSource:
-    """The model in a dropped file, by its own name and not by its place on this machine."""
+def open_dropped(path: Path) -> Source | GgufSource:
+    """Open the model in a dropped file, by its own name and not by its place on this machine."""
     if kind_of(path) != "json" and not is_gguf(path) and path.suffix != ".json":
         raise UsageError(f"{shown(path.name)} is not a config.json or GGUF file; drop one of these")
     source = open_source(str(path))
@@ -127,65 +142,83 @@ def dropped(path: Path) -> Source | GgufSource:
 
 
 def is_on_hub(reference: str) -> bool:
-    """Whether a reference can only mean something on the Hub, where no file of this machine has
-    such a name.
-    """
+    """Return whether a reference has the form of a name on the Hub, and none of a path."""
     parts = unquote(reference).split("/")
-    return ".." not in parts and any(pattern.fullmatch(reference) for pattern in ON_HUB)
+    if ".." in parts:
+        return False
+    return any(pattern.fullmatch(reference) for pattern in ON_HUB)
 
 
-def names(kind: type[PageForm]) -> tuple[str, ...]:
+def field_names(kind: type[PageForm]) -> tuple[str, ...]:
     """Return the fields of a form, in their order."""
     return tuple(item.name for item in fields(kind))
 
 
-def kept(kind: type[PageForm]) -> tuple[str, ...]:
+def address_fields(kind: type[PageForm]) -> tuple[str, ...]:
     """Return the fields that an address keeps."""
-    return tuple(name for name in names(kind) if name not in UPLOADS)
+    return tuple(name for name in field_names(kind) if name not in UPLOADS)
 
 
-def filled(kind: type[F], values: Mapping[str, Any]) -> F:
-    """Return a form with values of its components by name. A value of another type is as if nothing
-    was typed.
+def fill_form(kind: type[F], values: Mapping[str, Any]) -> F:
+    """Return a form with the values of components.
+
+    Args:
+        kind: The class of the form.
+        values: The values by name. A value of another type is as if nothing was typed.
     """
-    parsed = {item.name: _value(item.default, values.get(item.name)) for item in fields(kind)}
+    parsed = {}
+    for item in fields(kind):
+        parsed[item.name] = _parse_value(item.default, values.get(item.name))
     return kind(**parsed)
 
 
-def _value(default: object, value: object) -> object:
+def _parse_value(default: object, value: object) -> object:
+    """A value of the type that a field has, which its default shows."""
     if isinstance(value, str):
-        value = value.strip()[: MOST + 1]  # which `refuse_long` refuses
+        value = value.strip()[: MOST + 1]  # one more than allowed, which `refuse_long` refuses
     if isinstance(default, tuple):
-        items = value if isinstance(value, (list, tuple)) else ()
-        return tuple(dict.fromkeys(item[:MOST] for item in items if isinstance(item, str)))
-    if default is None:
-        return value or None if isinstance(value, str) else None
-    return value if type(value) is type(default) else default
+        if not isinstance(value, (list, tuple)):
+            return ()
+        items = [item[:MOST] for item in value if isinstance(item, str)]
+        return tuple(dict.fromkeys(items))
+    if default is None:  # a text that may be left out
+        return value if isinstance(value, str) and value else None
+    if type(value) is not type(default):
+        return default
+    return value
 
 
 def refuse_long(form: PageForm) -> None:
-    """Raise UsageError for a form with a field that is too long."""
-    for name in names(type(form)):
+    """Refuse a form with a field that is too long.
+
+    Raises:
+        UsageError: A field is longer than MOST characters.
+    """
+    for name in field_names(type(form)):
         value = getattr(form, name)
         if isinstance(value, str) and len(value) > MOST:
             raise UsageError(f"{name} has more than {MOST:,} characters; shorten it")
 
 
 def from_address(kind: type[F], query: Mapping[str, str]) -> F:
-    """Return the form that an address keeps. query: its parameters; unknown ones are left alone."""
+    """Return the form that an address keeps.
+
+    Args:
+        kind: The class of the form.
+        query: The parameters of the address; unknown ones are left alone.
+    """
     values: dict[str, object] = {}
     for item in fields(kind):
-        if item.name in query and item.name not in UPLOADS:
-            text = query[item.name]
-            default = item.default
-            many = isinstance(default, tuple)
-            if default is False:
-                values[item.name] = text == "1"
-            elif many:
-                values[item.name] = text.split(",")
-            else:
-                values[item.name] = text
-    return filled(kind, values)
+        if item.name not in query or item.name in UPLOADS:
+            continue
+        text = query[item.name]
+        if item.default is False:
+            values[item.name] = text == "1"
+        elif isinstance(item.default, tuple):
+            values[item.name] = text.split(",")
+        else:
+            values[item.name] = text
+    return fill_form(kind, values)
 
 
 METHODS = tuple(name for name, kind in REGISTRY.items() if kind.value is not Value.FILE)
@@ -197,7 +230,9 @@ LENGTHS = (Value.FACTOR, Value.TOKENS)
 def recipe_of(form: BakeForm) -> Recipe:
     """Return the recipe of a form: the dropped one, else the method with its value and settings.
 
-    Raises UsageError for a form that states none, RecipeError for a wrong value.
+    Raises:
+        UsageError: The form states none, or a setting is not understood.
+        RecipeError: A value is wrong.
     """
     if form.recipe:
         if form.value or form.settings:
@@ -208,26 +243,33 @@ def recipe_of(form: BakeForm) -> Recipe:
             f"{shown(form.method)} is not a method; choose one of {', '.join(METHODS)}"
         )
     value, settings = _value_and_settings(form)
+    # a comma or a line break would be read as the end of the row
     wrong = [text for text in (value, *settings) if "," in text or "\n" in text]
     wrong += [setting for setting in settings if "=" not in setting]
     if wrong:
         raise UsageError(
             f"{shown(wrong[0])} is not a setting; write name=value, with commas between several"
         )
-    (row,) = parse_rows(":".join([form.method, *([value] if value else []), *settings]))
+
+    parts = [form.method]
+    if value:
+        parts.append(value)
+    parts += settings
+    (row,) = parse_rows(":".join(parts))
     assert row.recipe is not None
     return row.recipe
 
 
 def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
-    """Return the value of the method and its `name=value` settings; the context is one of them, or
-    the value.
+    """The value of the method and its `name=value` settings.
+
+    The context of the form is one of the settings, or the value.
     """
-    settings = [
-        re.sub(r"\s*=\s*", "=", setting.strip())
-        for setting in form.settings.split(",")
-        if setting.strip()
-    ]
+    settings = []
+    for setting in form.settings.split(","):
+        if setting.strip():
+            settings.append(re.sub(r"\s*=\s*", "=", setting.strip()))
+
     kind = REGISTRY[form.method].value
     value = form.value.replace(" ", "")
     length = form.context.replace(" ", "")
@@ -235,30 +277,40 @@ def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
         if not length:
             raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
         return length, settings
-    if (
-        kind is Value.NUMBER
-        and is_length(length)
-        and not any(setting.startswith("context=") for setting in settings)
-    ):
+    has_context = any(setting.startswith("context=") for setting in settings)
+    if kind is Value.NUMBER and is_length(length) and not has_context:
         settings.append(f"context={length}")
     return value, settings
 
 
 def target_of(form: BakeForm) -> Target:
-    """Return the target of a form. For a runtime that reads only GGUF, the output is a GGUF
-    file.
+    """Return the target of a form.
+
+    For a runtime that reads only GGUF, the output is a GGUF file.
+
+    Raises:
+        UsageError: The format is not known.
     """
-    if form.to not in (None, *get_args(Format)):
-        raise UsageError(
-            f"{shown(form.to)} is not a format; choose {' or '.join(get_args(Format))}"
-        )
-    of_gguf = any(name in reader_names() for name in form.runtimes)
-    target = copied(Target, form, out=form.out or None, to=form.to or ("gguf" if of_gguf else None))
-    return target.published_by(form.repo_id.partition("/")[0])
+    formats = get_args(Format)
+    if form.to not in (None, *formats):
+        raise UsageError(f"{shown(form.to)} is not a format; choose {' or '.join(formats)}")
+
+    to = form.to
+    if not to and any(name in reader_names() for name in form.runtimes):
+        to = "gguf"
+    target = copied(Target, form, out=form.out or None, to=to or None)
+    owner, _, _ = form.repo_id.partition("/")
+    return target.published_by(owner)
 
 
 def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
-    """Return the command line that does the same, in the place that the form names."""
+    """Return the command line that does the same as the page.
+
+    Args:
+        plan: The plan of the output.
+        form: The form, which names the place of the output.
+        publishing: Whether the output is published.
+    """
     words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
     if form.recipe and "--recipe" in words:  # a recipe with lists, which no option can be
         words[words.index("--recipe") + 1] = Path(form.recipe).name
@@ -323,7 +375,12 @@ def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
             changed.append(f"{name}={json.dumps(setting)}")
     form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
 
-    values = {name: getattr(form, name) for name in names(BakeForm)}
-    value = "" if method.value is Value.SWITCH else method.command.partition(" ")[2]
-    values["context" if method.value in LENGTHS else "value"] = value
-    return to_page("", filled(BakeForm, values))
+    values = {name: getattr(form, name) for name in field_names(BakeForm)}
+    value = ""
+    if method.value is not Value.SWITCH:
+        _, _, value = method.command.partition(" ")
+    if method.value in LENGTHS:
+        values["context"] = value
+    else:
+        values["value"] = value
+    return to_page("", fill_form(BakeForm, values))

@@ -1,4 +1,4 @@
-"""Front: runs the requests of the pages, at most one for each page that is open in a browser."""
+"""Run the requests of the pages, at most one for each page that is open in a browser."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,10 @@ MOST_CANCELLED = 10_000
 
 
 class Front:
-    """Runs the requests of pages. A page is known by its session, a hash that Gradio gives it."""
+    """Runs the requests of pages.
+
+    A page is known by its session, a hash that Gradio gives it.
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[str, PageJob] = {}
@@ -35,20 +38,22 @@ class Front:
             session: The page that asks. A request that it made before is stopped, unless it bakes.
             baking: Whether the task may take any time.
         """
+        limit = None if baking else ANSWER_SECONDS
         job: PageJob | None = None
-        with self._lock:  # and nothing is yielded here: whoever leaves then would keep it
+        # nothing is yielded with the lock: a page that leaves then would keep it
+        with self._lock:
             before = self._jobs.get(session)
-            busy = before is not None and before.baking
-            cancelled = baking and session in self._cancelled
-            if not busy and not cancelled:
-                job = PageJob(task, form, None if baking else ANSWER_SECONDS, baking)
+            is_busy = before is not None and before.baking
+            is_cancelled = baking and session in self._cancelled
+            if not is_busy and not is_cancelled:
+                job = PageJob(task, form, limit, baking)
                 self._jobs[session] = job
 
         if job is None:
-            yield failure(CANCELLED if cancelled else BUSY).html
+            yield failure(CANCELLED if is_cancelled else BUSY).html
             return
         if before is not None:
-            before.stop()  # nobody waits for its answer any more
+            before.stop()  # its page has asked for something else
 
         try:
             for message in job.messages():

@@ -1,7 +1,9 @@
-"""Job: a request in a process of its own, which is stopped when its page does not want it any
-more.
+"""A request in a process of its own, which is stopped when its page does not want it any more.
+
+`PageJob` starts the process and reads its messages; `work` is the function that runs in it.
 """
 
+import math
 import multiprocessing
 import os
 import signal
@@ -28,14 +30,18 @@ CANCELLED = "cancelled: nothing was kept"
 
 
 def work(connection: Connection, task: str, form: PageForm) -> None:
-    """Does a task and sends its messages, the last of which is an answer.
+    """Do a task and send its messages, the last of which is an answer.
 
     Any message from the page, and the end of the connection, stop the task.
+
+    Args:
+        connection: The connection to the page.
+        task: The name of the task.
+        form: The values of the page.
     """
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is the page's to handle, which then closes the connection
+    # Ctrl-C is for the process of the page, which then closes the connection
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         answer = _answer(connection, task, form)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -68,7 +74,7 @@ def _answer(connection: Connection, task: str, form: PageForm) -> PageAnswer:
 
 
 def without_places(text: str, form: PageForm) -> str:
-    """A text with the names of dropped files in place of their paths on this machine."""
+    """Return a text with the names of dropped files in place of their paths on this machine."""
     for name in UPLOADS:
         place = getattr(form, name, "")
         if place:
@@ -77,26 +83,29 @@ def without_places(text: str, form: PageForm) -> str:
 
 
 def failure(message: str) -> PageAnswer:
-    """The answer that says in a sentence what went wrong."""
+    """Return the answer that says in a sentence what went wrong."""
     sheet = HtmlSheet()
     sheet.problem(sentence(message))
     return PageAnswer(sheet.html(), failed=True)
 
 
 def _watch(connection: Connection) -> None:
-    """Stops the process when the page says so, or is gone."""
+    """Stop the process when the page says so, or is gone."""
     with suppress(EOFError, OSError):
         connection.recv_bytes()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    """Raise StopRequest in the task, as a handler of a signal."""
     signal.signal(number, signal.SIG_IGN)  # what is cleaned up is not stopped once more
     raise StopRequest
 
 
-POLL, GRACE = 0.2, 20.0
-"""Seconds between two looks at the limits, and that a process has for cleaning up."""
+POLL = 0.2
+"""Seconds between two looks at the limits."""
+GRACE = 20.0
+"""Seconds that a process has for cleaning up."""
 LOST = "this ended without an answer, probably because memory ran out"
 UNFINISHED = (
     "this was stopped, and did not clean up in time; look for what it left, and run it again"
@@ -107,8 +116,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def prepare() -> None:
-    """Starts the process that others are made from, so that the first request need not wait for its
-    imports.
+    """Start the process that others are made from, so that no request waits for its imports.
 
     It ignores Ctrl-C from its start, which ends the page and thereby this process.
     """
@@ -123,12 +131,21 @@ def prepare() -> None:
 
 
 class PageJob:
-    """A running task. seconds: its limit of time, None for none. baking: whether it writes."""
+    """A running task."""
 
     def __init__(
         self, task: str, form: PageForm, seconds: float | None, baking: bool = False
     ) -> None:
-        self.seconds, self.baking = seconds, baking
+        """Start it.
+
+        Args:
+            task: The name of the task.
+            form: The values of the page.
+            seconds: The limit of its time; None for none.
+            baking: Whether it writes.
+        """
+        self.seconds = seconds
+        self.baking = baking
         self._stopped_at: float | None = None
         self._connection, theirs = CONTEXT.Pipe()
         self._process = CONTEXT.Process(target=work, args=(theirs, task, form), daemon=True)
@@ -136,38 +153,34 @@ class PageJob:
         theirs.close()
 
     def stop(self) -> None:
-        """Has the process clean up and end, from any thread; its answer then says so."""
-        self._stopped_at = self._stopped_at or time.monotonic()
+        """Let the process clean up and end, from any thread; its answer then says so."""
+        if self._stopped_at is None:
+            self._stopped_at = time.monotonic()
         with suppress(OSError):
             self._connection.send_bytes(b"stop")
 
     def messages(self) -> Iterator[Message]:
-        """The messages of the process; the last one is an Answer. To end the iteration earlier
-        stops the process.
+        """Yield the messages of the process; the last one is an answer.
+
+        Closing the iterator earlier stops the process.
         """
-        begun = time.monotonic()
-        late = False
+        end = math.inf
+        if self.seconds is not None:
+            end = time.monotonic() + self.seconds
+        is_late = False
         answer: PageAnswer | None = None
         try:
-            yield PageProgress(
-                "Reading"
-            )  # also so that the same answer once more is seen to be a new one
-            # one that was stopped too long ago is not going to answer
-            while answer is None and not (
-                self._stopped_at and time.monotonic() - self._stopped_at > GRACE
-            ):
-                if (
-                    self.seconds is not None
-                    and not late
-                    and time.monotonic() - begun > self.seconds
-                ):
-                    late = True
+            # also so that a second answer with the same words is seen to be a new one
+            yield PageProgress("Reading")
+            while answer is None and not self._is_overdue():
+                if not is_late and time.monotonic() > end:
+                    is_late = True
                     self.stop()
                 try:
                     if not self._connection.poll(POLL):
                         continue
                     message = DECODER.decode(self._connection.recv_bytes())
-                except (EOFError, OSError):  # it has ended
+                except (EOFError, OSError):  # the process has ended
                     break
                 if isinstance(message, PageAnswer):
                     answer = message
@@ -175,13 +188,24 @@ class PageJob:
                     yield message
         finally:
             self._end()
-        if late and (answer is None or answer.failed):
-            answer = failure(
+
+        if is_late and (answer is None or answer.failed):
+            yield failure(
                 f"this takes longer than the limit of {self.seconds:.0f} seconds; {ELSEWHERE}"
             )
-        yield answer or failure(UNFINISHED if self._stopped_at else f"{LOST}; {ELSEWHERE}")
+        elif answer is not None:
+            yield answer
+        elif self._stopped_at is not None:
+            yield failure(UNFINISHED)
+        else:
+            yield failure(f"{LOST}; {ELSEWHERE}")
+
+    def _is_overdue(self) -> bool:
+        """Whether the process was stopped so long ago that it is not going to answer."""
+        return self._stopped_at is not None and time.monotonic() - self._stopped_at > GRACE
 
     def _end(self) -> None:
+        """Wait for the end of the process, and kill it where it does not come."""
         with suppress(OSError):
             self._connection.close()
         self._process.join(GRACE)

@@ -1,4 +1,8 @@
-"""The pages and their components, whose options are those of the command line. Imports Gradio."""
+"""The pages and their components, whose options are those of the command line.
+
+`application` builds all pages: one function for each, such as `build_compare`, places components
+and says which of them ask for what. `Page` connects these with `Front`. The module imports Gradio.
+"""
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,13 +30,13 @@ from .forms import (
     ModelForm,
     PageForm,
     RuntimesForm,
-    filled,
+    address_fields,
+    fill_form,
     from_address,
-    kept,
     to_page,
 )
 from .front import Front
-from .tasks import WRITINGS, family_names, runtime_names, shown
+from .tasks import WRITINGS, family_names, runtime_names, runtimes_html
 
 AT_ONCE = 8
 """Requests that run."""
@@ -49,54 +53,70 @@ EXAMPLES = (
 """Models that need no login, with a length that suits them."""
 
 
-def heading(title: str, words: str) -> None:
-    """The heading of a page, and a sentence on its purpose. Both are our own text."""
+def add_heading(title: str, words: str) -> None:
+    """Add the heading of a page, and a sentence on its purpose.
+
+    Both are HTML, and must be our own text.
+    """
     gr.HTML(f"<h1>{title}</h1><p>{words}</p>", elem_classes=["head"], apply_default_css=False)
 
 
-def model(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
-    """The two ways to name a model: its name, and a dropped file. dropped: what it may be."""
-    return {
-        "source": gr.Textbox(label="Model", info=SOURCE, max_lines=1, elem_id="source")
-    } | upload(dropped)
+def add_model(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
+    """Add the two ways to name a model, its name and a dropped file, and return them by name.
 
-
-def upload(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
-    """The place for a dropped file. dropped: what it may be."""
-    with gr.Accordion(f"Or drop a {dropped}", open=False):
-        return {
-            "upload": gr.File(
-                label=dropped, file_types=[".json", ".gguf"], height=140, elem_id="upload"
-            )
-        }
-
-
-def control(option: Option, choices: Sequence[str] = ()) -> gr.components.Component:
-    """The component of an option, labelled with its flag. choices: its values, where it does not
-    list them.
+    Args:
+        dropped: The files that may be dropped, in words.
     """
-    known = [*(choices or option.choices)]
+    source = gr.Textbox(label="Model", info=SOURCE, max_lines=1, elem_id="source")
+    return {"source": source, **add_upload(dropped)}
+
+
+def add_upload(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
+    """Add the place for a dropped file, and return it by name. Parameters as in `add_model`."""
+    with gr.Accordion(f"Or drop a {dropped}", open=False):
+        file = gr.File(label=dropped, file_types=[".json", ".gguf"], height=140, elem_id="upload")
+    return {"upload": file}
+
+
+def add_option(option: Option, choices: Sequence[str] = ()) -> gr.components.Component:
+    """Add the component of an option, labelled with its flag.
+
+    Args:
+        option: The option.
+        choices: Its values, where the option does not list them.
+    """
     about: dict[str, Any] = {"label": option.flag, "info": option.help, "elem_id": option.name}
     if option.kind is bool:
         return gr.Checkbox(False, **about)
-    if known:
-        empty = [("default", option.default or "")] if option.default not in known else []
-        return gr.Dropdown([*empty, *known], value=option.default or "", **about)
-    return gr.Textbox(max_lines=1, **about)
+
+    known: list[Any] = list(choices or option.choices)
+    if not known:
+        return gr.Textbox(max_lines=1, **about)
+    default = option.default or ""
+    if option.default not in known:
+        known.insert(0, ("default", default))
+    return gr.Dropdown(known, value=default, **about)
 
 
-def controls(
+def add_options(
     kind: type, choices: Mapping[str, Sequence[str]], without: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The components of the options of a class. choices: as for `control`, by name. without: names
-    to leave out.
+    """Add the components of the options of a class, and return them by name.
+
+    Args:
+        kind: The class.
+        choices: As for `add_option`, by name.
+        without: Names to leave out.
     """
-    shown_options = [option for option in options(kind) if option.name not in without]
-    return {option.name: control(option, choices.get(option.name, ())) for option in shown_options}
+    components = {}
+    for option in options(kind):
+        if option.name not in without:
+            components[option.name] = add_option(option, choices.get(option.name, ()))
+    return components
 
 
-def answer() -> gr.HTML:
-    """The place of the answer."""
+def add_answer() -> gr.HTML:
+    """Add the place of the answer."""
     return gr.HTML(elem_id="answer", apply_default_css=False)
 
 
@@ -110,37 +130,44 @@ ADDRESS = """(...values) => {
   });
   window.history.replaceState(null, "", address);
 }"""
-"""Keeps the values of components in the address. %s: their names, as a list."""
+"""JavaScript that keeps the values of components in the address; %s is the list of their names."""
 Answers = Callable[[Any, gr.Request], Iterator[str]]
+"""Yields the HTML of a page for its form: progress, and at last the answer."""
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+"""Arguments of all events: none is a part of an API, and answers show their progress."""
+LIMITED: dict[str, Any] = {"concurrency_limit": AT_ONCE, "concurrency_id": "requests"}
+"""Arguments of events that run a task, which all share one limit."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """The components of a page. kind: of the form. fields: components by name. answer: the place of
-    answers.
-    """
+    """The components of a page."""
 
     front: Front
+
     kind: type[PageForm]
+    """The class of the form."""
+
     fields: Mapping[str, Any]
+    """The components of the form by name."""
+
     answer: gr.HTML
+    """The place of answers."""
 
     def ask(self, task: str, triggers: list[Any], baking: bool = False) -> None:
-        """Runs a task when one of `triggers` comes. baking: whether it may take any time."""
+        """Run a task when one of `triggers` comes.
+
+        Args:
+            task: The name of the task.
+            triggers: Events, such as clicks of a button.
+            baking: Whether the task may take any time.
+        """
 
         def begin(request: gr.Request) -> None:
             self.front.begin(request.session_hash or "")
 
         if baking:  # at once, while the bake itself may have to wait
-            gr.on(
-                triggers,
-                begin,
-                None,
-                None,
-                queue=False,
-                api_visibility="private",
-                show_progress="hidden",
-            )
+            gr.on(triggers, begin, None, None, queue=False, **PRIVATE)
         self.on(triggers, self.task(task, baking))
 
     def on(
@@ -150,77 +177,65 @@ class Page:
         last: bool = False,
         place: Component | None = None,
     ) -> None:
-        """Shows answers when one of `triggers` comes, and keeps what was typed in the address.
+        """Show answers when one of `triggers` comes, and keep what was typed in the address.
 
-        last: answer also the last trigger that comes while another one is answered, instead of none
-        of them. place: where they are shown, by default the place of the answer.
+        Args:
+            triggers: Events, such as clicks of a button.
+            answers: Gives the answers.
+            last: Answer also the last trigger that comes while another one is answered, instead of
+                none of them.
+            place: The place of the answers, by default that of the page.
         """
 
         def answer_form(typed: dict[Component, object], request: gr.Request) -> Iterator[str]:
             values = {name: typed.get(component) for name, component in self.fields.items()}
-            yield from answers(filled(self.kind, values), request)
+            yield from answers(fill_form(self.kind, values), request)
 
-        names = kept(self.kind)
-        gr.on(
-            triggers,
-            None,
-            [self.fields[name] for name in names],
-            None,
-            js=ADDRESS % json.dumps(names),
-            queue=False,
-            api_visibility="private",
-            show_progress="hidden",
-        )
+        names = address_fields(self.kind)
+        components = [self.fields[name] for name in names]
+        keep = ADDRESS % json.dumps(names)
+        gr.on(triggers, None, components, None, js=keep, queue=False, **PRIVATE)
         gr.on(
             triggers,
             answer_form,
             set(self.fields.values()),
             place or self.answer,
-            api_visibility="private",
-            concurrency_limit=AT_ONCE,
-            concurrency_id="requests",
-            show_progress="hidden",
             trigger_mode="always_last" if last else "once",
+            **PRIVATE,
+            **LIMITED,
         )
 
     def from_address(
         self, page: gr.Blocks, answers: Answers, complete: Callable[[Any], bool]
     ) -> None:
-        """Fills the components from the address when a page is opened, and answers where it is
-        `complete`.
+        """Fill the components from the address when a page is opened.
+
+        Args:
+            page: The page.
+            answers: Gives the answers, which are shown too where the form is complete.
+            complete: Whether a form is.
         """
-        names = kept(self.kind)
+        names = address_fields(self.kind)
 
         def load(request: gr.Request) -> Iterator[list[object]]:
-            form = from_address(self.kind, dict(request.query_params))
+            typed = from_address(self.kind, dict(request.query_params))
+            values = {name: _known_value(self.fields[name], getattr(typed, name)) for name in names}
+            form = fill_form(self.kind, values)
+
             untouched = [gr.skip() for _ in names]
-            values = [
-                list(value) if isinstance(value := getattr(form, name), tuple) else value
-                for name in names
-            ]
-            known = [
-                _known(self.fields[name], value) for name, value in zip(names, values, strict=True)
-            ]
-            form = filled(self.kind, dict(zip(names, known, strict=True)))
-            filling = form != self.kind()  # what is typed meanwhile stays
-            yield [*(known if filling else untouched), ""]
+            if form == self.kind():  # nothing in the address; what is typed meanwhile stays
+                yield [*untouched, ""]
+            else:
+                yield [*values.values(), ""]
             if complete(form):
                 for html in answers(form, request):
                     yield [*untouched, html]
 
         outputs = [*(self.fields[name] for name in names), self.answer]
-        page.load(
-            load,
-            None,
-            outputs,
-            api_visibility="private",
-            show_progress="hidden",
-            concurrency_limit=AT_ONCE,
-            concurrency_id="requests",
-        )
+        page.load(load, None, outputs, **PRIVATE, **LIMITED)
 
     def task(self, name: str, baking: bool = False) -> Answers:
-        """The answers of a task. name: of it. baking: as in `ask`."""
+        """Return the answers of a task. Parameters as in `ask`."""
 
         def answers(form: PageForm, request: gr.Request) -> Iterator[str]:
             yield from self.front.answers(name, form, request.session_hash or "", baking)
@@ -228,26 +243,29 @@ class Page:
         return answers
 
 
-def _known(component: Component, value: object) -> object:
-    """The value of a component from an address; what a list of choices does not have is left
-    out.
-    """
+def _known_value(component: Component, value: object) -> object:
+    """The value of a component from an address, without what its list of choices does not have."""
+    if isinstance(value, tuple):  # Gradio wants a list
+        value = list(value)
     choices = getattr(component, "choices", None)
     if choices is None or getattr(component, "allow_custom_value", False):
         return value
-    known = {choice[1] if isinstance(choice, tuple) else choice for choice in choices}
+
+    known = set()
+    for choice in choices:
+        known.add(choice[1] if isinstance(choice, tuple) else choice)  # a pair of title and value
     if isinstance(value, list):
         return [choice for choice in value if choice in known]
     return value if value in known else ""
 
 
 def build_compare(front: Front, page: gr.Blocks) -> None:
-    """The components of the page."""
-    heading(
+    """Build the page that compares methods."""
+    add_heading(
         "Compare",
         "The methods that reach a length, side by side, compared without running the model.",
     )
-    fields = model()
+    fields = add_model()
     context = gr.Textbox(
         label="Target length",
         info="Tokens such as 128k, or a factor such as 4",
@@ -258,7 +276,7 @@ def build_compare(front: Front, page: gr.Blocks) -> None:
         measured = gr.File(label="The file of `ropeconv eval -o`", file_types=[".json"], height=140)
     fields |= {"context": context, "measured": measured}
     button = gr.Button("Compare", variant="primary", elem_id="ask")
-    compare_page = Page(front, CompareForm, fields, answer())
+    compare_page = Page(front, CompareForm, fields, add_answer())
     compare_page.ask("compare", [button.click, fields["source"].submit, context.submit])
     compare_page.from_address(
         page, compare_page.task("compare"), lambda form: bool(form.source and form.context)
@@ -266,34 +284,38 @@ def build_compare(front: Front, page: gr.Blocks) -> None:
 
 
 def build_inspect(front: Front, page: gr.Blocks) -> None:
-    """The components of the page."""
-    heading(
+    """Build the page that inspects a model."""
+    add_heading(
         "Inspect", "The RoPE of a model, problems in its config, and the runtimes that support it."
     )
-    _about_a_model(front, page, "inspect", "Inspect", model())
+    _ask_about_model(front, page, "inspect", "Inspect", add_model())
 
 
 def build_results(front: Front, page: gr.Blocks) -> None:
-    """The components of the page."""
-    heading("Results", "How an output was made, whether it was validated, and how well it works.")
-    _about_a_model(front, page, "results", "Show", model("receipt, result or GGUF file"))
+    """Build the page that shows receipts and results."""
+    add_heading(
+        "Results", "How an output was made, whether it was validated, and how well it works."
+    )
+    _ask_about_model(front, page, "results", "Show", add_model("receipt, result or GGUF file"))
 
 
-def _about_a_model(
-    front: Front, page: gr.Blocks, task: str, words: str, fields: dict[str, Any]
+def _ask_about_model(
+    front: Front, page: gr.Blocks, task: str, label: str, fields: dict[str, Any]
 ) -> None:
-    button = gr.Button(words, variant="primary", elem_id="ask")
-    model_page = Page(front, ModelForm, fields, answer())
+    """Add a button that runs a task on a model, and the place of its answer."""
+    button = gr.Button(label, variant="primary", elem_id="ask")
+    model_page = Page(front, ModelForm, fields, add_answer())
     model_page.ask(task, [button.click, fields["source"].submit])
     model_page.from_address(page, model_page.task(task), lambda form: bool(form.source))
 
 
 def build_runtimes(front: Front, page: gr.Blocks) -> None:
-    """The components of the page."""
-    heading("Runtimes", "Which runtimes support a method, by model family.")
+    """Build the page with the table of runtimes, which needs no process of its own."""
+    add_heading("Runtimes", "Which runtimes support a method, by model family.")
     with gr.Row():
         writings = [(title, name) for name, title in WRITINGS.items()]
-        writing = gr.Dropdown(writings, value=writings[0][1], label="Method", elem_id="writing")
+        _, first = writings[0]
+        writing = gr.Dropdown(writings, value=first, label="Method", elem_id="writing")
         about = "Type to search"
         family = gr.Dropdown(
             [("all", ""), *family_names()], value="", label="Family", info=about, elem_id="family"
@@ -306,10 +328,10 @@ def build_runtimes(front: Front, page: gr.Blocks) -> None:
             elem_id="runtime",
         )
     fields = {"family": family, "runtime": runtime, "writing": writing}
-    table_page = Page(front, RuntimesForm, fields, answer())
+    table_page = Page(front, RuntimesForm, fields, add_answer())
 
     def answers(form: Any, request: gr.Request) -> Iterator[str]:
-        yield shown(form)
+        yield runtimes_html(form)
 
     table_page.on([field.change for field in fields.values()], answers, last=True)
     table_page.from_address(page, answers, lambda form: True)
@@ -323,20 +345,52 @@ CHOICES = {
 
 
 def build_bake(front: Front, page: gr.Blocks) -> None:
-    """The components of the page."""
-    examples = " ".join(
-        f'<a href="{escape(to_page("", BakeForm(source=name, context=length)))}">{name} to'
-        f" {length}</a>"
-        for name, length in EXAMPLES
-    )
-    heading("ropeconv", f'{WORDS}</p><p class="examples">For example: {examples}')
+    """Build the first page, which plans, writes and publishes an output."""
+    add_heading("ropeconv", f'{WORDS}</p><p class="examples">For example: {_example_links()}')
     with gr.Row():
         source = gr.Textbox(
             label="Model", info=SOURCE, max_lines=1, elem_id="source", scale=5, min_width=260
         )
-        searching = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
+        search_button = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
     matches = gr.HTML(elem_id="found", apply_default_css=False)
-    fields = upload()
+    fields = {"source": source, **add_upload(), **_add_goal(), **_add_method()}
+    plan_button = gr.Button("Plan", variant="primary", elem_id="plan")
+    place = add_answer()
+
+    out_info = "A folder or GGUF file. By default it is named after model and method"
+    fields["out"], write_button = _add_place("out", "Write to", out_info, "Write", "write")
+    fields["repo_id"], publish_button = _add_place(
+        "repo_id", "Publish to", "owner/name on the Hub", "Publish", "publish"
+    )
+    with gr.Accordion("Options of publishing", open=False):
+        fields |= add_options(PushOptions, {})
+    cancel_button = gr.Button("Cancel", size="sm", elem_id="cancel")
+
+    bake_page = Page(front, BakeForm, fields, place)
+    bake_page.on([search_button.click], bake_page.task("search"), place=matches)
+    entered = [fields[name].submit for name in ("source", "context", "value")]
+    bake_page.ask("plan", [plan_button.click, *entered])
+    bake_page.ask("write", [write_button.click], baking=True)
+    bake_page.ask("publish", [publish_button.click], baking=True)
+
+    def stop(request: gr.Request) -> None:
+        front.stop(request.session_hash or "")
+
+    cancel_button.click(stop, None, None, queue=False, **PRIVATE)
+    bake_page.from_address(page, bake_page.task("plan"), lambda form: bool(form.source))
+
+
+def _example_links() -> str:
+    """Links that fill the form with the examples, as HTML."""
+    links = []
+    for name, length in EXAMPLES:
+        address = to_page("", BakeForm(source=name, context=length))
+        links.append(f'<a href="{escape(address)}">{name} to {length}</a>')
+    return " ".join(links)
+
+
+def _add_goal() -> dict[str, Any]:
+    """Add the length to reach and the runtimes that must run it, and return them by name."""
     with gr.Row():
         context = gr.Textbox(
             "128k",
@@ -353,7 +407,12 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
             info="Optional: where it must run correctly",
             elem_id="runtimes",
         )
-    fields |= {"source": source, "context": context, "runtimes": runtimes}
+    return {"context": context, "runtimes": runtimes}
+
+
+def _add_method() -> dict[str, Any]:
+    """Add the method with its settings, and the options of the output, and return them by name."""
+    fields: dict[str, Any] = {}
     with gr.Accordion("Method and other options", open=False):
         methods = [(f"{method_title(REGISTRY[name])} (--{name})", name) for name in METHODS]
         fields["method"] = gr.Dropdown(methods, value="yarn", label="Method", elem_id="method")
@@ -372,38 +431,20 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         fields["recipe"] = gr.File(
             label="A recipe instead of the method", file_types=[".json"], height=140
         )
-        fields |= controls(TargetOptions, CHOICES, without=("runtimes",))
-    planning = gr.Button("Plan", variant="primary", elem_id="plan")
-    place = answer()
-    with gr.Row():
-        info = "A folder or GGUF file. By default it is named after model and method"
-        out = gr.Textbox(
-            label="Write to", info=info, max_lines=1, elem_id="out", scale=5, min_width=260
-        )
-        writing = gr.Button("Write", elem_id="write", scale=1, min_width=130)
-    with gr.Row():
-        info = "owner/name on the Hub"
-        repo_id = gr.Textbox(
-            label="Publish to", info=info, max_lines=1, elem_id="repo_id", scale=5, min_width=260
-        )
-        publishing = gr.Button("Publish", elem_id="publish", scale=1, min_width=130)
-    with gr.Accordion("Options of publishing", open=False):
-        fields |= {"repo_id": repo_id} | controls(PushOptions, {})
-    cancel = gr.Button("Cancel", size="sm", elem_id="cancel")
-    fields["out"] = out
-    bake_page = Page(front, BakeForm, fields, place)
-    bake_page.on([searching.click], bake_page.task("search"), place=matches)
-    bake_page.ask(
-        "plan", [planning.click, *(fields[name].submit for name in ("source", "context", "value"))]
-    )
-    bake_page.ask("write", [writing.click], baking=True)
-    bake_page.ask("publish", [publishing.click], baking=True)
+        fields |= add_options(TargetOptions, CHOICES, without=("runtimes",))
+    return fields
 
-    def stop(request: gr.Request) -> None:
-        front.stop(request.session_hash or "")
 
-    cancel.click(stop, None, None, queue=False, api_visibility="private", show_progress="hidden")
-    bake_page.from_address(page, bake_page.task("plan"), lambda form: bool(form.source))
+def _add_place(
+    name: str, label: str, info: str, button: str, button_id: str
+) -> tuple[gr.Textbox, gr.Button]:
+    """Add a row with the place of an output, and the button that sends it there."""
+    with gr.Row():
+        place = gr.Textbox(
+            label=label, info=info, max_lines=1, elem_id=name, scale=5, min_width=260
+        )
+        send = gr.Button(button, elem_id=button_id, scale=1, min_width=130)
+    return place, send
 
 
 PAGES = {
@@ -414,32 +455,33 @@ PAGES = {
 }
 KEPT = (600, 7200)
 """Seconds between two looks at dropped files, and after which they are removed."""
-QUIET, QUIET_DARK = "#59636e", "#a3abb3"
-"""Small type, with a contrast of at least 4.5 to what is behind it."""
+QUIET = "#59636e"
+"""The colour of small type, with a contrast of at least 4.5 to what is behind it."""
+QUIET_DARK = "#a3abb3"
+"""The same in dark pages."""
 HEAD = '<link rel="icon" href="favicon.ico"><style>%s</style><script>%s</script>'
 
 
 def application(front: Front) -> gr.Blocks:
-    """The pages. front: that runs their requests."""
+    """Return the pages, whose requests `front` runs."""
 
     def left(request: gr.Request) -> None:
         front.stop(request.session_hash or "")
 
     with gr.Blocks(title="ropeconv", analytics_enabled=False, delete_cache=KEPT) as demo:
-        _page(front, demo, build_bake)
+        _build_page(front, demo, build_bake)
         demo.unload(left)
     for name, build in PAGES.items():
         with demo.route(name) as page:
-            _page(front, page, build)
+            _build_page(front, page, build)
     demo.queue(api_open=False)
-    demo._queue.sleep_when_free = (
-        0.02  # seconds; with the 0.001 of Gradio an idle page takes 7 % of a core
-    )
+    # seconds; with the 0.001 of Gradio an idle page takes 7 % of a core
+    demo._queue.sleep_when_free = 0.02
     return demo  # type: ignore[no-any-return]
 
 
 def looks() -> dict[str, Any]:
-    """How the pages look, as arguments of `launch`. Nothing is loaded from elsewhere."""
+    """Return how the pages look, as arguments of `launch`. Nothing is loaded from elsewhere."""
     fonts = ["system-ui", "sans-serif"]
     mono = ["ui-monospace", "monospace"]
     theme = gr.themes.Default(primary_hue="blue", font=fonts, font_mono=mono)
@@ -459,7 +501,8 @@ def looks() -> dict[str, Any]:
     }
 
 
-def _page(front: Front, page: gr.Blocks, build: Callable[[Front, gr.Blocks], None]) -> None:
+def _build_page(front: Front, page: gr.Blocks, build: Callable[[Front, gr.Blocks], None]) -> None:
+    """Build a page with the links to the others above, and the version below."""
     Navbar(main_page_name="Extend")
     build(front, page)
     gr.HTML(f'<p class="quiet">ropeconv {__version__}</p>', apply_default_css=False)

@@ -15,7 +15,7 @@ from ropeconv.rope.errors import RopeconvError
 
 
 def _warm() -> None:
-    """Answers the largest page once, for a model of no matter."""
+    """Answer the largest page once, for any model."""
     from ropeconv.models.config import sample_config
     from ropeconv.models.registry import families
 
@@ -28,9 +28,8 @@ def _warm() -> None:
         config = Path(folder, "config.json")
         config.write_text(json.dumps(sample_config(family)))
         sheet = HtmlSheet()
-        TASKS["compare"](
-            CompareForm(upload=str(config), context="4"), TaskContext(lambda message: None), sheet
-        )
+        form = CompareForm(upload=str(config), context="4")
+        TASKS["compare"](form, TaskContext(tell=lambda message: None), sheet)
         sheet.html()
 
 

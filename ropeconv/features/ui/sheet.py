@@ -1,5 +1,7 @@
-"""A task as its page shows it: its progress, and a sheet as HTML in which nothing that a model says
-is markup.
+"""A task as its page shows it: its progress, and a sheet that becomes HTML.
+
+`HtmlSheet` is what tasks and views fill. The template escapes all texts, so that nothing that a
+model says is markup.
 """
 
 import re
@@ -20,24 +22,30 @@ from ropeconv.views.sheet import MARKS
 LABELLED = re.compile(r"([A-Z][a-z]+): +(.+)")
 """A command with the word before it."""
 MOST_ROWS = 300
-"""Of a table."""
+"""Rows of a table."""
 
 
 class PageProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """The progress of a task. title: of the step. done, total: in bytes; total 0 where it is not
-    known.
-    """
+    """The progress of a task."""
 
     title: str
+    """The title of the step."""
+
     done: int = 0
+    """The bytes that are done."""
+
     total: int = 0
+    """The bytes of the whole step; 0 where they are not known."""
 
 
 class PageAnswer(msgspec.Struct, frozen=True, tag="answer"):
-    """The end: what the page shows. failed: whether it is about a failure."""
+    """The last message of a task."""
 
     html: str
+    """The part of the page."""
+
     failed: bool = False
+    """Whether it is about a failure."""
 
 
 PAUSE = 0.25
@@ -46,18 +54,20 @@ PAUSE = 0.25
 
 @dataclass(frozen=True)
 class TaskContext:
-    """The context of a task.
-
-    tell: called with progress. finish: called when what is asked for is done, after which nothing
-    stops it any more.
-    """
+    """The context of a task."""
 
     tell: Callable[[PageProgress], None]
+    """Is called with progress."""
+
     finish: Callable[[], None] = lambda: None
+    """Is called when what is asked for is done, after which nothing stops it any more."""
 
     @contextmanager
     def progress(self, title: str, total: int = 0) -> Iterator[Advance]:
-        """Says how far something is, which is called with the bytes done since the last call."""
+        """Tell how far a step is.
+
+        It gives a function that is called with the bytes done since its last call.
+        """
         done = 0
         last = time.monotonic()
         self.tell(PageProgress(title, 0, total))
@@ -93,71 +103,86 @@ class HtmlSheet:
         right: Sequence[str] = (),
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
-        """As in `Sheet`. All columns are shown, since tables of a page can be scrolled."""
-        body = list(rows)
+        """Add a table, as in `Sheet`.
+
+        All columns are shown, since tables of a page can be scrolled.
+        """
+        all_rows = list(rows)
         sides = ["right" if name in right else "" for name in columns]
-        cells = []
-        for number, row in enumerate(body[:MOST_ROWS]):
-            line = []
+        lines = []
+        for number, row in enumerate(all_rows[:MOST_ROWS]):
+            cells = []
             for place, text in enumerate(row):
                 style = MARKS.get(text, styles.get((number, place), ""))
-                line.append((text, style, sides[place]))
-            cells.append(line)
-        self._add("table", text=title, columns=list(zip(columns, sides, strict=True)), rows=cells)
-        if len(body) > MOST_ROWS:
-            self.note(f"{len(body) - MOST_ROWS:,} more rows are left out.")
+                cells.append((text, style, sides[place]))
+            lines.append(cells)
+        headings = list(zip(columns, sides, strict=True))
+        self._add("table", text=title, columns=headings, rows=lines)
+        if len(all_rows) > MOST_ROWS:
+            self.note(f"{len(all_rows) - MOST_ROWS:,} more rows are left out.")
         return tuple(columns)
 
     def fits(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-        """True, since tables of a page can be scrolled."""
+        """Return True, since tables of a page can be scrolled."""
         return True
 
     def say(self, message: str) -> None:
-        """A sentence; nothing for an empty one."""
+        """Add a sentence; nothing for an empty one."""
         self._text(message.replace("--explain", "see Details"), "plain")
 
     def note(self, message: str) -> None:
-        """A sentence in small type; nothing for an empty one."""
+        """Add a sentence in small type; nothing for an empty one."""
         self._text(message, "quiet")
 
     def problem(self, message: str) -> None:
-        """A sentence on a failure, which screen readers read at once."""
+        """Add a sentence on a failure, which screen readers read at once."""
         self._text(message, "problem")
 
     def good(self, message: str) -> None:
-        """A sentence on a success."""
+        """Add a sentence on a success."""
         self._text(message, "good")
 
     def copyable(self, text: str) -> None:
-        """A command or a text, unchanged, with a button that copies it. "Next: COMMAND" has a
-        label.
+        """Add a command or a text, unchanged, with a button that copies it.
+
+        For "Next: COMMAND", only the command is copied.
         """
+        if not text.strip():
+            return
+        label = ""
+        command = text
         labelled = LABELLED.fullmatch(text)
-        label, command = labelled.groups() if labelled else ("", text)
-        if text.strip():
-            self._add("command", text=dedent(command).strip("\n"), name=label)
+        if labelled:
+            label, command = labelled.groups()
+        self._add("command", text=dedent(command).strip("\n"), name=label)
 
     def title(self, text: str) -> None:
-        """A heading."""
+        """Add a heading."""
         self._add("title", text=text)
 
     def file(self, name: str, text: str) -> None:
-        """A text that can be opened and saved. name: of the file."""
+        """Add a text that can be opened, and saved as a file of this name."""
         self._add("file", text=text, name=name, data=b64encode(text.encode()).decode())
 
     def pictures(self, pictures: Iterable[Picture]) -> None:
-        """Pictures, two in a row where they fit. Raises RopeconvError without matplotlib."""
+        """Add pictures, two in a row where they fit.
+
+        Raises:
+            RopeconvError: matplotlib is not installed.
+        """
         self._add("pictures", drawn=drawn(pictures))
 
     def link(self, address: str, words: str) -> None:
-        """A link to a page of the Hub; only the words for any other address."""
-        self._add(
-            "link", text=words, data=address if address.startswith(("https://", "http://")) else ""
-        )
+        """Add a link to a page of the Hub; only the words for any other address."""
+        is_safe = address.startswith(("https://", "http://"))
+        self._add("link", text=words, data=address if is_safe else "")
 
     def ways(self, title: str, ways: Iterable[tuple[str, str]]) -> None:
-        """Links to other pages of this site, filled in. title: of them. ways: pairs of words and an
-        address.
+        """Add links to other pages of this site, with their forms filled in.
+
+        Args:
+            title: The title above them.
+            ways: The words and the address of each.
         """
         self._add("ways", text=title, ways=list(ways))
 
@@ -174,7 +199,7 @@ class HtmlSheet:
         self._add("folded", text=title, data=inner)
 
     def html(self) -> str:
-        """The answer as HTML."""
+        """Return the sheet as HTML."""
         return render("ui/answer.html.jinja", blocks=self.blocks)
 
     def _text(self, message: str, mark: str) -> None:

@@ -1,4 +1,7 @@
-"""The tasks of the pages, each with its form and the sheet that it fills."""
+"""The tasks of the pages, each with its form and the sheet that it fills.
+
+`TASKS` has them by name. A task shows what the command of the same name prints.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -51,8 +54,8 @@ from .forms import (
     ModelForm,
     RuntimesForm,
     command_of,
-    dropped,
-    opened,
+    open_dropped,
+    open_model,
     recipe_of,
     target_of,
     to_bake,
@@ -64,87 +67,100 @@ CONFIG = "config.json"
 
 
 def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Shows a plan as `ropeconv apply --dry-run` does, with the rest folded, and what a publication
-    would do.
+    """Show a plan as `ropeconv apply --dry-run` does, with the rest folded.
+
+    It also shows what a publication would do.
     """
-    output_plan = _planned(form, task)
+    output_plan = _make_plan(form, task)
     show_plan(output_plan, sheet)
     sheet.say(f"It will be written to {output_plan.out}")
     with sheet.folded("Details: frequencies, every runtime, files"):
         show_plan(output_plan, sheet, explain=True)
-    config = next((file.text for file in output_plan.files if file.name == CONFIG), None)
-    if config:
-        sheet.file(CONFIG, config)
+    for file in output_plan.files:
+        if file.name == CONFIG and file.text:
+            sheet.file(CONFIG, file.text)
+
     if form.repo_id:
         from ropeconv.hub.preview import preview, show_publication
 
         publication = preview(planned_upload(output_plan), _publication(form))
         sheet.note(publication.note)
         show_publication(publication, sheet)
-    _same(output_plan, form, bool(form.repo_id), sheet)
+    _show_command(output_plan, form, bool(form.repo_id), sheet)
 
 
 def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Writes and checks an output. Where that is stopped, or fails, nothing is kept that was not
-    there before.
+    """Write and check an output.
+
+    Where that is stopped, or fails, nothing is kept that was not there before.
     """
-    output_plan = _planned(form, task)
-    earlier = HiddenFolder(output_plan.out).root.exists()  # of a run that goes on from it
-    # without a validation, since stopping that would look as if nothing had been written
-    later = ValidationChoice()
-    reporter = PageReporter(task, sheet)
+    output_plan = _make_plan(form, task)
+    # an earlier run left files from which this one continues
+    continues = HiddenFolder(output_plan.out).root.exists()
+    # stopping a validation would look as if nothing had been written
+    without_validation = ValidationChoice()
     try:
-        title = f"Writing {output_plan.out}"
-        output = write_output(with_card(output_plan), Writing(), later, reporter, title=title)
+        output = write_output(
+            with_card(output_plan),
+            Writing(),
+            without_validation,
+            PageReporter(task, sheet),
+            title=f"Writing {output_plan.out}",
+        )
         task.finish()
     except BaseException:
-        with suppress(RopeconvError):  # another run has it
-            if not earlier:
+        if not continues:
+            with suppress(RopeconvError):  # another run is writing there
                 discard(output_plan.out)
         raise
+
     sheet.good(f"Wrote {output.path}.")
-    sheet.note(output.reason and f"Not checked: {output.reason}.")
+    if output.reason:
+        sheet.note(f"Not checked: {output.reason}.")
     show_outcome(replace(output, path=None), sheet)
-    _same(output_plan, form, False, sheet)
+    _show_command(output_plan, form, False, sheet)
 
 
 def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Publishes an output. Nothing of it stays on this disk."""
+    """Publish an output. Nothing of it stays on this disk."""
     publication = _publication(form)
-    output_plan = _planned(form, task)
+    output_plan = _make_plan(form, task)
     reporter = PageReporter(task, sheet)
     check, url = publish_staged(output_plan, None, publication, reporter, checksum=False)
     task.finish()
     sheet.link(url, f"Published: {url}")
     show_outcome(Output(None, output_plan, check), sheet)
-    _same(output_plan, form, True, sheet)
+    _show_command(output_plan, form, True, sheet)
 
 
-def _same(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
+def _show_command(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
+    """Show the command line that does the same."""
     sheet.title("The same on the command line")
     sheet.copyable(command_of(plan, form, publishing))
 
 
-def _planned(form: BakeForm, task: TaskContext) -> Plan:
+def _make_plan(form: BakeForm, task: TaskContext) -> Plan:
+    """The plan of a form, with an absolute place, since the page says where it is."""
     recipe = recipe_of(form)
     target = target_of(form)
     if recipe.method.slow_note:
         task.tell(PageProgress(recipe.method.slow_note))
-    source = opened(form)
+    source = open_model(form)
     target.check(recipe, source.kind == "gguf")
     output_plan = make_plan(source, recipe, target)
     return replace(output_plan, out=output_plan.out.absolute())
 
 
 def _publication(form: BakeForm) -> PublishOptions:
+    """The options of a publication."""
     if not form.repo_id:
         raise UsageError("no repository is given; write owner/name of the one to publish to")
     return copied(PublishOptions, form, repo_id=repository(form.repo_id))
 
 
 def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Shows a model as `ropeconv inspect` does, with the rest folded, and draws its frequencies."""
-    source = opened(form)
+    """Show a model as `ropeconv inspect` does, with the rest folded, and draw its frequencies."""
+    source = open_model(form)
     inspection = inspect_opened(source)
     sheet.note(inspection.assumption)
     show_inspection(inspection, sheet)
@@ -156,8 +172,11 @@ def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet.ways("On these pages", ways)
     with sheet.folded("Details: every number, every runtime"):
         show_inspection(inspection, sheet, repairs(source, inspection), explain=True)
+
     spec = inspection.spec
-    curves = {"now": spec.current().inv_freq} if spec.scaled else {}
+    curves = {}
+    if spec.scaled:
+        curves["now"] = spec.current().inv_freq
     sheet.title("Its RoPE in pictures")
     sheet.pictures(pictures_of(spec, curves, spec.context))
 
@@ -167,23 +186,21 @@ SEARCHED = 8
 
 
 def search(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Shows the most downloaded models on the Hub whose names have what was typed, as links that
-    fill the form.
+    """Show the most downloaded models on the Hub whose names have what was typed.
+
+    They are links that fill the form.
     """
     from huggingface_hub import HfApi
 
     if not form.source:
         raise UsageError("no name is given to search for; write a part of one, such as qwen3")
+    api = HfApi(library_name="ropeconv")
+    ways = []
     with answers(form.source):
-        api = HfApi(library_name="ropeconv")
-        matches = [
-            match.id
-            for match in api.list_models(search=form.source, sort="downloads", limit=SEARCHED)
-        ]
-    if matches:
-        sheet.ways(
-            "On the Hub", [(name, to_page("", replace(form, source=name))) for name in matches]
-        )
+        for match in api.list_models(search=form.source, sort="downloads", limit=SEARCHED):
+            ways.append((match.id, to_page("", replace(form, source=match.id))))
+    if ways:
+        sheet.ways("On the Hub", ways)
     else:
         sheet.say(f"The Hub has no model with {form.source!r} in its name.")
 
@@ -195,12 +212,18 @@ DRAWN = 5
 
 
 def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Shows the methods as `ropeconv advise` does, and draws the first of them."""
-    source = opened(form)
+    """Show the methods as `ropeconv advise` does, and draw the first of them."""
+    source = open_model(form)
     measured = Path(form.measured) if form.measured else None
-    large = isinstance(source, Source) and len(source.weights()) > MOST_SHARDS
-    outputs: tuple[Format, ...] | None = ("safetensors",) if large else None
-    advice = advised(source, _length(form.context, source), measured, outputs)
+    outputs: tuple[Format, ...] | None = None
+    left_out = ""
+    if isinstance(source, Source) and len(source.weights()) > MOST_SHARDS:
+        outputs = ("safetensors",)
+        left_out = (
+            f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
+        )
+    length = _parse_length(form.context, source)
+    advice = advised(source, length, measured, outputs)
 
     show_advice(advice, sheet)
     explained = []
@@ -208,10 +231,7 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
         if line.startswith(("Evidence", "Effective", "Outside")):
             explained.append(line)
     sheet.note(" ".join(explained))
-    if large:
-        sheet.note(
-            f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
-        )
+    sheet.note(left_out)
 
     if advice.methods and form.source:
         ways = []
@@ -219,15 +239,17 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
             ways.append((row.flags, to_bake(form.source, row.recipe, row.replace)))
         sheet.ways("Plan a method", ways)
     if advice.methods:
-        curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:DRAWN]}
-        first = f"The first {DRAWN} methods" if len(advice.methods) > DRAWN else "The methods"
+        first = "The methods"
+        if len(advice.methods) > DRAWN:
+            first = f"The first {DRAWN} methods"
         sheet.title(f"{first} in pictures")
+        curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:DRAWN]}
         sheet.pictures(pictures_of(advice.inspection.first_spec, curves, advice.context))
     with sheet.folded("Details: columns, each method"):
         show_methods(advice, sheet)
 
 
-def _length(text: str, source: Source | GgufSource) -> int:
+def _parse_length(text: str, source: Source | GgufSource) -> int:
     """A length in tokens, or the trained one times a factor: 128k, 131072 or 4."""
     if not text:
         raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
@@ -242,28 +264,28 @@ def _length(text: str, source: Source | GgufSource) -> int:
 
 
 def results(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Shows a receipt with all that it knows, or the result of an evaluation or a validation."""
+    """Show a receipt with all that it knows, or the result of an evaluation or a validation."""
     if form.upload:
-        _dropped(Path(form.upload), sheet)
+        _show_dropped(Path(form.upload), sheet)
     else:
-        _receipt(receipt_of(opened(form)), sheet)
+        _show_receipt(receipt_of(open_model(form)), sheet)
 
 
-def _dropped(path: Path, sheet: HtmlSheet) -> None:
-    """Shows a dropped file: the result of `eval`, that of `validate`, a receipt, or a GGUF file
-    with one.
-    """
+def _show_dropped(path: Path, sheet: HtmlSheet) -> None:
+    """Show a dropped file: a result of `eval` or `validate`, a receipt, or a GGUF file with one."""
     if is_gguf(path):
-        _receipt(receipt_of(dropped(path)), sheet)
+        _show_receipt(receipt_of(open_dropped(path)), sheet)
         return
+
     text = read_text(path, path.name)
     data = jsontext.parse(text, path.name)
     if "cells" in data:
-        sheet.pictures(hook("show_evaluation")(path, sheet))
+        pictures = hook("show_evaluation")(path, sheet)
+        sheet.pictures(pictures)
     elif "buckets" in data:
-        _validation(data, path.name, sheet)
+        _show_validation(data, path.name, sheet)
     elif "recipe" in data:
-        _receipt(parse_receipt(text, path.name), sheet)
+        _show_receipt(parse_receipt(text, path.name), sheet)
     else:
         raise UsageError(
             f"{path.name} is not a receipt or a result of `ropeconv eval` or `validate`; drop one"
@@ -271,16 +293,17 @@ def _dropped(path: Path, sheet: HtmlSheet) -> None:
         )
 
 
-def _receipt(receipt: Receipt, sheet: HtmlSheet) -> None:
+def _show_receipt(receipt: Receipt, sheet: HtmlSheet) -> None:
+    """Show a receipt and the validations in it."""
     show_receipt(receipt, sheet)
-    for name, record in (
-        {"the installed transformers": receipt.validation} | receipt.servers
-    ).items():
+    validations = {"the installed transformers": receipt.validation} | receipt.servers
+    for name, record in validations.items():
         if record:
-            _validation(record, f"Validated by {name}", sheet)
+            _show_validation(record, f"Validated by {name}", sheet)
 
 
-def _validation(data: dict[str, object], title: str, sheet: HtmlSheet) -> None:
+def _show_validation(data: dict[str, object], title: str, sheet: HtmlSheet) -> None:
+    """Show the result of a validation."""
     try:
         result = Validation.from_dict(data)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -341,45 +364,52 @@ LEGEND = (
 
 def runtime_names() -> list[str]:
     """Return the runtimes of the table, those that most people use first."""
-    listed = list(dict.fromkeys(row.name for row in runtimes()))
-    return sorted(listed, key=lambda name: POPULAR.index(name) if name in POPULAR else len(POPULAR))
+    listed = dict.fromkeys(row.name for row in runtimes())
+    popular = [name for name in POPULAR if name in listed]
+    others = [name for name in listed if name not in POPULAR]
+    return popular + others
 
 
 def family_names() -> list[str]:
     """Return the families of the table, those that most people use first."""
-    return list(dict.fromkeys([*FAMILIES, *sorted({cell.family for cell in matrix()})]))
+    by_name = sorted({cell.family for cell in matrix()})
+    return list(dict.fromkeys([*FAMILIES, *by_name]))
 
 
-def shown(form: RuntimesForm) -> str:
+def runtimes_html(form: RuntimesForm) -> str:
     """Return the answer of the page: a word per family and runtime.
 
     For one family it has every version with its evidence.
     """
     cells = [cell for cell in matrix() if form.family in ("", cell.family)]
-    writing = form.writing if form.writing in WRITINGS else next(iter(WRITINGS))
     names = [name for name in runtime_names() if form.runtime in ("", name)]
+    writing = form.writing
+    if writing not in WRITINGS:
+        writing = next(iter(WRITINGS))
 
     # versions are in order, so that the newest one is the last
     newest = {}
     titles = {}
     for cell in cells:
-        name = cell.verdict.runtime.partition("@")[0]
+        name = _runtime_of(cell)
         newest[cell.family, cell.writing, name] = cell.verdict
     for (_, _, name), verdict in newest.items():
         titles[name] = title_of(verdict)
-    columns = ["", *(titles.get(name, name) for name in names)]
-    listed = {cell.family for cell in cells}
+
+    with_cells = {cell.family for cell in cells}
     rows = []
     for family in family_names():
-        if family in listed:
+        if family in with_cells:
             words = [_word(newest.get((family, writing, name))) for name in names]
             rows.append((family, *words))
 
     sheet = HtmlSheet()
     sheet.say(LEGEND)
+    columns = ["", *(titles.get(name, name) for name in names)]
     sheet.table(f"{WRITINGS[writing]}, in the newest version", columns, rows)
     if form.family:
-        details = _version_rows([cell for cell in cells if cell.writing == writing], names)
+        of_writing = [cell for cell in cells if cell.writing == writing]
+        details = _version_rows(of_writing, names)
         sheet.table("Every version", ("runtime", "support", "reason", "evidence"), details)
     else:
         sheet.note("Choose a family to see every version, with reasons and evidence.")
@@ -391,22 +421,31 @@ def _version_rows(cells: Sequence[MatrixCell], names: Sequence[str]) -> list[tup
     rows: list[tuple[str, ...]] = []
     for name in names:
         for cell in cells:
-            verdict = cell.verdict
-            if verdict.runtime.partition("@")[0] == name:
+            if _runtime_of(cell) == name:
+                verdict = cell.verdict
                 support = WORDS[verdict.status]
-                evidence = _evidence(verdict)
-                rows.append((verdict.display_name, support, verdict.reason, evidence))
+                rows.append((verdict.display_name, support, verdict.reason, _evidence(verdict)))
     return rows
 
 
+def _runtime_of(cell: MatrixCell) -> str:
+    """The name of the runtime of a cell, without the version."""
+    name, _, _ = cell.verdict.runtime.partition("@")
+    return name
+
+
 def _word(verdict: Verdict | None) -> str:
-    word = "" if verdict is None else WORDS[verdict.status]
-    return "-" if word in ("", "unsupported") else word
+    """The word of the table for a verdict."""
+    if verdict is None or WORDS[verdict.status] == "unsupported":
+        return "-"
+    return WORDS[verdict.status] or "-"
 
 
 def _evidence(verdict: Verdict) -> str:
+    """Where a verdict is from: what was run or read, and the source."""
     grade = {"run": "ran", "read": "read"}.get(verdict.grade, "")
-    return "; ".join(filter(None, (f"{grade} {verdict.evidence.detail}".strip(), verdict.source)))
+    detail = f"{grade} {verdict.evidence.detail}".strip()
+    return "; ".join(filter(None, (detail, verdict.source)))
 
 
 Task = Callable[[Any, TaskContext, HtmlSheet], None]

@@ -19,7 +19,7 @@ from ropeconv.bake.apply import apply, make_plan
 from ropeconv.convert.target import Target
 from ropeconv.features.run.executors.local import Local
 from ropeconv.features.run.jobs import RunJournal, RunLine, Unit
-from ropeconv.features.run.runner import TaskWorker, missing, run_jobs
+from ropeconv.features.run.runner import TaskWorker, missing_jobs, run_jobs
 from ropeconv.features.run.tasks import TASKS
 from ropeconv.models.open import open_source
 from ropeconv.verbs.rows import parse_rows
@@ -42,7 +42,7 @@ def again(place: Path, verify: bool = False) -> list[RunLine]:
     with RunJournal(place / "plan" / "journal.jsonl") as journal:
         for unit in [unit for job in jobs for unit in job] if verify else ():
             journal.verify(unit)
-        for job in missing(jobs, journal):
+        for job in missing_jobs(jobs, journal):
             lines += [journal.add(line) for line in TaskWorker()(job)]
     return lines
 
@@ -160,8 +160,8 @@ class Killed(TaskWorker):
         super().__init__()
         self.mark = mark
 
-    def _line(self, unit: Unit) -> RunLine:
-        line = super()._line(unit)
+    def _run(self, unit: Unit) -> RunLine:
+        line = super()._run(unit)
         if not self.mark.exists():
             self.mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -183,8 +183,8 @@ def test_the_unit_of_a_killed_worker_is_tried_again_at_once_or_by_the_next_run(
     with RunJournal(planned / "plan" / "journal.jsonl") as journal:
         for left in (1 - retries, 0):
             with Local(1).pool(partial(Killed, planned / "mark"), retries=retries) as pool:
-                assert run_jobs(missing(jobs, journal), pool, journal)
-            assert len(missing(jobs, journal)) == left
+                assert run_jobs(missing_jobs(jobs, journal), pool, journal)
+            assert len(missing_jobs(jobs, journal)) == left
     done = [line for line in lines(planned) if not line["failed"]]
     assert Counter(line["key"] for line in done) == Counter(job[0].key for job in jobs)
     assert len(lines(planned)) - len(done) == 1 - retries

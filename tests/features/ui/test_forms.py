@@ -9,10 +9,10 @@ import pytest
 from ropeconv.features.ui.forms import (
     BakeForm,
     CompareForm,
-    filled,
+    address_fields,
+    fill_form,
     from_address,
     is_on_hub,
-    kept,
     recipe_of,
     target_of,
     to_page,
@@ -45,7 +45,10 @@ def test_an_address_keeps_everything_but_dropped_files() -> None:
     assert from_address(BakeForm, read(to_page("", FILLED))) == FILLED
     dropped = BakeForm(upload="/tmp/x/config.json", recipe="/tmp/y.json")
     assert to_page("", dropped) == "./?"
-    assert not {"upload", "measured", "recipe"} & {*kept(BakeForm), *kept(CompareForm)}
+    assert not {"upload", "measured", "recipe"} & {
+        *address_fields(BakeForm),
+        *address_fields(CompareForm),
+    }
     assert (
         from_address(BakeForm, {"upload": "/etc/passwd", "recipe": "/etc/passwd", "nothing": "1"})
         == BakeForm()
@@ -118,7 +121,7 @@ def test_a_form_is_a_target() -> None:
     plain = target_of(BakeForm())
     assert (plain.to, plain.encoding, plain.outtype, plain.in_place) == (None, "auto", None, False)
     with pytest.raises(RopeconvError, match="'pickle' is not a format"):
-        target_of(filled(BakeForm, {"to": "pickle"}))
+        target_of(fill_form(BakeForm, {"to": "pickle"}))
 
 
 @pytest.mark.parametrize(

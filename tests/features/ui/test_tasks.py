@@ -24,7 +24,7 @@ from ropeconv.features.ui.forms import (
 from ropeconv.features.ui.front import progress_html
 from ropeconv.features.ui.job import failure
 from ropeconv.features.ui.sheet import HtmlSheet, PageProgress, TaskContext
-from ropeconv.features.ui.tasks import TASKS, shown
+from ropeconv.features.ui.tasks import TASKS, runtimes_html
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.recipe import Recipe
@@ -213,13 +213,13 @@ def test_a_path_that_does_not_exist_is_no_matter_of_the_hub(tmp_path: Path) -> N
 
 
 def test_the_table_of_runtimes_has_a_word_per_cell_with_popular_names_first() -> None:
-    page = Elements(shown(RuntimesForm()))
+    page = Elements(runtimes_html(RuntimesForm()))
     assert page.words.index("supported: computes the method") < page.words.index(
         "YaRN, in the newest version"
     )
     assert page.words.index("transformers") < page.words.index("vLLM") < page.words.index("candle")
     assert page.words.index("\nllama") < page.words.index("\nqwen3") < page.words.index("\nafmoe")
-    table = Elements(shown(RuntimesForm(family="qwen3", runtime="vllm", writing="linear")))
+    table = Elements(runtimes_html(RuntimesForm(family="qwen3", runtime="vllm", writing="linear")))
     assert ("Every version" in table.words, "llama" in table.words, "vLLM 0.33" in table.words) == (
         True,
         False,

@@ -64,21 +64,28 @@ class LmEval(Measure):
         require("lm_eval", f"--measure {LM_EVAL}{task}")
         self.folder: Path | None = None
         self.checksum = 0
-        if task.endswith((".yaml", ".yml")):
-            try:
-                text = Path(task).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as problem:
-                raise UsageError(
-                    f"--measure {LM_EVAL}{task}: the file cannot be read ({problem})"
-                ) from None
-            self.folder = Path(task).parent
-            named = re.search(r"""^(?:task|group):[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
-            if named is None:
-                raise UsageError(f"{task} has no line with `task:` or `group:` and a name; add one")
-            task = named[1]
-            self.checksum = zlib.crc32(text.encode()) >> 1
         self.task = task
-        self.name = f"{LM_EVAL}{task}"  # type: ignore[misc]
+        if task.endswith((".yaml", ".yml")):
+            self._read_file(Path(task))
+        self.name = f"{LM_EVAL}{self.task}"  # type: ignore[misc]
+
+    def _read_file(self, path: Path) -> None:
+        """Take the task from a YAML file, and the folder in which lm_eval looks for it."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise UsageError(
+                f"--measure {LM_EVAL}{self.task}: the file cannot be read ({problem})"
+            ) from None
+        # not parsed as YAML, since lm_eval adds tags such as !function
+        named = re.search(r"""^(?:task|group):[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
+        if named is None:
+            raise UsageError(
+                f"{self.task} has no line with `task:` or `group:` and a name; add one"
+            )
+        self.folder = path.parent
+        self.task = named[1]
+        self.checksum = zlib.crc32(text.encode()) >> 1  # fits an int32 token
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         # its tokens come from the task: these tell tasks, seeds and numbers of documents apart in

@@ -122,16 +122,18 @@ class Sliding(Measure):
         total = sizes.longest - prefix  # tokens of a text that are predicted at every length
         documents = long_enough(texts, sizes.longest)[: sizes.windows]
         for document, length in product(documents, sizes.lengths):
-            ends = [*range(min(length - prefix, total), total, self.stride), total]
-            done = 0
+            first_end = min(length - prefix, total)
+            ends = [*range(first_end, total, self.stride), total]
+            predicted = 0  # tokens of the text up to here, by the windows before
             for number, end in enumerate(ends):
                 start = number * self.stride
                 ids = texts.window(document, end, end - start + prefix)
-                new = end - done
-                first = max(len(ids) - new, prefix, 1)
-                targets = np.arange(first, len(ids), dtype=np.int32)
+                # only what no window before has predicted, and never the prefix or the first token
+                new_tokens = end - predicted
+                first_target = max(len(ids) - new_tokens, prefix, 1)
+                targets = np.arange(first_target, len(ids), dtype=np.int32)
                 yield Case(self.name, length, document, number, ids, targets)
-                done = end
+                predicted = end
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         return [replace(_mean_loss(case, losses), weight=len(case.targets))]
@@ -173,17 +175,14 @@ class LongPpl(Growth):
         evaluator = [number for number in first_row if number.measure == self.name]
         keys = self._key_tokens(evaluator, sizes)
         for row, observations in rows.items():
-            others = []
-            chosen = []
+            others = [number for number in observations if number.measure != self.name]
+            over_keys = []
             for number in observations:
-                if number.measure != self.name:
-                    others.append(number)
-                    continue
                 indices = keys.get((number.document, number.window))
-                if indices:
+                if number.measure == self.name and indices:
                     loss = float(np.mean([number.values[index] for index in indices]))
-                    chosen.append(replace(number, value=loss, weight=len(indices), values=()))
-            rows[row] = others + chosen
+                    over_keys.append(replace(number, value=loss, weight=len(indices), values=()))
+            rows[row] = others + over_keys
 
         if evaluator and not any(keys.values()):
             return (

@@ -27,6 +27,7 @@ def memory_sentence(weights: int, cache: KvCache | None, tokens: int, width: int
     memory = f"The weights take {human(weights)} of memory"
     if cache is None:
         return f"{memory}."
+    # `cache` counts in the types that the config names, and the run may use another width
     in_first_dtype = next(iter(cache.bytes(tokens).values()))
     size = in_first_dtype * width // cache.dtypes[0].size
     return f"{memory}, keys and values of {tokens:,} tokens {human(size)}."

@@ -88,7 +88,12 @@ def tune_command(
     settings = copied(SearchSettings, options)
     settings.check()
     files = texts_of(names, reading)
-    budget = parse_duration(reading.budget) if reading.budget else 0.0
+    budget = 0.0
+    if reading.budget:
+        budget = parse_duration(reading.budget)
+
+    cost = None
+    tuned = None
     afterwards = "the best schedule so far will be measured on held-out text"
     try:
         with (
@@ -110,18 +115,24 @@ def tune_command(
                 family=family,
                 trust_remote_code=trust_remote_code,
             ) as tuning:
-                cost = out_of_memory(tuning.estimate) if budget or dry_run else None
-                if cost:
+                if budget or dry_run:
+                    cost = out_of_memory(tuning.estimate)
                     cost.check(budget, settings.steps)
-                    screen.note("" if dry_run else cost.sentence)
-                tuned = None if dry_run else out_of_memory(tuning.run)
+                if not dry_run:
+                    if cost is not None:
+                        screen.note(cost.sentence)
+                    tuned = out_of_memory(tuning.run)
     except KeyboardInterrupt:
         raise Interruption(
             "interrupted; no recipe was written, and the same command continues"
         ) from None
+
     if tuned is None:
         assert cost is not None
-        screen.data(cost.to_dict()) if screen.as_json else screen.say(cost.sentence)
+        if screen.as_json:
+            screen.data(cost.to_dict())
+        else:
+            screen.say(cost.sentence)
         return
     if out is not None:
         write_tuned(tuned, out)

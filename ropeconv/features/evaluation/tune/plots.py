@@ -16,34 +16,35 @@ if TYPE_CHECKING:
 
 
 def write_plot(tuned: TuningResult, path: Path) -> None:
-    """Writes the picture to a .png or .svg file. tuned: what was found. Raises RopeconvError
-    without matplotlib.
+    """Write the picture of a search to a .png or .svg file.
+
+    Args:
+        tuned: The result of the search.
+        path: The file.
+
+    Raises:
+        RopeconvError: matplotlib is not installed.
     """
-    write(
-        figure(
-            partial(divisors, tuned=tuned),
-            partial(curves, tuned=tuned),
-            title=Path(tuned.source).name,
-        ),
-        path,
-    )
+    draw_divisors = partial(divisors, tuned=tuned)
+    draw_curves = partial(curves, tuned=tuned)
+    write(figure(draw_divisors, draw_curves, title=Path(tuned.source).name), path)
 
 
 def divisors(axes: Axes, tuned: TuningResult) -> None:
-    """Draws theta_i / inv_freq_i of each pair that rotates."""
+    """Draw theta_i / inv_freq_i of each pair that rotates."""
     divided_by(axes, {"tuned": tuned.divisors}, {tuned.best_formula: tuned.formula_divisors})
 
 
 def curves(axes: Axes, tuned: TuningResult) -> None:
-    """Draws losses by position minus those of the best formula, on held-out text."""
-    rows = {row.name: row for row in tuned.rows}
-    reference = rows[tuned.best_formula].curve
-    names = [row.name for row in tuned.rows if row.name.startswith("tuned") or row.recipe is None]
-    for number, name in enumerate(reversed(names)):
-        differences = [
-            value - best for value, best in zip(rows[name].curve, reference, strict=True)
-        ]
-        axes.plot(tuned.positions, differences, label=literal(name), **line(number))
+    """Draw losses by position minus those of the best formula, on held-out text."""
+    reference = next(row.curve for row in tuned.rows if row.name == tuned.best_formula)
+    shown = [row for row in tuned.rows if row.name.startswith("tuned") or row.recipe is None]
+    for number, row in enumerate(reversed(shown)):
+        differences = []
+        for value, best in zip(row.curve, reference, strict=True):
+            differences.append(value - best)
+        axes.plot(tuned.positions, differences, label=literal(row.name), **line(number))
+
     axes.axhline(0, color=ink(), linewidth=0.8)
     mark(axes, {"trained": tuned.trained})
     axes.set(

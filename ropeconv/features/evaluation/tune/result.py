@@ -1,4 +1,7 @@
-"""TuningResult, a recipe with its evidence, its file, and the candidates of a search."""
+"""The result of a search with its file, and the candidates of a search.
+
+`TuningResult` is a recipe with its evidence. `Start` makes candidates for a model.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,93 +31,145 @@ FORMAT = 1
 
 
 class WindowMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean over held-out windows, in nats per token.
-
-    value: the mean. difference: minus that of the best formula, paired by window; None in its own
-    row. error: standard error of the difference. margin, clusters: as in a cell of an evaluation.
-    """
+    """A mean over held-out windows, in nats per token."""
 
     value: float
+    """The mean."""
+
     difference: float | None = None
+    """The mean minus that of the best formula, paired by window; None in its own row."""
+
     error: float | None = None
+    """The standard error of the difference."""
+
     margin: float | None = None
+    """As in a cell of an evaluation."""
+
     clusters: int = 0
+    """As in a cell of an evaluation."""
 
     @property
     def decided(self) -> bool:
         """Whether the difference is significant."""
-        return (
-            self.difference is not None
-            and self.margin is not None
-            and abs(self.difference) > self.margin
-        )
+        if self.difference is None or self.margin is None:
+            return False
+        return abs(self.difference) > self.margin
 
 
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule on the held-out windows.
-
-    recipe: None for the unchanged model. beyond, inside, needle: losses beyond and inside the
-    trained context, and of hidden numbers, None without these. total:
-    `beyond + price * inside + needles * needle`. curve: loss by position, at `positions`, in nats
-    per token.
-    """
+    """A schedule on the held-out windows."""
 
     name: str
+
     recipe: dict[str, Any] | None
+    """The recipe; None for the unchanged model."""
+
     beyond: WindowMeasurement
+    """The loss beyond the trained context."""
+
     inside: WindowMeasurement
+    """The loss inside the trained context."""
+
     total: WindowMeasurement
+    """The sum `beyond + price * inside + needles * needle`."""
+
     needle: WindowMeasurement | None = None
+    """The loss of hidden numbers; None without these."""
+
     curve: list[float] = []
+    """The loss by position, at `positions` of the result, in nats per token."""
 
 
 class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
-    """A tuned recipe, or the best formula where no better one was found, with its evidence.
-
-    recipe: to apply. better: whether it was found by the search, and is significantly better than
-    every formula on held-out text. sentence: says so. best_formula: name of the row that the others
-    are compared with. source: how the user named the model. identity: what tells it from others.
-    runtime, device, dtype: which computed it. trained, context: in tokens. steps, seed, regularise:
-    of the search, with the steps that were done. price, needles: weights of the loss inside and of
-    hidden numbers. texts: names of what was searched with, held_out: of the rest. tokens_sha256: of
-    all tokens. windows, held_windows: how many. searched: total minus that of the formula that the
-    search began with, on its own windows. trace: the same after each step. divisors: theta_i /
-    inv_freq_i of each pair that rotates in what was found, formula_divisors: those of the best
-    formula. attention_factor: that was found. positions: of the curves of rows, in tokens. notes:
-    sentences that belong to the numbers.
-    """
+    """A tuned recipe, or the best formula where no better one was found, with its evidence."""
 
     recipe: dict[str, Any]
+    """The recipe to apply."""
+
     better: bool
+    """Whether the search found the recipe, and it beats every formula on held-out text."""
+
     sentence: str
+    """The verdict in words."""
+
     best_formula: str
+    """The name of the row that the others are compared with."""
+
     source: str
+    """The model as the user named it."""
+
     identity: str
+    """The digest that tells the model from others."""
+
     runtime: str
+    """Name and version of the runtime that computed the losses."""
+
     device: str
     dtype: str
+
     trained: int
+    """The trained context in tokens."""
+
     context: int
+    """The context to reach in tokens."""
+
     steps: int
+    """The steps of the search that were done."""
+
     seed: int
+
     regularise: float
+    """The weight of the distance from the first formula."""
+
     price: float
+    """The weight of the loss inside the trained context."""
+
     needles: float
+    """The weight of the loss of hidden numbers."""
+
     texts: list[str]
+    """The names of the texts that were searched with."""
+
     held_out: list[str]
+    """The names of the held-out texts."""
+
     tokens_sha256: str
+    """The sha256 over the tokens of all texts."""
+
     windows: int
+    """The number of windows of the search."""
+
     held_windows: int
+    """The number of held-out windows."""
+
     searched: float
+    """The total minus that of the formula that the search began with, on its own windows."""
+
     trace: list[float]
+    """The same after each step."""
+
     divisors: list[float]
+    """theta_i / inv_freq_i of each pair that rotates, of the frequencies that were found."""
+
     formula_divisors: list[float]
+    """The same of the best formula."""
+
     attention_factor: float
+    """The attention factor that was found."""
+
     positions: list[int]
+    """The positions of the curves of rows, in tokens."""
+
     rows: list[TuningRow]
+
     notes: list[str] = []
+    """Sentences that belong to the numbers."""
+
     ropeconv_tune: int = FORMAT
+    """The version of this form."""
+
     ropeconv: str = __version__
+    """The version of ropeconv that searched."""
 
     record_keys: ClassVar[tuple[str, ...]] = (
         "name",
@@ -160,8 +215,9 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
     def records(self) -> list[JsonObject]:
         """Return a row for each schedule: its losses, and its total minus the best formula's."""
-        return [
-            {
+        records = []
+        for row in self.rows:
+            record = {
                 "name": row.name,
                 "beyond": row.beyond.value,
                 "inside": row.inside.value,
@@ -173,8 +229,8 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
                 "decided": row.total.decided,
                 "clusters": row.total.clusters,
             }
-            for row in self.rows
-        ]
+            records.append(record)
+        return records
 
     def to_dict(self) -> JsonObject:
         """Return the result as JSON-ready data, as its file has it."""
@@ -205,10 +261,14 @@ DIGITS = 9
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A recipe with its schedule. name: in tables. recipe: None for the unchanged model."""
+    """A recipe with its schedule."""
 
     name: str
+    """The name in tables."""
+
     recipe: Recipe | None
+    """The recipe; None for the unchanged model."""
+
     schedule: Schedule
 
     @property
@@ -219,13 +279,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Start:
-    """A model to tune. spec: its unscaled RoPE. context: tokens to reach. schedule: of a recipe for
-    this model.
-    """
+    """A model to tune."""
 
     spec: RopeSpec
+    """Its unscaled RoPE."""
+
     context: int
+    """The tokens to reach."""
+
     schedule: Callable[[Recipe], Schedule]
+    """Returns the schedule of a recipe for this model."""
 
     @property
     def base(self) -> Vector:
@@ -233,33 +296,44 @@ class Start:
         return base_inv_freq(self.spec.rope_theta, self.spec.rotary_dim)[: self.spec.rotating_pairs]
 
     def formula(self, method: str) -> Candidate:
-        """The method of that name with the factor that reaches the context."""
+        """Return the method of a name with the factor that reaches the context.
+
+        Raises:
+            RecipeError: The method does not have one.
+        """
         reaching = REGISTRY[method].for_context(self.spec, self.context)
         if reaching is None:
             raise RecipeError(f"{method} has no single number that reaches a length")
         recipe = Recipe(reaching, context=self.context)
-        return Candidate(
-            f"{method} {self.context / self.spec.original_context:.6g}",
-            recipe,
-            self.schedule(recipe),
-        )
+        factor = self.context / self.spec.original_context
+        return Candidate(f"{method} {factor:.6g}", recipe, self.schedule(recipe))
 
     def unscaled(self) -> Candidate:
-        """The model without an extension."""
+        """Return the model without an extension."""
         return Candidate(BASE, None, replace(self.spec.current(), context=self.context))
 
     def divisors(self, schedule: Schedule) -> Vector:
-        """theta_i / inv_freq_i of the pairs that rotate, float64."""
+        """Return theta_i / inv_freq_i of the pairs that rotate, float64 [rotating pairs]."""
         return np.asarray(self.base / schedule.inv_freq[: len(self.base)], dtype=np.float64)
 
     def factors(
         self, divisors: Sequence[float] | Vector, attention_factor: float, name: str = ""
     ) -> Candidate:
-        """A recipe of the divisors of the pairs that rotate, rounded to DIGITS."""
-        rounded = tuple(float(f"{value:.{DIGITS}g}") for value in divisors)
+        """Return a candidate with its own divisor for each pair that rotates.
+
+        Args:
+            divisors: The divisors, rounded to DIGITS here.
+            attention_factor: The attention factor, rounded to DIGITS here.
+            name: The name in tables.
+        """
         recipe = Recipe(
-            LongRopeMethod(rounded),
+            LongRopeMethod(tuple(map(_round, divisors))),
             context=self.context,
-            attention_factor=float(f"{attention_factor:.{DIGITS}g}"),
+            attention_factor=_round(attention_factor),
         )
         return Candidate(name, recipe, self.schedule(recipe))
+
+
+def _round(value: float) -> float:
+    """A number with DIGITS significant digits."""
+    return float(f"{value:.{DIGITS}g}")

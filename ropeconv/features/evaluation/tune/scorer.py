@@ -1,5 +1,8 @@
 """Losses of schedules on windows of text, and races between two schedules.
 
+`split` holds texts out, `windows` chooses windows in texts, `Scorer` reads them with schedules, and
+`rows` makes the table.
+
 All passes are kept in a journal. A search with a seed always takes the same steps, so a killed one
 begins again and reads the passes from the journal.
 """
@@ -224,29 +227,37 @@ def rows(
         seed: The seed of the bootstrap between documents.
     """
     losses = {candidate.name: scorer.losses(candidate.schedule) for candidate in candidates}
-    parts: dict[str, Part] = {
-        "beyond": lambda losses: losses.beyond_loss,
-        "inside": lambda losses: losses.inside_loss,
-        "total": lambda losses: losses.value(scorer.price),
-    }
-    if scorer.windows[0].needle is not None:
-        parts["needle"] = lambda losses: losses.needle
-
     table = []
     for candidate in candidates:
-        its_losses = losses[candidate.name]
-        measurements = {
-            name: measurement(scorer.windows, its_losses, losses[reference], part, seed)
-            for name, part in parts.items()
-        }
-        row = TuningRow(
-            name=candidate.name,
-            recipe=candidate.recipe.to_dict() if candidate.recipe else None,
-            curve=_curve(scorer.windows[0], its_losses),
-            **measurements,
-        )
-        table.append(row)
+        of_row = losses[candidate.name]
+        table.append(_row(candidate, of_row, losses[reference], scorer, seed))
     return table
+
+
+def _row(
+    candidate: Candidate,
+    losses: Sequence[Losses],
+    reference: Sequence[Losses],
+    scorer: Scorer,
+    seed: int,
+) -> TuningRow:
+    """The row of a candidate, from its losses on each window and those of the reference."""
+
+    def measure(part: Part) -> WindowMeasurement:
+        return measurement(scorer.windows, losses, reference, part, seed)
+
+    needle = None
+    if scorer.windows[0].needle is not None:
+        needle = measure(lambda on_window: on_window.needle)
+    return TuningRow(
+        name=candidate.name,
+        recipe=candidate.recipe.to_dict() if candidate.recipe else None,
+        beyond=measure(lambda on_window: on_window.beyond_loss),
+        inside=measure(lambda on_window: on_window.inside_loss),
+        total=measure(lambda on_window: on_window.value(scorer.price)),
+        needle=needle,
+        curve=_curve(scorer.windows[0], losses),
+    )
 
 
 def _curve(window: TextWindow, losses: Sequence[Losses]) -> list[float]:

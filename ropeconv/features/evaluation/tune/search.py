@@ -1,4 +1,7 @@
-"""Search for a divisor per pair by the gradient of the loss on long windows through cos and sin."""
+"""Search for a divisor per pair by the gradient of the loss on long windows through cos and sin.
+
+`search` is the loop, and `slopes` computes a gradient.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ class Task:
                 f" on these windows, against {self.first.name}."
             )
 
-    def ended(self) -> bool:
+    def end_step(self) -> bool:
         """Count a step, and return whether it is the last one."""
         self.trace.append(self.gain(self.best).mean)
         self.progress.advance(1)
@@ -116,6 +119,7 @@ def search(task: Task) -> Candidate:
 
     start = task.start
     settings = task.settings
+    # one over the periods within the trained context
     speed = np.minimum(1.0, 2 * math.pi / (start.base * start.spec.original_context))
     *logs, log_factor = task.initial
 
@@ -129,27 +133,28 @@ def search(task: Task) -> Candidate:
 
     def point() -> list[float]:
         """Logarithms of the divisors, and of the attention factor."""
-        return [*(logs + moved.detach().numpy() * speed), float(scaled.detach())]
+        changed = logs + moved.detach().numpy() * speed
+        return [*changed, float(scaled.detach())]
 
     batches = _batches(len(task.scorer.windows), settings.seed)
-    for number in range(settings.steps):
+    for step in range(1, settings.steps + 1):
         at = point()
         passes = [gradient(task, at, task.scorer.windows[index]) for index in next(batches)]
         slope = np.mean([line.numbers for line in passes], axis=0)
         moved.grad = torch.from_numpy(slope[:-1] * speed)
-        scaled.grad = torch.tensor(slope[-1]) if learns_factor else None
+        if learns_factor:
+            scaled.grad = torch.tensor(slope[-1])
         if settings.regularise:
             change = moved * torch.from_numpy(speed)
             penalty = settings.regularise * change.square().mean()
-            penalty.backward()
+            penalty.backward()  # adds to the gradient
         optimizer.step()
         rates.step()
 
-        is_last = number + 1 == settings.steps
-        if is_last or (number + 1) % CHECKED == 0:
+        if step % CHECKED == 0 or step == settings.steps:
             *divisors, factor = np.exp(point()).tolist()
             task.offer(start.factors(divisors, factor, TUNED))
-        if task.ended():
+        if task.end_step():
             break
     return task.best
 

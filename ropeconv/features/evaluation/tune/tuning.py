@@ -1,4 +1,7 @@
-"""Tuning: formulas, a search from the best one, and a test on held-out text."""
+"""Tuning: formulas, a search from the best one, and a test on held-out text.
+
+`tune_model` does all of it, and `open_tuning` gives a `Tuning`, whose `run` has the steps.
+"""
 
 import math
 import os
@@ -206,30 +209,22 @@ class Tuning:
     def run(self) -> TuningResult:
         """Search, and measure the result on held-out windows."""
         settings = self.settings
-        progress = self.progress
-        scorer = self.scorer
-        judge = self.judge
-        task = Task(self.start, scorer, self._rank_formulas(), settings, progress)
-        progress.total(settings.steps)
+        formulas = self._rank_formulas()
+        task = Task(self.start, self.scorer, formulas, settings, self.progress)
+        self.progress.total(settings.steps)
         best = search(task)
 
-        progress.note(f"Reading {len(judge.windows)} held-out windows.")
-        by_loss = sorted(
-            self.formulas, key=lambda formula: float(judge.values(formula.schedule).mean())
-        )
+        self.progress.note(f"Reading {len(self.judge.windows)} held-out windows.")
+        by_loss = _sort_by_loss(self.formulas, self.judge)
         reference = by_loss[0]
         candidates = [self.start.unscaled(), *by_loss]
         if best not in by_loss:
             candidates.append(best)
-        table = rows(judge, candidates, reference.name, settings.seed)
+        table = rows(self.judge, candidates, reference.name, settings.seed)
         chosen, better, sentence = self._verdict(best, reference, table)
         assert chosen.recipe is not None
 
-        gain = task.gain(best)
-        notes = [f"{self.held_note[0].upper()}{self.held_note[1:]}.", *self.texts.notes]
-        if self.runner.inspection.spec.scaled:
-            notes.append("The model is scaled already: apply the recipe with --replace.")
-        window = judge.windows[0]
+        window = self.judge.windows[0]
         positions = [int(window.text.targets[end - 1]) for _, end in blocks(window)]
         return TuningResult(
             recipe=chosen.recipe.to_dict(),
@@ -251,34 +246,37 @@ class Tuning:
             texts=[document.name for document in self.searched.documents],
             held_out=[document.name for document in self.held.documents],
             tokens_sha256=self.texts.sha256,
-            windows=len(scorer.windows),
-            held_windows=len(judge.windows),
-            searched=gain.mean,
+            windows=len(self.scorer.windows),
+            held_windows=len(self.judge.windows),
+            searched=task.gain(best).mean,
             trace=task.trace,
             divisors=self.start.divisors(best.schedule).tolist(),
             formula_divisors=self.start.divisors(reference.schedule).tolist(),
             attention_factor=best.schedule.attention_factor,
             positions=positions,
             rows=table,
-            notes=notes,
+            notes=self._notes(),
         )
+
+    def _notes(self) -> list[str]:
+        """Sentences that belong to the numbers."""
+        notes = [f"{self.held_note[0].upper()}{self.held_note[1:]}.", *self.texts.notes]
+        if self.runner.inspection.spec.scaled:
+            notes.append("The model is scaled already: apply the recipe with --replace.")
+        return notes
 
     def _rank_formulas(self) -> list[Candidate]:
         """The formulas, the one to begin with first: that of --start, otherwise the best one."""
-        settings = self.settings
         formulas = self.formulas
-        progress = self.progress
-        scorer = self.scorer
-        size = f"{len(scorer.windows)} windows of {format_tokens(self.context)} tokens"
-        if settings.start:
-            progress.note(f"Searching from {formulas[0].name} on {size}.")
+        size = f"{len(self.scorer.windows)} windows of {format_tokens(self.context)} tokens"
+        if self.settings.start:
+            self.progress.note(f"Searching from {formulas[0].name} on {size}.")
             return formulas
-        progress.note(f"Reading {size} with {len(formulas)} formulas.")
-        formulas = sorted(
-            formulas, key=lambda formula: float(scorer.values(formula.schedule).mean())
-        )
-        progress.note(f"{formulas[0].name} has the lowest loss; searching from it.")
-        return formulas
+
+        self.progress.note(f"Reading {size} with {len(formulas)} formulas.")
+        by_loss = _sort_by_loss(formulas, self.scorer)
+        self.progress.note(f"{by_loss[0].name} has the lowest loss; searching from it.")
+        return by_loss
 
     def _verdict(
         self, best: Candidate, reference: Candidate, table: Sequence[TuningRow]
@@ -288,32 +286,37 @@ class Tuning:
             also = ""
             if best is not reference:
                 also = f", and on held-out text {reference.name} is as good or better"
-            return (
-                reference,
-                False,
-                (
-                    f"The search found nothing better than {best.name}{also}; the recipe is"
-                    f" {reference.name}."
-                ),
+            sentence = (
+                f"The search found nothing better than {best.name}{also}; the recipe is"
+                f" {reference.name}."
             )
+            return reference, False, sentence
 
         total = next(row.total for row in table if row.name == best.name)
         assert total.difference is not None
-        errors = f" ± {total.error:.4f}" if total.error is not None else ""
+        number = f"{total.difference:+.4f}"
+        if total.error is not None:
+            number += f" ± {total.error:.4f}"
         difference = (
-            f"{total.difference:+.4f}{errors} nat per token against {reference.name} on held-out"
-            f" text (n = {total.clusters})"
+            f"{number} nat per token against {reference.name} on held-out text"
+            f" (n = {total.clusters})"
         )
         if total.difference < 0 and total.decided:
             return best, True, f"{best.name} is better: {difference}."
-        return (
-            reference,
-            False,
-            (
-                f"{best.name} is not significantly better: {difference}; the recipe is"
-                f" {reference.name}."
-            ),
+        sentence = (
+            f"{best.name} is not significantly better: {difference}; the recipe is"
+            f" {reference.name}."
         )
+        return reference, False, sentence
+
+
+def _sort_by_loss(formulas: Sequence[Candidate], scorer: Scorer) -> list[Candidate]:
+    """Formulas by their mean loss on the windows of a scorer, the best one first."""
+
+    def loss(formula: Candidate) -> float:
+        return float(scorer.values(formula.schedule).mean())
+
+    return sorted(formulas, key=loss)
 
 
 def tune_model(

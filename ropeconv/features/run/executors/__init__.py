@@ -22,13 +22,20 @@ def executor_of(
     without_gpus: int = 1,
     folder: Path | None = None,
 ) -> Executor:
-    """The executor of a name.
+    """Return the executor of a name.
 
-    name: `local`, a number of processes, the address of a Ray cluster as in `RayCluster`, or
-    `slurm`. table: settings of a plan. at_once, without_gpus: of processes of this machine, as in
-    `Local`. folder: of what Slurm's jobs leave; None without Slurm, whose jobs keep no model from
-    one item to the next. Raises UsageError for other names, RopeconvError where a package is
-    missing.
+    Args:
+        name: `local`, a number of processes, the address of a Ray cluster as in `RayCluster`, or
+            `slurm`.
+        table: The settings of a plan.
+        at_once: As in `Local` and `Slurm`.
+        without_gpus: As in `Local`.
+        folder: The folder for what Slurm's jobs leave; None where Slurm cannot be used, whose jobs
+            keep no model from one item to the next.
+
+    Raises:
+        UsageError: The name is another one.
+        RopeconvError: A package is not installed.
     """
     table = table or ExecutorTable()
     if name == "local":
@@ -37,7 +44,10 @@ def executor_of(
         return Local(int(name))
     if ADDRESS.fullmatch(name):
         return RayCluster(name, table.cpus, table.gpus)
-    if name == "slurm" and folder is not None:
-        return Slurm(folder, at_once, table.cpus, table.gpus, table.slurm, table.timeout)
-    others = f"{KNOWN}, slurm" if folder is not None else KNOWN
-    raise UsageError(f"{name!r} is not a place to run; give local, {others}")
+
+    known = KNOWN
+    if folder is not None:
+        if name == "slurm":
+            return Slurm(folder, at_once, table.cpus, table.gpus, table.slurm, table.timeout)
+        known += ", slurm"
+    raise UsageError(f"{name!r} is not a place to run; give local, {known}")

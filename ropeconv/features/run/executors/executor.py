@@ -1,6 +1,4 @@
-"""Executor, the small interface to what runs units, and the call of a worker that all of them
-make.
-"""
+"""Executor, the interface to what runs items on workers, and the call that all executors make."""
 
 import pickle
 from abc import ABC, abstractmethod
@@ -19,60 +17,75 @@ Factory = Callable[[], Worker]
 
 @dataclass(frozen=True)
 class Failure:
-    """The result of an item that failed. reason: in a sentence."""
+    """The result of an item that failed."""
 
     reason: str
+    """Why it failed, in a sentence."""
 
 
 Results = Generator[tuple[int, Any], None, None]
-"""The index and the result of each item as they end; a `Failure` of one that failed."""
+"""The index and the result of each item as they end; a `Failure` for one that failed."""
 Pool = Callable[[Sequence[object]], Results]
-"""Runs items that can be pickled on workers. Where the generator is closed, what has not started is
-dropped.
+"""Runs items that can be pickled on workers.
+
+Closing the generator drops what has not started.
 """
 
 
 class Executor(ABC):
-    """A place with workers.
-
-    at_once: how many items run at a time; 0 where that is not known. longest: seconds after which
-    the process of an item is ended, where it is one of this machine; None for no limit. An item
-    that hangs in compiled code needs that.
-    """
+    """A place with workers."""
 
     at_once: int = 0
+    """How many items run at a time; 0 where that is not known."""
+
     longest: Callable[[Any], float] | None = None
+    """The seconds after which the process of an item is ended; None for no limit.
+
+    An item that hangs in compiled code needs it. Only processes of this machine are ended.
+    """
 
     @abstractmethod
     def pool(self, factory: Factory, retries: int = 2) -> AbstractContextManager[Pool]:
-        """Workers, while it is entered.
+        """Start workers, which run items while it is entered.
 
-        factory: makes each. retries: how often an item is tried again whose worker ended before it
-        had answered.
+        Args:
+            factory: Makes each worker.
+            retries: How often an item is tried again whose worker ended before it had answered.
         """
 
 
-def lost(times: int, log: str = "") -> Failure:
-    """The result of an item whose workers ended. times: how many. log: a file with the output of
-    the last one.
+def worker_lost(times: int, log: str = "") -> Failure:
+    """Return the result of an item whose workers ended.
+
+    Args:
+        times: How many workers ended.
+        log: A file with the output of the last one.
     """
-    ended = "its worker" if times == 1 else f"{times} workers, one after the other,"
-    logged = f"; its output is in {log}" if log else ""
+    ended = "its worker"
+    if times > 1:
+        ended = f"{times} workers, one after the other,"
+    place = f"; its output is in {log}" if log else ""
     return Failure(
-        f"{ended} ended while it ran (killed, or out of memory){logged}; give it more memory, or"
+        f"{ended} ended while it ran (killed, or out of memory){place}; give it more memory, or"
         " fewer jobs"
     )
 
 
-_kept: dict[bytes, Worker] = {}
+_workers: dict[bytes, Worker] = {}
+"""The worker of this process, by its pickled factory."""
 
 
 def call(factory: bytes, item: object) -> Any:
-    """Runs an item in the worker of this process, which the first call makes."""
+    """Run an item in the worker of this process, which the first call makes.
+
+    Args:
+        factory: The pickled factory of the worker.
+        item: The item.
+    """
     try:
-        if factory not in _kept:
-            _kept.clear()  # a worker of another pool, with its model
-            _kept[factory] = pickle.loads(factory)()
-        return _kept[factory](item)
+        if factory not in _workers:
+            _workers.clear()  # a worker of another pool, with its model
+            _workers[factory] = pickle.loads(factory)()
+        return _workers[factory](item)
     except Exception as problem:
         return Failure(reason(problem))

@@ -1,5 +1,6 @@
-"""Processes of this machine, one for each GPU, or as many as are asked for
-(https://pebble.readthedocs.io).
+"""Processes of this machine, one for each GPU, or as many as are asked for.
+
+pebble makes them (https://pebble.readthedocs.io): it can kill one process and keep the others.
 """
 
 import multiprocessing
@@ -18,7 +19,7 @@ from pebble import ProcessExpired, ProcessPool
 from ropeconv.formats.disk import cores
 from ropeconv.formats.files import scratch, try_lock
 
-from .executor import Executor, Factory, Failure, Pool, Results, call, lost
+from .executor import Executor, Factory, Failure, Pool, Results, call, worker_lost
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HANGS = (
@@ -33,18 +34,21 @@ NEVER_STARTED = (
 
 
 def gpus() -> list[str]:
-    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
     named = os.environ.get(VISIBLE)
     if named is not None:
         return [device for device in named.split(",") if device.strip()]
-    return sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    devices = Path("/dev").glob("nvidia[0-9]*")
+    return sorted(path.name.removeprefix("nvidia") for path in devices)
 
 
 def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
-    """Gives a new process a GPU of its own, and its share of the cores.
+    """Give a new process a GPU of its own, and its share of the cores.
 
-    folder: of the locks, which the system takes back when a process ends. devices: that are shared
-    out; none without GPUs.
+    Args:
+        folder: The folder of the locks, which the system takes back when a process ends.
+        devices: The GPUs that are shared out; none without GPUs.
+        threads: The threads that the process may use.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -57,11 +61,15 @@ def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
 
 
 class Local(Executor):
-    """Processes of this machine. at_once: how many; 0 for one per GPU, or `without_gpus` where
-    there is none.
-    """
+    """Processes of this machine."""
 
     def __init__(self, at_once: int = 0, without_gpus: int = 1) -> None:
+        """Choose how many; nothing is started yet.
+
+        Args:
+            at_once: The number of processes; 0 for one per GPU.
+            without_gpus: The number where there is no GPU.
+        """
         self.devices = gpus()
         self.at_once = at_once or len(self.devices) or without_gpus
 
@@ -84,11 +92,12 @@ class Processes:
     """
 
     def __init__(self, at_once: int, arguments: tuple[object, ...]) -> None:
+        """Make them; `arguments` are those of `prepare`."""
         self.at_once = at_once
         self.arguments = arguments
-        self._pool = self._made()
+        self._pool = self._make_pool()
 
-    def _made(self) -> ProcessPool:
+    def _make_pool(self) -> ProcessPool:
         return ProcessPool(
             self.at_once,
             initializer=prepare,
@@ -97,7 +106,13 @@ class Processes:
         )
 
     def start(self, factory: bytes, item: object, limit: float | None) -> Future[Any]:
-        """Run an item. limit: seconds after which its process is killed."""
+        """Run an item with the worker of a pickled factory.
+
+        Args:
+            factory: The pickled factory.
+            item: The item.
+            limit: The seconds after which its process is killed; None for no limit.
+        """
         try:
             return self._pool.schedule(call, args=(factory, item), timeout=limit)
         except RuntimeError:  # pebble has given up the pool since the last item
@@ -107,7 +122,7 @@ class Processes:
     def replace(self) -> None:
         """Make new processes, in place of those that have ended."""
         self.end()
-        self._pool = self._made()
+        self._pool = self._make_pool()
 
     def end(self) -> None:
         """Kill all processes."""
@@ -122,52 +137,54 @@ def _results(
     longest: Callable[[Any], float] | None,
     items: Sequence[object],
 ) -> Results:
-    """Run items on the processes of a pool. Others: as in `Executor`."""
+    """Run items on the processes of a pool; parameters are those of `Executor.pool`."""
     tries = [0] * len(items)
-    broken = 0  # pools whose processes ended before one of them had run an item
     pending: dict[Future[Any], int] = {}
+    # pools, one after the other, whose processes ended before one of them had run an item
+    broken_pools = 0
 
     def start(index: int) -> None:
+        item = items[index]
+        limit = None if longest is None else longest(item)
         tries[index] += 1
-        limit = longest and longest(items[index])
-        pending[processes.start(factory, items[index], limit)] = index
+        pending[processes.start(factory, item, limit)] = index
 
     for index in range(len(items)):
         start(index)
     try:
         while pending:
             finished = wait(pending, return_when=FIRST_COMPLETED).done
-            gone = list[int]()
+            not_run = list[int]()
             for future in sorted(finished, key=pending.__getitem__):
                 index = pending.pop(future)
                 try:
                     result = future.result()
                 except BrokenProcessPool:
-                    gone.append(index)
+                    not_run.append(index)
                     continue
                 except ProcessExpired:
                     if tries[index] <= retries:
                         start(index)
                         continue
-                    result = lost(tries[index])
+                    result = worker_lost(tries[index])
                 except TimeoutError:
                     result = Failure(HANGS)
                 except CancelledError:
-                    result = lost(tries[index])
-                broken = 0
+                    result = worker_lost(tries[index])
+                broken_pools = 0
                 yield index, result
 
-            if not gone:
+            if not not_run:
                 continue
             processes.replace()
-            broken += 1
+            broken_pools += 1
             unfinished = [future for future in pending if not future.done()]
-            gone += [pending.pop(future) for future in unfinished]
-            for index in sorted(gone):
-                if broken > retries:
+            not_run += [pending.pop(future) for future in unfinished]
+            for index in sorted(not_run):
+                if broken_pools > retries:
                     yield index, Failure(NEVER_STARTED)
                 else:
-                    tries[index] -= 1  # it did not run
+                    tries[index] -= 1
                     start(index)
     finally:
         for future in pending:

@@ -1,5 +1,4 @@
-"""A Ray cluster: Ray schedules items as tasks, whose processes keep their worker from one to the
-next.
+"""A Ray cluster: items are tasks, whose processes keep their worker from one to the next.
 
 Tasks and not actors hold the model, since an actor whose node has gone waits for another one with
 the same resources, and keeps its items; a task runs wherever resources are free.
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from functools import partial
 from types import ModuleType
@@ -19,32 +18,44 @@ from typing import TYPE_CHECKING, Any
 from ropeconv.environment import require
 from ropeconv.rope.errors import RopeconvError
 
-from .executor import Executor, Factory, Pool, Results, call, lost
+from .executor import Executor, Factory, Pool, Results, call, worker_lost
 
 if TYPE_CHECKING:
     from ray import ObjectRef
 
 AHEAD = 512
 """Items that Ray has at a time."""
-OWN, FOUND = "ray", "auto"
+OWN = "ray"
+"""The address of a cluster that is started here."""
+FOUND = "auto"
+"""The address of the cluster that runs here."""
 ATTEMPTS = 3
-"""How often a connection by ray:// is begun where the cluster does not start the server of this
-client in time.
+"""How often a connection by ray:// is begun.
+
+A busy cluster may not start the server of this client in time.
 """
 NOT_STARTED = ("Starting Ray client server failed", "Proxy failed to Connect to backend")
-"""Errors of ray/util/client/server/proxier.py, which waits CHECK_CHANNEL_TIMEOUT_S for that
-server.
+"""Errors of ray/util/client/server/proxier.py.
+
+It waits CHECK_CHANNEL_TIMEOUT_S for the server of a client.
 """
 
 
 class RayCluster(Executor):
-    """A Ray cluster.
-
-    address: `auto` for the one that runs here, `ray://HOST:PORT`, `HOST:PORT`, or `ray` for one
-    that is started here and ends with this process. cpus, gpus: of each worker.
-    """
+    """A Ray cluster."""
 
     def __init__(self, address: str, cpus: float = 1, gpus: float = 0) -> None:
+        """Name the cluster; nothing is connected yet.
+
+        Args:
+            address: `auto` for the one that runs here, `ray://HOST:PORT`, `HOST:PORT`, or `ray` for
+                one that is started here and ends with this process.
+            cpus: The CPUs of each worker.
+            gpus: The GPUs of each worker.
+
+        Raises:
+            RopeconvError: Ray is not installed.
+        """
         self.address = address
         self.cpus = cpus
         self.gpus = gpus
@@ -59,47 +70,40 @@ class RayCluster(Executor):
 
         self._connect(ray)
         try:
-            resources = ray.cluster_resources()
-            workers = [resources.get("CPU", 0) / self.cpus] if self.cpus else []
-            workers += [resources.get("GPU", 0) / self.gpus] if self.gpus else []
-            self.at_once = int(min(workers, default=1))
-            # a process with a GPU would end after each task without max_calls
+            self.at_once = self._count_workers(ray.cluster_resources())
             options = {
                 "num_cpus": self.cpus,
                 "num_gpus": self.gpus,
                 "max_retries": retries,
-                "max_calls": 0,
+                "max_calls": 0,  # by default, a process with a GPU ends after each task
             }
-            yield partial(
-                _results, ray, ray.remote(**options)(call), ray.put(pickle.dumps(factory)), retries
-            )
+            task = ray.remote(**options)(call)
+            pickled = ray.put(pickle.dumps(factory))
+            yield partial(_results, ray, task, pickled, retries)
         finally:
             ray.shutdown()  # ends the connection, and a cluster only where it was started above
 
+    def _count_workers(self, resources: Mapping[str, float]) -> int:
+        """How many workers the resources of a cluster are enough for."""
+        counts = []
+        if self.cpus:
+            counts.append(resources.get("CPU", 0) / self.cpus)
+        if self.gpus:
+            counts.append(resources.get("GPU", 0) / self.gpus)
+        return int(min(counts, default=1))
+
     def _connect(self, ray: ModuleType) -> None:
-        starts = self.address == OWN
+        """Connect to the cluster, or start it."""
         before = ray.is_initialized()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                # workers find modules in the folder of the driver before those that are installed
-                # (ray/_private/worker.py, code_paths), and that may be a checkpoint with a numpy.py
-                with chdir("/"):
-                    ray.init(
-                        address="local" if starts else self.address,
-                        log_to_driver=False,
-                        configure_logging=False,
-                        include_dashboard=False if starts else None,
-                    )
+                self._initialise(ray)
                 return
             except (ConnectionError, RuntimeError, ValueError) as problem:
                 if not before:
                     # after ray://, whose client mode would stay on, and let later connections fail
                     ray.shutdown()
-                lines = [line.strip() for line in str(problem).splitlines() if line.strip()] or [
-                    type(problem).__name__
-                ]
-                # the last line of a traceback of the server below the first
-                reason = lines[-1 if any(line.startswith("Traceback") for line in lines) else 0]
+                reason = _reason_of(problem)
                 if not any(words in reason for words in NOT_STARTED):
                     raise RopeconvError(
                         f"no Ray cluster can be reached at {self.address} ({reason}); start one"
@@ -113,27 +117,57 @@ class RayCluster(Executor):
                         " RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"
                     ) from None
 
+    def _initialise(self, ray: ModuleType) -> None:
+        """Call `ray.init` for the address."""
+        starts = self.address == OWN
+        # workers find modules in the folder of the driver before those that are installed
+        # (ray/_private/worker.py, code_paths), and that may be a checkpoint with a numpy.py
+        with chdir("/"):
+            ray.init(
+                address="local" if starts else self.address,
+                log_to_driver=False,
+                configure_logging=False,
+                include_dashboard=False if starts else None,
+            )
+
+
+def _reason_of(problem: Exception) -> str:
+    """The line of an error that says why: the first, or the last one of a server's traceback."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    if not lines:
+        return type(problem).__name__
+    if any(line.startswith("Traceback") for line in lines):
+        return lines[-1]
+    return lines[0]
+
 
 def _results(
     ray: ModuleType, task: Any, factory: ObjectRef, retries: int, items: Sequence[object]
 ) -> Results:
-    """Run items as tasks of a cluster. ray: the module. task: `call` as a remote function. Others:
-    as in `Executor`.
+    """Run items as tasks of a cluster.
+
+    Args:
+        ray: The module.
+        task: `call` as a remote function.
+        factory: The pickled factory, which the cluster stores.
+        retries: As in `Executor.pool`.
+        items: The items.
     """
     pending: dict[ObjectRef, int] = {}
-    remaining = iter(range(len(items)))
+    started = 0
     try:
-        while True:
-            while len(pending) < AHEAD and (index := next(remaining, None)) is not None:
-                pending[task.remote(factory, items[index])] = index
-            if not pending:
-                return
-            for ref in ray.wait(list(pending), num_returns=1)[0]:
+        while pending or started < len(items):
+            while started < len(items) and len(pending) < AHEAD:
+                ref = task.remote(factory, items[started])
+                pending[ref] = started
+                started += 1
+            finished, _ = ray.wait(list(pending), num_returns=1)
+            for ref in finished:
                 index = pending.pop(ref)
                 try:
                     result = ray.get(ref)
                 except ray.exceptions.RayError:
-                    result = lost(retries + 1)
+                    result = worker_lost(retries + 1)
                 yield index, result
     finally:
         for ref in pending:

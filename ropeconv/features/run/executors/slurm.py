@@ -1,5 +1,7 @@
-"""Slurm: every item is a job of an array, submitted by submitit
-(https://github.com/facebookincubator/submitit).
+"""Slurm: every item is a job of an array.
+
+submitit submits the jobs and reads their results (https://github.com/facebookincubator/submitit).
+`Slurm` is the class to read first; `Queue` finds out which jobs have ended.
 """
 
 from __future__ import annotations
@@ -20,16 +22,21 @@ from ropeconv.features.evaluation.evaluation import parse_duration
 from ropeconv.rope.errors import RopeconvError
 
 from ..plan_file import DAYS
-from .executor import Executor, Factory, Pool, Results, call, lost
+from .executor import Executor, Factory, Pool, Results, call, worker_lost
 
 if TYPE_CHECKING:
     from submitit import Executor as SubmititExecutor
     from submitit import Job
 
 LOOK = 20.0
-"""Seconds between two questions to Slurm; a result has as long to be seen here after its job has
-left the queue.
+"""Seconds between two questions to Slurm.
+
+A result has as long to be seen here after its job has left the queue.
 """
+LARGEST = 1_000
+"""Jobs of an array: Slurm's MaxArraySize is 1,001 by default."""
+POLL = 2.0
+"""Seconds between two looks for results."""
 NEVER = {
     "PartitionTimeLimit": "a shorter timeout",
     "AssocMaxWallDurationPerJobLimit": "a shorter timeout",
@@ -39,14 +46,16 @@ NEVER = {
     "InvalidAccount": "another account in [executor.slurm]",
     "InvalidQOS": "another qos in [executor.slurm]",
 }
-"""Why jobs wait for ever, and what [executor] needs:
-https://slurm.schedmd.com/job_reason_codes.html.
+"""Why jobs wait for ever, and what [executor] needs.
+
+The reasons are those of https://slurm.schedmd.com/job_reason_codes.html.
 """
 
 
 class Queue:
-    """Jobs of Slurm: those without a result have ended that two looks, one after the other, miss in
-    the queue.
+    """The queue of Slurm, which says what jobs have ended.
+
+    A job without a result has ended where two looks, one after the other, miss it in the queue.
 
     submitit asks `sacct`, which knows of no job where accounting is off (the default), and asks
     every ten minutes in long runs. `squeue` always knows: https://slurm.schedmd.com/squeue.html.
@@ -57,65 +66,76 @@ class Queue:
         self.missed = set[str]()
 
     def ended(self, jobs: Mapping[int, Job]) -> list[int]:
-        """The numbers of those that have ended, with a result or without.
+        """Return the numbers of jobs that have ended, with a result or without.
 
-        jobs: of submitit, by number. Raises RopeconvError where one will never start.
+        Args:
+            jobs: The jobs of submitit, by number.
+
+        Raises:
+            RopeconvError: One of them will never start.
         """
-        gone: set[str] = set()
-        if time.monotonic() >= self.next:
-            self.next = time.monotonic() + LOOK
-            waiting = queued()
-            if waiting is not None:
-                identifiers = {job.job_id for job in jobs.values()}
-                for why in {waiting.get(name, "") for name in identifiers} & NEVER.keys():
-                    raise RopeconvError(
-                        f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}"
-                    )
-                missing = identifiers - waiting.keys()
-                gone = missing & self.missed
-                self.missed = missing
+        gone = self._gone(jobs)
         for folder in {job.paths.folder for job in jobs.values()}:
-            with suppress(
-                OSError
-            ):  # a client of NFS asks its server again then, as `Job.done` has it
+            # a client of NFS asks its server again then, as `Job.done` of submitit has it
+            with suppress(OSError):
                 folder.chmod(folder.stat().st_mode)
-        return [
-            number
-            for number, job in jobs.items()
-            if job.job_id in gone or job.paths.result_pickle.exists()
-        ]
+
+        ended = []
+        for number, job in jobs.items():
+            if job.job_id in gone or job.paths.result_pickle.exists():
+                ended.append(number)
+        return ended
+
+    def _gone(self, jobs: Mapping[int, Job]) -> set[str]:
+        """The jobs that this look and the one before have missed; none until the next look."""
+        if time.monotonic() < self.next:
+            return set()
+        self.next = time.monotonic() + LOOK
+        waiting = queued_jobs()
+        if waiting is None:
+            return set()
+
+        identifiers = {job.job_id for job in jobs.values()}
+        for name in identifiers:
+            why = waiting.get(name, "")
+            if why in NEVER:
+                raise RopeconvError(
+                    f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}"
+                )
+        missing = identifiers - waiting.keys()
+        gone = missing & self.missed
+        self.missed = missing
+        return gone
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """Ends jobs. jobs: of submitit."""
-        if jobs:
-            subprocess.run(
-                ["scancel", *sorted(job.job_id for job in jobs)], capture_output=True, check=False
-            )
+        """End jobs of submitit."""
+        if not jobs:
+            return
+        identifiers = sorted(job.job_id for job in jobs)
+        subprocess.run(["scancel", *identifiers], capture_output=True, check=False)
 
 
-def queued() -> dict[str, str] | None:
-    """Jobs of this user that wait or run, as `12` or `12_3`, and why they wait; None where Slurm
-    does not answer.
+def queued_jobs() -> dict[str, str] | None:
+    """Return why the jobs of this user wait, by their names.
+
+    The names are as `12` or `12_3`. Jobs that run have a reason too, `None` in Slurm's words.
+
+    Returns:
+        The reasons; None where Slurm does not answer.
     """
     command = ["squeue", f"--user={os.getuid()}", "--noheader", "--array", "--format=%i %r"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = (line.partition(" ") for line in answer.stdout.splitlines())
-    return {name: why.strip() for name, _, why in lines} if answer.returncode == 0 else None
-
-
-LARGEST = 1_000
-"""Jobs of an array: Slurm's MaxArraySize is 1,001 by default."""
-POLL = 2.0
-"""Seconds between two looks for results."""
+    if answer.returncode != 0:
+        return None
+    reasons = {}
+    for line in answer.stdout.splitlines():
+        name, _, why = line.partition(" ")
+        reasons[name] = why.strip()
+    return reasons
 
 
 class Slurm(Executor):
-    """A Slurm cluster whose nodes see the same files.
-
-    folder: of logs and results. at_once: jobs that run at a time, 0 for as many as Slurm lets.
-    cpus, gpus, timeout: of each, the latter such as "2h". parameters: more of
-    `AutoExecutor.update_parameters`, those of Slurm without their `slurm_`.
-    """
+    """A Slurm cluster whose nodes see the same files."""
 
     def __init__(
         self,
@@ -126,10 +146,30 @@ class Slurm(Executor):
         parameters: Mapping[str, object] | None = None,
         timeout: str = "2h",
     ) -> None:
+        """Describe the jobs; nothing is submitted yet.
+
+        Args:
+            folder: The folder of logs and results.
+            at_once: Jobs that run at a time; 0 for as many as Slurm lets.
+            cpus: The CPUs of each job.
+            gpus: The GPUs of each job.
+            parameters: More of `AutoExecutor.update_parameters` of submitit, those of Slurm
+                without their `slurm_`.
+            timeout: The time of each job, such as "2h".
+
+        Raises:
+            UsageError: The timeout is not a time.
+            RopeconvError: submitit is not installed.
+        """
         require("submitit", "running on Slurm")
-        self.folder, self.at_once = folder, at_once
-        resources = {"cpus_per_task": max(1, round(cpus)), "gpus_per_node": round(gpus)}
-        self.parameters = {**resources, "timeout_min": minutes(timeout), **(parameters or {})}
+        self.folder = folder
+        self.at_once = at_once
+        self.parameters: dict[str, object] = {
+            "cpus_per_task": max(1, round(cpus)),
+            "gpus_per_node": round(gpus),
+            "timeout_min": minutes(timeout),
+        }
+        self.parameters |= parameters or {}
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
@@ -138,13 +178,11 @@ class Slurm(Executor):
         try:
             executor = submitit.AutoExecutor(folder=self.folder, cluster="slurm")
             general = executor._typed_parameters()
+            parameters = {}
+            for key, value in self.parameters.items():
+                parameters[key if key in general else f"slurm_{key}"] = value
             executor.update_parameters(
-                name="ropeconv",
-                slurm_array_parallelism=self.at_once or LARGEST,
-                **{
-                    key if key in general else f"slurm_{key}": value
-                    for key, value in self.parameters.items()
-                },
+                name="ropeconv", slurm_array_parallelism=self.at_once or LARGEST, **parameters
             )
         except (NameError, TypeError) as problem:
             raise UsageError(
@@ -154,14 +192,15 @@ class Slurm(Executor):
             raise RopeconvError(
                 f"Slurm is not here ({problem}); run it on a login node, or leave --on out"
             ) from None
-        yield partial(
-            array_results, executor, partial(call, pickle.dumps(factory)), retries, Queue()
-        )
+        run_item = partial(call, pickle.dumps(factory))
+        yield partial(array_results, executor, run_item, retries, Queue())
 
 
 def minutes(timeout: str) -> int:
-    """A time such as "2h" or "1d" in whole minutes, 1 at least. Raises UsageError for other
-    texts.
+    """Return a time such as "2h" or "1d" in whole minutes, 1 at least.
+
+    Raises:
+        UsageError: The text is not a time.
     """
     return max(1, round(parse_duration(timeout, DAYS) / 60))
 
@@ -173,47 +212,54 @@ def array_results(
     queue: Queue,
     items: Sequence[object],
 ) -> Results:
-    """Run items as arrays of jobs. call: runs an item. Others: as in `Executor`."""
+    """Run items as arrays of jobs.
+
+    Args:
+        executor: The executor of submitit.
+        call: Runs an item.
+        retries: As in `Executor.pool`.
+        queue: The queue of Slurm.
+        items: The items.
+    """
     pending: dict[int, Job] = {}
-    remaining = list(range(len(items)))
+    to_submit = list(range(len(items)))
     try:
-        for number in range(retries + 1):
-            for start in range(0, len(remaining), LARGEST):
-                part = remaining[start : start + LARGEST]
-                pending |= dict(
-                    zip(
-                        part,
-                        _submitted(executor, call, [items[index] for index in part]),
-                        strict=True,
-                    )
-                )
-            remaining = []
+        for earlier_tries in range(retries + 1):
+            for start in range(0, len(to_submit), LARGEST):
+                part = to_submit[start : start + LARGEST]
+                jobs = _submit(executor, call, [items[index] for index in part])
+                pending |= dict(zip(part, jobs, strict=True))
+            to_submit = []
+
             while pending:
                 for index in queue.ended(pending):
                     job = pending.pop(index)
                     if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()
-                    elif number < retries:
-                        remaining.append(index)
+                    elif earlier_tries < retries:
+                        to_submit.append(index)
                     else:
-                        yield index, lost(number + 1, str(job.paths.stderr))
+                        yield index, worker_lost(earlier_tries + 1, str(job.paths.stderr))
                 if pending:
                     time.sleep(POLL)
-            if not remaining:
+            if not to_submit:
                 return
     finally:
         queue.cancel(list(pending.values()))
 
 
-def _submitted(
+def _submit(
     executor: SubmititExecutor, call: Callable[[object], object], items: Sequence[object]
 ) -> list[Job]:
+    """Submit items as one array, and return its jobs."""
     from submitit.core.utils import FailedJobError
 
     try:
         return list(executor.map_array(call, items))
     except FailedJobError as problem:
-        message = "".join(str(problem).strip().splitlines()[-1:]).removeprefix("sbatch: error: ")
+        # sbatch says why in its last line
+        last_line = "".join(str(problem).strip().splitlines()[-1:])
+        message = last_line.removeprefix("sbatch: error: ")
         raise RopeconvError(
             f"Slurm does not accept the jobs ({message}); correct [executor.slurm]"
         ) from None

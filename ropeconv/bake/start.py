@@ -13,7 +13,7 @@ from ..inspection.receipts.receipt import FineTuningRecord
 from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..rope.errors import RopeconvError, counted
+from ..rope.errors import RopeconvError, command_line, counted
 from ..rope.forms import (
     LongRope,
     Yarn,
@@ -30,6 +30,7 @@ from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import arch_of
 from ..runtimes.read_config import number, rope_dict
 from ..runtimes.verdict import describe, unseen_wrapper
+from .evidence import covered_context, trained_scaling
 from .fine_tuning import fine_tuning_for
 
 
@@ -108,14 +109,20 @@ def _refuse_on_top(inspection: Inspection) -> None:
     spec = inspection.spec
     if not spec.scaled:
         raise UsageError(f"{reference} has no scaling that --on-top could keep; leave it out")
-    if isinstance(spec.form, Yarn):
-        covered = round(spec.form.factor * spec.form.original_context)
-        if covered > spec.context:
-            raise RopeconvError(
-                f"{reference} declares {spec.context:,} tokens and its scaling already covers"
-                f" {covered:,}; declare that first with --as-is --context {covered}, or pass"
-                " --replace instead of --on-top"
-            )
+    refuse_undeclared(inspection)
+
+
+def refuse_undeclared(inspection: Inspection) -> None:
+    """Raise RopeconvError for a model that declares fewer tokens than its scaling covers."""
+    reference = inspection.source.reference
+    declared = inspection.spec.context
+    covered = covered_context(inspection.spec)
+    if covered > declared:
+        command = command_line("apply", reference, "--as-is", "--context", covered)
+        raise RopeconvError(
+            f"{reference} declares {declared:,} tokens and its scaling already covers"
+            f" {covered:,}; declare that first with `{command}`"
+        )
 
 
 def _already_extended(inspection: Inspection) -> AlreadyExtended:
@@ -127,6 +134,13 @@ def _already_extended(inspection: Inspection) -> AlreadyExtended:
             f"{reference} is scaled already {has}; pass --replace to start from its unscaled RoPE"
         )
         others = "--on-top to extend its scaling, or --as-is to keep the scaling it has"
+        if trained_scaling(inspection):
+            message = (
+                f"{reference} is scaled already {has}; pass --on-top to extend the scaling that it"
+                " was trained with, --as-is to keep it, or --replace to start from its unscaled"
+                " RoPE"
+            )
+            return AlreadyExtended(message, short)
     else:
         short = (
             f"{reference} was extended by ropeconv already {has}; pass --replace to start from its"
@@ -323,10 +337,16 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     """Return the recipe with the attention factor of its source, where the model can have no other.
 
     Norms after the rotation cancel any, and DeepSeek V4 is computed without one. The scaling that
-    `--on-top` keeps has then none of a method either; without `--on-top` the user has to say so.
+    `--on-top` keeps, and YaRN in place of YaRN, have then none of a method either; for other
+    methods the user has to say so.
     """
     chosen = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
-    if not recipe.on_top or chosen != (None, None, None):
+    if chosen != (None, None, None):
+        return recipe
+    is_yarn_again = isinstance(recipe.method, YarnMethod) and isinstance(
+        inspection.first_spec.form, Yarn
+    )
+    if not recipe.on_top and not is_yarn_again:
         return recipe
     source = inspection.source
     if isinstance(source, GgufSource):

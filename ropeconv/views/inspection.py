@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ..bake.evidence import covered_context, trained_scaling
 from ..bake.start import nothing_to_extend
 from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
@@ -65,6 +66,8 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         return
     if inspection.refuse or explain:
         return
+    if trained_scaling(inspection) and covered_context(inspection.spec) > inspection.spec.context:
+        return  # the repair, which declares what the scaling covers, comes first
     declared = inspection.spec.context
     longer = 4 * inspection.first_spec.original_context
     if longer <= declared:

@@ -23,6 +23,7 @@ from ..models.length_limits import LengthLimit, length_limits, limits_in_text, r
 from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import CARD, SINGLE, SOURCE_CARD, Source, SourceFile
 from ..rope.errors import RecipeError, shown
+from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.drafts import draft_verdicts, mtp_note
@@ -183,7 +184,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         warnings=(
             *warnings(inspection, start),
             *(() if target.dual_chunk else chunked[:1]),
-            *_lost_keys(config, family, result),
+            *_lost_keys(config, family, result, recipe),
             *result.notes,
             *source.conversion_notes(),
         ),
@@ -201,28 +202,34 @@ def _check_weights(source: Source) -> None:
         _tensors(source)  # raises, except for a config.json
 
 
-WRITTEN = frozenset(
+PLACED = frozenset(
     (
-        "rope_type type rope_theta factor original_max_position_embeddings attention_factor"
-        " beta_fast beta_slow truncate mscale mscale_all_dim low_freq_factor high_freq_factor"
-        " short_factor long_factor short_mscale long_mscale partial_rotary_factor"
+        "rope_type type rope_theta factor original_max_position_embeddings max_position_embeddings"
+        " partial_rotary_factor"
     ).split()
 )
-"""Keys of a RoPE dictionary that are written where the schedule needs them."""
+"""Keys of a RoPE dictionary that every output has, in it or beside it."""
+OF_SCALING = frozenset(
+    (
+        "attention_factor beta_fast beta_slow truncate mscale mscale_all_dim low_freq_factor"
+        " high_freq_factor short_factor long_factor short_mscale long_mscale"
+    ).split()
+)
+"""Keys that follow from the schedule: a new scaling has its own."""
 
 
-def _lost_keys(config: Config, family: Family, result: CheckpointResult) -> Iterator[str]:
-    """Yield the keys of the source's RoPE settings that the output does not have, in a sentence.
-
-    Keys that say which scaling it is are not among them: the new scaling has its own.
-    """
+def _lost_keys(
+    config: Config, family: Family, result: CheckpointResult, recipe: Recipe
+) -> Iterator[str]:
+    """Yield the keys of the source's RoPE settings that the output does not have, in a sentence."""
+    expected = PLACED if isinstance(recipe.method, AsIs) else PLACED | OF_SCALING
     before, of_class = rope_dict(text_part(config, family), family)
     after, _ = rope_dict(text_part(result.config, result.family), result.family)
     if of_class:
         return
     lost = []
     for key, value in before.items():
-        if value is None or key in WRITTEN or key in after or isinstance(value, dict):
+        if value is None or key in expected or key in after or isinstance(value, dict):
             continue
         lost.append(f"{key} = {shown(value)}")
     if lost:

@@ -114,6 +114,8 @@ def test_a_setting_is_inherited_only_of_a_scaling_of_its_kind() -> None:
     assert method.inherit(SCOUT.form) == method
     assert method.inherit(KIMI_K2.form) == REGISTRY["yarn"](4.0, 1.0, 1.0)
     assert method.inherit(KIMI_K2.form, ("beta_fast",)) == REGISTRY["yarn"](4.0, 32.0, 1.0)
+    with pytest.raises(RecipeError, match=r"1 is below 2; the model's scaling has beta_fast 1"):
+        REGISTRY["yarn"](4.0, beta_slow=2.0).inherit(KIMI_K2.form)
 
 
 @pytest.mark.parametrize("names", [("factor",), ("beta",), "beta_fast", ["beta_fast"], None])

@@ -277,6 +277,9 @@ class Method:
         Args:
             form: The scaling of a model.
             explicit: Settings that the user gave, which count although they are the defaults.
+
+        Raises:
+            RecipeError: Where those of the form and those of the method contradict each other.
         """
         if form.kind != self.name:
             return self
@@ -285,7 +288,11 @@ class Method:
         for name in self.inherited:
             if getattr(self, name) == defaults[name] and name not in explicit:
                 settings[name] = getattr(form, name)
-        return replace(self, **settings)
+        try:
+            return replace(self, **settings)
+        except RecipeError as problem:
+            own = " and ".join(f"{name} {value:g}" for name, value in settings.items())
+            raise RecipeError(f"{problem}; the model's scaling has {own}") from None
 
     def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:
         """The method that gives `form` with `factor` times its own factor.

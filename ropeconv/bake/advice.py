@@ -5,7 +5,7 @@ The evidence about them (`evidence.toml`) decides first, then their schedules. R
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import mean
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..convert.encoding import ENCODINGS, EncodeRequest
+from ..convert.encoding import DEFAULT_RUNTIMES, ENCODINGS, EncodeRequest
 from ..convert.target import Target
-from ..errors import UsageError
+from ..errors import UnsupportedBake, UsageError
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import Inspection, inspect_source
 from ..inspection.receipts.receipt import FineTuningRecord
@@ -42,7 +42,7 @@ from .apply import make_plan
 from .evidence import Study, recommendation_of, studies_of, trained_scaling
 from .fine_tuning import fine_tuning_for
 from .plan import Plan
-from .start import nothing_to_extend
+from .start import nothing_to_extend, refuse_undeclared
 
 CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model"
@@ -293,8 +293,8 @@ def advise(
 ) -> ReachingMethods:
     """Compare every method that reaches a length.
 
-    A model that was trained with its scaling keeps it, and is judged from that training; any other
-    scaled model is judged from its unscaled RoPE.
+    A model that counts as trained with its scaling keeps it, and is judged from that training; any
+    other scaled model is judged from its unscaled RoPE.
 
     Args:
         source: The model.
@@ -303,38 +303,91 @@ def advise(
         inspection: The inspection of the model; None for one that is made here.
 
     Raises:
-        UsageError: The context is within the trained one.
-        RopeconvError: No layer of the model sees the whole context.
+        UsageError: The context is within the trained or the declared one.
+        RopeconvError: No layer of the model sees the whole context, or it declares less than its
+            scaling covers.
     """
     inspection = inspection or inspect_source(source)
     training = why_scaling_is_kept(inspection)
     start = inspection.spec if training else inspection.first_spec.unscaled()
-    if context <= start.context:
+    if training:
+        refuse_undeclared(inspection)
+    longest = max(start.context, inspection.spec.context)
+    if context <= longest:
+        word = "trained" if longest == start.context else "declared"
         raise UsageError(
-            f"--context {context} is within the trained {start.context} tokens; give a longer one"
+            f"--context {context} is within the {word} {longest} tokens; give a longer one"
         )
     unseen = nothing_to_extend(inspection, context)
     if unseen:
         raise RopeconvError(f"{source.reference} cannot be extended: {unseen}")
 
-    rows = []
     passed_over = {}
-    for name, kind in REGISTRY.items():
-        try:
-            method = _method_for(kind, start, context, on_top=bool(training))
-            if method is not None:
-                rows.append(_advice(source, inspection, start, method, context, training, outputs))
-        except RecipeError as problem:
-            passed_over[name] = str(problem)
-    return ReachingMethods(sorted(rows, key=lambda row: row.rank), passed_over)
+
+    def advice_on_methods(needs: Mapping[str, Any]) -> list[Advice]:
+        rows = []
+        for name, kind in REGISTRY.items():
+            try:
+                method = _method_for(kind, start, context, on_top=bool(training))
+                if method is None:
+                    continue
+                advice = _advice(
+                    source, inspection, start, method, context, training, outputs, needs
+                )
+                rows.append(advice)
+            except RecipeError as problem:
+                passed_over[name] = str(problem)
+        return sorted(rows, key=lambda row: row.rank)
+
+    rows = advice_on_methods({})
+    if rows and not any(row.writable for row in rows):
+        needs = _needs_of_output(source, rows)
+        if needs:
+            rows = advice_on_methods(needs)
+    return ReachingMethods(rows, passed_over)
+
+
+def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dict[str, Any]:
+    """The options of a target with which a checkpoint can be written; empty where none helps.
+
+    They name a runtime that loads the model, where the first default one does not, or accept one
+    that was not tested.
+    """
+    named: list[dict[str, Any]] = [{"runtimes": (name,)} for name in DEFAULT_RUNTIMES]
+    untested = [{**way, "allow_untested": True} for way in ({}, *named)]
+    ways = [*named, *untested]
+    for way in ways:
+        for row in rows:
+            recipe = replace(row.recipe, context=row.schedule.context)
+            target = Target(replace=not recipe.on_top, **way)
+            try:
+                make_plan(source, recipe, target)
+            except UnsupportedBake:
+                continue
+            except RopeconvError:
+                return {}
+            return way
+    return {}
+
+
+def _flags_of_target(needs: Mapping[str, Any]) -> list[str]:
+    """The words of a command line for the options that `_needs_of_output` gives."""
+    words = []
+    for name in needs.get("runtimes", ()):
+        words += ["--runtime", name]
+    if needs.get("allow_untested"):
+        words.append("--allow-untested")
+    return words
 
 
 def why_scaling_is_kept(inspection: Inspection) -> str:
-    """Return how the scaling of a model is known to be a trained one, which methods then keep.
+    """Return that the scaling of a model counts as trained, in words; methods then keep it.
 
-    Empty where they do not keep it. Methods for an output of ropeconv start from its first source.
+    Empty where they do not keep it. Methods for an output of ropeconv start from its first source,
+    unless the output has the trained scaling of that one, made wider.
     """
-    if inspection.first is not None:
+    first = inspection.first
+    if first is not None and first.form.kind != inspection.spec.form.kind:
         return ""
     return trained_scaling(inspection)
 
@@ -404,9 +457,15 @@ def _recipe(
 
 
 def _writings(
-    source: Source | GgufSource, recipe: Recipe, outputs: Sequence[Format] | None
+    source: Source | GgufSource,
+    recipe: Recipe,
+    outputs: Sequence[Format] | None,
+    needs: Mapping[str, Any],
 ) -> tuple[dict[str, FormatAdvice], Plan | None]:
-    """The planned output per format, and the first of the plans; None where no format fits."""
+    """The planned output per format, and the first of the plans; None where no format fits.
+
+    `needs` has options of the target of a checkpoint.
+    """
     formats: Sequence[Format] = ("safetensors", "gguf")
     if outputs is not None:
         formats = outputs
@@ -417,7 +476,9 @@ def _writings(
     first = None
     for name in formats:
         try:
-            plan = make_plan(source, recipe, Target(to=name, replace=not recipe.on_top))
+            options = needs if name == "safetensors" else {}
+            target = Target(to=name, replace=not recipe.on_top, **options)
+            plan = make_plan(source, recipe, target)
         except RopeconvError as problem:
             writings[name] = FormatAdvice("", (), str(problem))
         else:
@@ -434,6 +495,7 @@ def _advice(
     context: int,
     training: str,
     outputs: Sequence[Format] | None,
+    needs: Mapping[str, Any],
 ) -> Advice:
     """Advice on a method.
 
@@ -445,12 +507,14 @@ def _advice(
         context: The length in tokens.
         training: As `why_scaling_is_kept` returns it.
         outputs: Formats that are planned; None for all that the model can have.
+        needs: Options of the target of a checkpoint, without which none can be written.
     """
     on_top = bool(training)
-    factor = context / start.context
+    trained = inspection.first_spec if on_top else start
+    factor = context / trained.context
     recipe = _recipe(inspection, start, method, context, on_top)
     planned = replace(recipe, context=context)
-    writings, plan = _writings(source, planned, outputs)
+    writings, plan = _writings(source, planned, outputs, needs)
     schedule = planned.schedule(start) if plan is None else plan.schedule
     need = fine_tuning_for(planned, inspection, schedule)
 
@@ -464,11 +528,12 @@ def _advice(
     words = list(flags(recipe) or ())
     if replaces:
         words.append("--replace")
+    words += _flags_of_target(needs)
     kept_form = start.form.kind if on_top else ""
     return Advice(
         recipe=recipe,
         schedule=schedule,
-        profile=profile(schedule, start),
+        profile=profile(schedule, trained),
         fine_tuning=need,
         writings=writings,
         command=command_line("apply", source.reference, *words),

@@ -17,15 +17,17 @@ from ..formats.disk import Advance, write_blocks
 from ..formats.safetensors import INDEX, Tensor, header_bytes, index_text, with_shard
 from ..inspection.receipts.folder import folder_record, original_record, valid_receipt
 from ..inspection.receipts.receipt import OriginalRecord, Receipt
-from ..models.config import modality_note
+from ..models.config import modality_note, text_part
 from ..models.family import Family
 from ..models.length_limits import LengthLimit, length_limits, limits_in_text, raise_limits
-from ..models.schema import DUAL_CHUNK
+from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import CARD, SINGLE, SOURCE_CARD, Source, SourceFile
-from ..rope.errors import RecipeError
+from ..rope.errors import RecipeError, shown
+from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..runtimes.drafts import draft_verdicts, mtp_note
+from ..runtimes.read_config import rope_dict
 from ..runtimes.runtime import find
 from ..runtimes.verdict import switch_notes
 from .plan import Plan, PlannedFile, source_record
@@ -182,6 +184,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         warnings=(
             *warnings(inspection, start),
             *(() if target.dual_chunk else chunked[:1]),
+            *_lost_keys(config, family, result, recipe),
             *result.notes,
             *source.conversion_notes(),
         ),
@@ -197,6 +200,40 @@ def _check_weights(source: Source) -> None:
     is_pickled = any(file.name.endswith(".bin") for file in source.files())
     if not source.weights() and not is_pickled:
         _tensors(source)  # raises, except for a config.json
+
+
+PLACED = frozenset(
+    (
+        "rope_type type rope_theta factor original_max_position_embeddings max_position_embeddings"
+        " partial_rotary_factor"
+    ).split()
+)
+"""Keys of a RoPE dictionary that every output has, in it or beside it."""
+OF_SCALING = frozenset(
+    (
+        "attention_factor beta_fast beta_slow truncate mscale mscale_all_dim low_freq_factor"
+        " high_freq_factor short_factor long_factor short_mscale long_mscale"
+    ).split()
+)
+"""Keys that follow from the schedule: a new scaling has its own."""
+
+
+def _lost_keys(
+    config: Config, family: Family, result: CheckpointResult, recipe: Recipe
+) -> Iterator[str]:
+    """Yield the keys of the source's RoPE settings that the output does not have, in a sentence."""
+    expected = PLACED if isinstance(recipe.method, AsIs) else PLACED | OF_SCALING
+    before, of_class = rope_dict(text_part(config, family), family)
+    after, _ = rope_dict(text_part(result.config, result.family), result.family)
+    if of_class:
+        return
+    lost = []
+    for key, value in before.items():
+        if value is None or key in expected or key in after or isinstance(value, dict):
+            continue
+        lost.append(f"{key} = {shown(value)}")
+    if lost:
+        yield f"the output is written without {' and '.join(lost)} of the source's RoPE settings"
 
 
 def _notes(

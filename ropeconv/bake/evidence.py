@@ -1,15 +1,24 @@
-"""The evidence on methods and models: studies, recommendations, and scalings that belong to a
-training.
+"""The evidence on methods and models: studies, recommendations, and whether a scaling was trained.
 
-`evidence.toml` has the table. `fine_tuning.py` and `advice.py` draw conclusions from it.
+`evidence.toml` has the studies and recommendations. `trained_scaling` judges a scaling by a rule:
+it counts as trained unless the receipt, the card or the lengths of the model say that it is an
+edit. `fine_tuning.py` and `advice.py` draw conclusions from it.
 """
 
+import re
 from functools import cache
 
 import msgspec
 
+from ..formats.jsontext import JsonObject
 from ..formats.package_data import package_data
-from ..inspection.inspection import Inspection
+from ..inspection.inspection import ConfigInspection, Inspection
+from ..models.config import text_part
+from ..models.gguf import GgufSource
+from ..models.source import CARD, Source
+from ..rope.forms import DynamicNtk, InterpolatedForm, Yarn, temperature_attention_factor
+from ..rope.spec import RopeSpec
+from ..runtimes.read_config import rope_dict
 
 ERRORS = 3
 """Standard errors from which on a difference between two methods counts."""
@@ -55,22 +64,11 @@ class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
-class TrainedScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A scaling that belongs to the training of families. kind: of the form. families: all of them
-    where empty.
-    """
-
-    kind: str
-    source: str
-    families: tuple[str, ...] = ()
-
-
 class EvidenceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `evidence.toml`."""
 
     studies: tuple[Study, ...]
     recommendations: tuple[Recommendation, ...]
-    scalings: tuple[TrainedScaling, ...]
 
 
 @cache
@@ -99,18 +97,102 @@ def recommendation_of(method: str, inspection: Inspection, trained: int, factor:
     return ""
 
 
-def trained_scaling(inspection: Inspection) -> str:
-    """Return how it is known that a model was trained with its scaling; empty where it is not
-    known.
+EDITED = re.compile(
+    r"the scaling is part of .{1,60}, so no flags are needed"  # cards of ropeconv
+    r"|only (the )?config(\.json|uration)? (was|is|has been) (changed|edited|modified)"
+    r"|(changed|edited|modified) only (the )?config",
+    re.IGNORECASE,
+)
+"""Sentences of model cards which say that a scaling was added without training."""
+README_KEYS = frozenset(
+    (
+        "rope_type type factor original_max_position_embeddings rope_theta mrope_section"
+        " mrope_interleaved partial_rotary_factor"
+    ).split()
+)
+"""Keys of the block that publishers tell users to add for a longer context."""
 
-    For an output of ropeconv, its first source counts: the scaling of the output is not a trained
-    one.
+
+def trained_scaling(inspection: Inspection) -> str:
+    """Return that a model counts as trained with its scaling, in words; empty where it does not.
+
+    Any stored scaling does, unless the receipt, the card or the lengths of the model say that it is
+    an edit. For an output of ropeconv, its first source counts: the scaling of the output is not a
+    trained one. Scaling that changes with the sequence is none inside the trained length.
     """
     first = inspection.first_spec
-    if not first.scaled:
+    if not first.scaled or isinstance(first.form, DynamicNtk):
         return ""
-    for scaling in evidence().scalings:
-        of_family = not scaling.families or inspection.family_name in scaling.families
-        if of_family and scaling.kind == first.form.kind:
-            return scaling.source
+    if not marked_as_trained(inspection) and why_edited(inspection):
+        return ""
+    return (
+        f"the {first.form.kind} scaling for {first.context:,} tokens counts as trained: no receipt,"
+        " card or length says that it was added later"
+    )
+
+
+def marked_as_trained(inspection: Inspection) -> bool:
+    """Whether the settings of a model say so, as those of Yarn-Llama-2 do (`finetuned`)."""
+    source = inspection.source
+    if isinstance(source, GgufSource):
+        return bool(source.file.get(f"{inspection.name}.rope.scaling.finetuned"))
+    return bool(_settings(inspection).get("finetuned"))
+
+
+def why_edited(inspection: Inspection) -> str:
+    """Return how it is known that a scaling was added after the training, or empty."""
+    spec = inspection.first_spec
+    form = spec.form
+    settings = {key for key, value in _settings(inspection).items() if value is not None}
+
+    # a publisher declares the context that was trained, an edit often only adds the scaling
+    covered = covered_context(spec)
+    if covered > max(spec.context, _reached_length(inspection)):
+        return (
+            f"it declares {spec.context:,} tokens, and its scaling covers {covered:,}: the scaling"
+            " was added without them"
+        )
+
+    # the settings and the card of an output are about the output, not about its first source
+    of_output = inspection.first is not None
+    if isinstance(form, Yarn) and (of_output or settings <= README_KEYS):
+        is_usual = abs(spec.attention_factor - temperature_attention_factor(form.factor)) < 1e-6
+        has_usual_ramp = (form.beta_fast, form.beta_slow, form.truncate) == (32.0, 1.0, True)
+        recommended = recommendation_of("yarn", inspection, form.original_context, form.factor)
+        if is_usual and has_usual_ramp and recommended:
+            return f"it is the edit of {recommended}"
+
+    source = inspection.source
+    if isinstance(source, Source) and not of_output and EDITED.search(source.text(CARD) or ""):
+        return "its card says so"
     return ""
+
+
+def _settings(inspection: Inspection) -> JsonObject:
+    """The RoPE dictionary of a config.json; empty for other models, and of its class."""
+    if not isinstance(inspection, ConfigInspection) or not isinstance(inspection.source, Source):
+        return {}
+    family = inspection.model_family
+    rope, notes = rope_dict(text_part(inspection.source.config(), family), family)
+    return {} if notes else rope
+
+
+def _reached_length(inspection: Inspection) -> int:
+    """The max_sequence_length of Vicuna 16k and LongChat, in tokens; 0 without one."""
+    if not isinstance(inspection, ConfigInspection) or not isinstance(inspection.source, Source):
+        return 0
+    part = text_part(inspection.source.config(), inspection.model_family)
+    return int(part.get("max_sequence_length") or 0)
+
+
+def covered_context(spec: RopeSpec) -> int:
+    """The tokens that a scaling covers by its factor; 0 where that is not its meaning.
+
+    Llama 3.2 has a factor of 32 over 8,192 tokens, and was trained with 131,072.
+    """
+    form = spec.form
+    if isinstance(form, Yarn):
+        return round(form.factor * form.original_context)
+    if isinstance(form, InterpolatedForm):
+        return round(form.factor * spec.original_context)
+    return 0

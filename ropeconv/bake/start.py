@@ -13,8 +13,14 @@ from ..inspection.receipts.receipt import FineTuningRecord
 from ..models.config import text_part
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..rope.errors import RopeconvError, counted
-from ..rope.forms import Yarn
+from ..rope.errors import RopeconvError, command_line, counted
+from ..rope.forms import (
+    LongRope,
+    Yarn,
+    longrope_attention_factor,
+    mscale_ratio,
+    temperature_attention_factor,
+)
 from ..rope.lengths import format_tokens
 from ..rope.methods.interpolation import YarnMethod
 from ..rope.methods.vectors import AsIs
@@ -24,6 +30,7 @@ from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import arch_of
 from ..runtimes.read_config import number, rope_dict
 from ..runtimes.verdict import describe, unseen_wrapper
+from .evidence import covered_context, trained_scaling
 from .fine_tuning import fine_tuning_for
 
 
@@ -102,14 +109,20 @@ def _refuse_on_top(inspection: Inspection) -> None:
     spec = inspection.spec
     if not spec.scaled:
         raise UsageError(f"{reference} has no scaling that --on-top could keep; leave it out")
-    if isinstance(spec.form, Yarn):
-        covered = round(spec.form.factor * spec.form.original_context)
-        if covered > spec.context:
-            raise RopeconvError(
-                f"{reference} declares {spec.context:,} tokens and its scaling already covers"
-                f" {covered:,}; declare that first with --as-is --context {covered}, or pass"
-                " --replace instead of --on-top"
-            )
+    refuse_undeclared(inspection)
+
+
+def refuse_undeclared(inspection: Inspection) -> None:
+    """Raise RopeconvError for a model that declares fewer tokens than its scaling covers."""
+    reference = inspection.source.reference
+    declared = inspection.spec.context
+    covered = covered_context(inspection.spec)
+    if covered > declared:
+        command = command_line("apply", reference, "--as-is", "--context", covered)
+        raise RopeconvError(
+            f"{reference} declares {declared:,} tokens and its scaling already covers"
+            f" {covered:,}; declare that first with `{command}`"
+        )
 
 
 def _already_extended(inspection: Inspection) -> AlreadyExtended:
@@ -121,6 +134,13 @@ def _already_extended(inspection: Inspection) -> AlreadyExtended:
             f"{reference} is scaled already {has}; pass --replace to start from its unscaled RoPE"
         )
         others = "--on-top to extend its scaling, or --as-is to keep the scaling it has"
+        if trained_scaling(inspection):
+            message = (
+                f"{reference} is scaled already {has}; pass --on-top to extend the scaling that it"
+                " was trained with, --as-is to keep it, or --replace to start from its unscaled"
+                " RoPE"
+            )
+            return AlreadyExtended(message, short)
     else:
         short = (
             f"{reference} was extended by ropeconv already {has}; pass --replace to start from its"
@@ -145,6 +165,9 @@ class PlanStart:
     notes: tuple[str, ...]
     """Sentences on how its numbers are derived."""
 
+    replaced: str
+    """A sentence on the settings that `--replace` keeps and drops, or empty."""
+
     fine_tuning: FineTuningRecord
     """The training that the recipe needs at its length."""
 
@@ -164,7 +187,7 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
         RecipeError: As `Recipe.schedule`.
     """
     spec = start_spec(first, recipe, target)
-    with_mscale = inherit_mscale(recipe, first)
+    with_mscale = inherit_settings(recipe, first)
     inherited = keep_attention_factor(with_mscale, first)
     schedule = inherited.schedule(spec, first.spec)
     if recipe.context is None and schedule.context < inspection.spec.context:
@@ -183,14 +206,16 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             f" {spec.attention_factor:.5g}"
         )
     method = inherited.method
-    if with_mscale != recipe and isinstance(method, YarnMethod):
+    given = getattr(recipe.method, "mscale", None)
+    if isinstance(method, YarnMethod) and method.mscale is not None and given is None:
         factors = f"attention_factor {schedule.attention_factor:.5g}"
         if schedule.softmax_scale != 1:
             factors += f", softmax_scale {schedule.softmax_scale:.5g}"
         pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
         notes.append(f"{pair} are the model's own: {factors}")
     need = fine_tuning_for(inherited, first, schedule)
-    return PlanStart(inherited, spec, schedule, tuple(notes), need)
+    replaced = "" if recipe.on_top else describe_replaced(inherited, first, schedule)
+    return PlanStart(inherited, spec, schedule, tuple(notes), replaced, need)
 
 
 def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> UsageError:
@@ -312,10 +337,16 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     """Return the recipe with the attention factor of its source, where the model can have no other.
 
     Norms after the rotation cancel any, and DeepSeek V4 is computed without one. The scaling that
-    `--on-top` keeps has then none of a method either; without `--on-top` the user has to say so.
+    `--on-top` keeps, and YaRN in place of YaRN, have then none of a method either; for other
+    methods the user has to say so.
     """
     chosen = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
-    if not recipe.on_top or chosen != (None, None, None):
+    if chosen != (None, None, None):
+        return recipe
+    is_yarn_again = isinstance(recipe.method, YarnMethod) and isinstance(
+        inspection.first_spec.form, Yarn
+    )
+    if not recipe.on_top and not is_yarn_again:
         return recipe
     source = inspection.source
     if isinstance(source, GgufSource):
@@ -330,6 +361,107 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     return replace(recipe, attention_factor=inspection.spec.attention_factor)
 
 
+def inherit_settings(recipe: Recipe, inspection: Inspection) -> Recipe:
+    """Return the recipe with the settings that it takes from the scaling of its source.
+
+    These are the mscale pair, and for a recipe that replaces a scaling by one of the same kind its
+    ramp: the betas and `truncate` of YaRN, the two frequency factors of llama3. On top of a
+    scaling, `Recipe.schedule` does the latter. Raises BadSource as `inherit_mscale`.
+    """
+    with_mscale = inherit_mscale(recipe, inspection)
+    if recipe.on_top:
+        return with_mscale
+    form = inspection.first_spec.form
+    return replace(with_mscale, method=with_mscale.method.inherit(form, recipe.explicit))
+
+
+SETTINGS = {
+    "yarn": ("beta_fast", "beta_slow", "truncate"),
+    "llama3": ("low_freq_factor", "high_freq_factor"),
+}
+"""The settings of a scaling beside its factor, by its kind."""
+SAME_FACTOR = 1e-6
+"""By how much two attention factors may differ and count as one."""
+
+
+def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> str:
+    """Return a sentence on the settings of a scaling that `--replace` keeps and drops, or empty.
+
+    Args:
+        recipe: The recipe with the settings that it inherits.
+        first: The inspection of the model that it starts from.
+        schedule: The schedule of the recipe.
+    """
+    source = first.first_spec
+    form = source.form
+    method = recipe.method
+    if not source.scaled or isinstance(method, AsIs):
+        return ""
+
+    pair = _mscale_pair(first)
+    settings: dict[str, object] = {}
+    for name in SETTINGS.get(form.kind, ()):
+        settings[name] = getattr(form, name)
+    settings |= pair
+    scaling = f"the {form.kind} scaling"
+    if method.name != form.kind:
+        parts = [_setting_text(name, value) for name, value in settings.items()]
+        factor = getattr(form, "factor", None)
+        if factor is not None:
+            parts.insert(0, f"factor {factor:g}")
+        details = f" ({', '.join(parts)})" if parts else ""
+        return f"--replace drops {scaling}{details}; --on-top keeps it"
+
+    kept = []
+    dropped = []
+    for name, value in settings.items():
+        text = _setting_text(name, value)
+        if getattr(method, name) == value:
+            kept.append(text)
+        else:
+            dropped.append(f"{text} (now {_setting_text(name, getattr(method, name), False)})")
+    if abs(source.attention_factor - _usual_attention_factor(source, pair)) > SAME_FACTOR:
+        text = f"attention_factor {source.attention_factor:.6g}"
+        if abs(source.attention_factor - schedule.attention_factor) <= SAME_FACTOR:
+            kept.append(text)
+        else:
+            dropped.append(
+                f"{text} (now {schedule.attention_factor:.6g}; --attention-factor"
+                f" {source.attention_factor:.12g} keeps it)"
+            )
+    words = []
+    if kept:
+        words.append(f"keeps {', '.join(kept)}")
+    if dropped:
+        words.append(f"drops {', '.join(dropped)}")
+    if not words:
+        return ""
+    return f"--replace {' and '.join(words)} of {scaling}"
+
+
+def _setting_text(name: str, value: object, named: bool = True) -> str:
+    """A setting of a scaling for people: `beta_fast 1`, `truncate off`, or without its name."""
+    if isinstance(value, bool):
+        text = "on" if value else "off"
+    else:
+        text = f"{value:g}"
+    return f"{name} {text}" if named else text
+
+
+def _usual_attention_factor(spec: RopeSpec, pair: dict[str, float]) -> float:
+    """The attention factor that follows from the factor of a scaling, without one of its own."""
+    form = spec.form
+    if isinstance(form, Yarn):
+        if pair and all(pair.values()):
+            return mscale_ratio(form.factor, pair["mscale"], pair["mscale_all_dim"])
+        return temperature_attention_factor(form.factor)
+    if isinstance(form, LongRope) and form.original_context > 1:
+        return longrope_attention_factor(
+            spec.context / form.original_context, form.original_context
+        )
+    return 1.0
+
+
 def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
     """Return the recipe with the mscale pair of its source, for YaRN without a pair of its own.
 
@@ -337,10 +469,20 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
     Other recipes do not change. Raises BadSource for a non-number.
     """
     method = recipe.method
-    source = inspection.source
     if not isinstance(method, YarnMethod) or method.mscale is not None:
         return recipe
+    pair = _mscale_pair(inspection)
+    if not pair:
+        return recipe
+    own = replace(method, mscale=pair["mscale"], mscale_all_dim=pair["mscale_all_dim"])
+    return replace(recipe, method=own)
 
+
+def _mscale_pair(inspection: Inspection) -> dict[str, float]:
+    """The mscale and mscale_all_dim of a source, by name; empty without the latter."""
+    source = inspection.source
+    mscale: float | None
+    mscale_all_dim: float | None
     if isinstance(source, GgufSource):
         mscale, mscale_all_dim = _read_gguf_mscale(source)
     else:
@@ -351,9 +493,9 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
         mscale = number(rope, "mscale", 1.0)
         mscale_all_dim = number(rope, "mscale_all_dim", 0.0)
 
-    if not mscale_all_dim:
-        return recipe
-    return replace(recipe, method=replace(method, mscale=mscale, mscale_all_dim=mscale_all_dim))
+    if not mscale_all_dim or mscale is None:
+        return {}
+    return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
 
 
 def _read_gguf_mscale(source: GgufSource) -> tuple[float | None, float | None]:

@@ -50,6 +50,8 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
     if not start.fine_tuning.works_untuned:
         yield start.fine_tuning.sentence
 
+    if start.replaced:
+        yield start.replaced
     if not isinstance(recipe.method, AsIs):
         useless = cannot_gain(spec, schedule.context)
         if useless:

@@ -86,13 +86,12 @@ class EncodeRequest:
         """The current versions, the newest last, of each runtime that must compute the output.
 
         "all" means the runtimes that support the family and were tested. Where none is named, it is
-        the first of DEFAULT_RUNTIMES that loads the weights.
+        the first of DEFAULT_RUNTIMES that loads the model and its weights: Kimi K2 needs code of
+        its own in transformers, and vLLM has its class.
         """
         names = list(self.target.runtimes)
         if not names:
-            loading = [
-                name for name in DEFAULT_RUNTIMES if quantised(self.config, newest(name)) is None
-            ]
+            loading = [name for name in DEFAULT_RUNTIMES if self._loads(newest(name))]
             names = loading[:1] or ["transformers"]
 
         if ALL in names:
@@ -103,6 +102,13 @@ class EncodeRequest:
             names[at : at + 1] = supporting
 
         return [find(name) for name in dict.fromkeys(names)]
+
+    def _loads(self, row: Runtime) -> bool:
+        """Whether nothing is known that keeps a runtime from loading the model and its weights."""
+        verdict = without_config(row, self.family, str(self.config.get("model_type", "")))
+        if verdict is not None and verdict.status == "unsupported":
+            return False
+        return quantised(self.config, row) is None
 
     @property
     def runtimes(self) -> tuple[Runtime, ...]:

@@ -23,7 +23,14 @@ from ..models.family import Family
 from ..models.layers import layer_prefix, layer_prefixes
 from ..models.length_limits import LengthLimit
 from ..models.registry import by_name
-from ..models.schema import DUAL_CHUNK, Config, first_present
+from ..models.schema import (
+    DUAL_CHUNK,
+    ROPE_KEY,
+    SHARE_KEY,
+    Config,
+    first_present,
+    unread_rope_keys,
+)
 from ..models.source import Source
 from ..rope.errors import command_line, counted
 from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Vector, Yarn
@@ -49,8 +56,6 @@ ROPE_KEYS = frozenset(
     ).split()
 )
 """Keys of the RoPE dictionary that some runtime reads, or that publishers write."""
-ROPE_KEY = re.compile(r"(^|_)(rope|yarn|ntk)(_|$)|rotary_|theta|original_max_position_embeddings")
-"""Names of keys of a config.json that are about RoPE."""
 
 
 def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
@@ -66,7 +71,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _schemas(config, family)
     yield from _flat_settings(part, family)
     yield from _misspelt_keys(rope, family)
-    yield from _ignored_keys(part, family)
+    yield from _ignored_keys(part, family, spec)
     yield from _dual_chunk(config, family)
     yield from _scaling_problems(spec, rope)
     yield from _doubtful(family, spec, part)
@@ -163,10 +168,24 @@ def class_keys() -> dict[str, frozenset[str]]:
     return package_data("models/rope_keys.json", dict[str, frozenset[str]])
 
 
-def _ignored_keys(part: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problem of keys about RoPE that the stock class of a family ignores."""
+def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
+    """Yield the problem of keys about RoPE that the stock class of a family ignores.
+
+    Keys that say what the class computes anyway are not among them.
+    """
+    if family.assumed:
+        unread = unread_rope_keys(part, family)
+        if unread:
+            yield Problem(
+                "ignored-key",
+                f"the family {family.name} does not read {' and '.join(unread)} of config.json,"
+                " so the model may compute another RoPE; describe it in a file of its own"
+                " (docs/families.md) where it does",
+            )
+        return
+
     known = class_keys().get(family.name)
-    if known is None or family.assumed:
+    if known is None:
         return
     ignored = []
     used = []
@@ -175,7 +194,7 @@ def _ignored_keys(part: Config, family: Family) -> Iterator[Problem]:
             continue
         if key in known:
             used.append(key)
-        elif value:
+        elif value and not _says_the_same(key, value, spec):
             ignored.append(key)
     if ignored:
         # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
@@ -184,8 +203,19 @@ def _ignored_keys(part: Config, family: Family) -> Iterator[Problem]:
             "ignored-key",
             f"the {family.name} class of transformers ignores {' and '.join(ignored)} of"
             f" config.json and uses {' and '.join(used) or 'its defaults'}; if it was trained with"
-            " them, write them in rope_parameters",
+            " them, write their values in rope_parameters, and remove these keys",
         )
+
+
+def _says_the_same(key: str, value: object, spec: RopeSpec) -> bool:
+    """Whether a key that a class ignores has the base or the share that the class computes with."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    if SHARE_KEY.search(key):
+        return value == spec.rotary_dim / spec.head_dim
+    if "theta" in key or key.endswith("_base"):
+        return value == spec.rope_theta
+    return False
 
 
 def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import BadSource, UnknownModelType
 from ..rope.errors import counted, shown
@@ -33,6 +33,7 @@ from .schema import (
     first_present,
     positive_int,
     text_config,
+    unread_rope_keys,
 )
 
 STORED_ROPE = "_stored_rope"
@@ -96,9 +97,29 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
     for type_name in names:
         if isinstance(type_name, str) and type_name in refused_types():
             reason = refused_types()[type_name]
+            switch = _rotary_switch(parts)
+            if switch:
+                reason = (
+                    f"has no rotary position embeddings in its stock class, and {switch} is read"
+                    " only by the model's own code, so nothing can be baked for stock runtimes"
+                )
             raise BadSource(f"model_type {shown(type_name)} {reason}")
     advice = suggestion(config, shapes())
     raise UnknownModelType(f"model_type {shown(name)} is not supported; {advice}")
+
+
+ROTARY_SWITCHES = ("attn_config.rope", "rope", "use_rope", "position_embedding_type")
+"""Keys that say that a model rotates, in types whose stock class does not (MPT)."""
+
+
+def _rotary_switch(parts: Sequence[Config]) -> str:
+    """The key and value that say that a model rotates, as `attn_config.rope = true`; or empty."""
+    for part in parts:
+        for key in ROTARY_SWITCHES:
+            value = first_present(part, (key,))
+            if value is True or value in ("rope", "rotary"):
+                return f"{key} = {shown(value)}"
+    return ""
 
 
 def _check_rotates(part: Config, family: Family) -> None:
@@ -217,6 +238,25 @@ def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
     return width or head_dim
 
 
+OWN_LAYOUT = ("n_embd", "n_head", "n_heads", "n_layer", "n_layers", "d_model", "n_inner")
+"""Sizes as code of a model's own names them, which stock classes with other names ignore."""
+
+
+def _refuse_own_layout(own: Sequence[str], part: Config, family: Family) -> NoReturn:
+    """Raise BadSource for a config of a model's own code, whose type a stock class has taken over.
+
+    NomicBERT's n_embd is such a key: transformers 5 has a class for the type, which reads
+    hidden_size and loads the original file with its defaults.
+    """
+    unread = [*own, *unread_rope_keys(part, family)]
+    raise BadSource(
+        f"config.json has the keys of the model's own code ({', '.join(unread)}), and the stock"
+        f" {family.name} class reads {family.keys.hidden[0]}, {family.keys.heads[0]} and"
+        " rope_parameters and ignores them, so that it computes its defaults; give a checkpoint"
+        " of the stock layout"
+    )
+
+
 def _head_dim(part: Config, family: Family) -> int:
     """The width of a head for a config that does not state it."""
     keys = family.keys
@@ -227,6 +267,9 @@ def _head_dim(part: Config, family: Family) -> int:
     hidden = positive_int(part, keys.hidden, defaults.hidden)
     heads = positive_int(part, keys.heads, defaults.heads)
     if hidden is None or heads is None:
+        own = [key for key in OWN_LAYOUT if part.get(key) is not None]
+        if own:
+            _refuse_own_layout(own, part, family)
         raise BadSource(
             f"config.json needs head_dim, or {keys.hidden[0]} and {keys.heads[0]}; add them"
         )

@@ -23,7 +23,7 @@ from ..rope.errors import RopeconvError
 from ..rope.features import load_features
 from .family import Family, WeightNames
 from .layers import layer_prefix
-from .schema import Config, first_present, text_config
+from .schema import Config, first_present, text_config, unread_rope_keys
 from .wrappers import is_where_transformers_reads, wrapper_of
 
 VARIABLE = "ROPECONV_FAMILIES"
@@ -420,6 +420,13 @@ def suggestion(config: Config, shapes: Shapes) -> str:
         )
 
     family = by_name()[best]
+    unread = unread_rope_keys(text_config(config) or config, family)
+    if unread:
+        return (
+            f"its fields are most like those of {family.display_name}, which does not read"
+            f" {' and '.join(unread)} of its RoPE settings, so no family is suggested; describe the"
+            " model in a file (docs/families.md)"
+        )
     evidence = "fields and tensors" if shapes else "fields"
     return (
         f"its {evidence} are those of {family.display_name}: pass --family {best} to treat it as"

@@ -1,6 +1,7 @@
 """The types and ranges of the keys of config.json that are read, checked before anything else."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -211,6 +212,33 @@ TOP: dict[str, object] = {
     NORM_AFTER: Flag,
 }
 """Keys that mean the same in all families."""
+
+
+ROPE_KEY = re.compile(r"(^|_)(rope|yarn|ntk)(_|$)|rotary_|theta|original_max_position_embeddings")
+"""Names of keys of a config.json that are about RoPE."""
+SHARE_KEY = re.compile(r"partial|pct|percent|fraction")
+"""Names of those that say how much of a head rotates; 1 says all of it."""
+
+
+def unread_rope_keys(part: Config, family: Family) -> list[str]:
+    """The keys about RoPE of a config that are not read for a family, in their order.
+
+    Keys that switch something off or keep a default (null, false, 0, a share of 1) say nothing.
+
+    Args:
+        part: The text part of the config.
+        family: The family.
+    """
+    read = {*_types_of(family), *SETTINGS}
+    read |= {key.partition(".")[0] for key in read}
+    unread = []
+    for key, value in part.items():
+        if not ROPE_KEY.search(key) or key in read or not value:
+            continue
+        if SHARE_KEY.search(key) and value == 1:
+            continue
+        unread.append(key)
+    return unread
 
 
 def check_config(config: Config, parts: Iterable[Config], family: Family) -> None:

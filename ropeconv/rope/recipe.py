@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -48,7 +49,9 @@ Scaled = InterpolatedForm | Llama3 | Yarn
 """Forms that a method can widen."""
 
 
-def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedule:
+def on_top(
+    method: Method, spec: RopeSpec, context: int | None = None, explicit: Sequence[str] = ()
+) -> Schedule:
     """The schedule of a method on top of the scaling of a model, which `--on-top` keeps.
 
     With theta the base of the model, theta_i = theta^(-2i/r), f_i and A its frequencies and
@@ -73,6 +76,7 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
         method: With its parameters.
         spec: The RoPE of the present model.
         context: Tokens to declare, None for those of the method.
+        explicit: Settings of the method that are not taken from the scaling of the model.
 
     Raises:
         RecipeError: For a model without scaling or with dynamic scaling, and for a length within
@@ -95,7 +99,7 @@ def on_top(method: Method, spec: RopeSpec, context: int | None = None) -> Schedu
     start = replace(spec.unscaled(), context=start_context)
     relative = method.relative(declared, original)
     factor = relative.factor_over(original)
-    schedule = _widen(relative, factor, start, spec)
+    schedule = _widen(relative, factor, start, spec, explicit)
     if schedule is None:
         schedule = _compose(schedule_of(relative, start), start, spec)
 
@@ -132,13 +136,17 @@ def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
 
 
 def _widen(
-    method: Method, factor: float | None, start: RopeSpec, spec: RopeSpec
+    method: Method,
+    factor: float | None,
+    start: RopeSpec,
+    spec: RopeSpec,
+    explicit: Sequence[str],
 ) -> Schedule | None:
     """The schedule with the product of both factors; None over a scaling of another method."""
     if factor is None:
         return None
-    total = method.widen(spec.form, factor)
-    old = method.widen(spec.form, 1.0)
+    total = method.widen(spec.form, factor, explicit)
+    old = method.widen(spec.form, 1.0, explicit)
     if total is None or old is None:
         return None
 
@@ -330,6 +338,14 @@ class Recipe:
     keep_short: bool = False
     """Two lists of frequencies, the source's own for the length that it is right for."""
 
+    explicit: tuple[str, ...] = ()
+    """Settings of the method that were given and are its defaults, by name.
+
+    Settings at their defaults are otherwise those of the model's scaling, where it has one of the
+    same kind: `--yarn 2 --on-top` keeps the betas of Kimi K2, and with `--beta-fast 32` it does
+    not.
+    """
+
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
             raise RecipeError(
@@ -342,6 +358,14 @@ class Recipe:
             if problem and (value is not None or name in SWITCHES):
                 flag = name.replace("_", "-")
                 raise RecipeError(f"--{flag} {problem}, and {shown(value)} is not")
+
+        inherited = self.method.inherited
+        if not isinstance(self.explicit, tuple) or not set(self.explicit) <= set(inherited):
+            known = ", ".join(inherited) or "none"
+            raise RecipeError(
+                f"explicit names settings of {self.method.flag()} that it can inherit ({known}),"
+                f" and {shown(self.explicit)} is something else"
+            )
 
         temperature = self.temperature_slope or self.temperature_intercept
         if self.attention_factor is not None and temperature:
@@ -396,7 +420,7 @@ class Recipe:
         try:
             with np.errstate(all="ignore"):
                 if self.on_top:
-                    schedule = on_top(self.method, spec, self.context)
+                    schedule = on_top(self.method, spec, self.context, self.explicit)
                 else:
                     schedule = schedule_of(self.method, start)
         except RopeconvError:
@@ -467,7 +491,10 @@ class Recipe:
                 value = list(value)
             if value is not None:
                 parameters[item.name] = value
-        return {"method": self.method.name, "parameters": parameters, **self.modifiers()}
+        data = {"method": self.method.name, "parameters": parameters, **self.modifiers()}
+        if self.explicit:
+            data["explicit"] = list(self.explicit)
+        return data
 
     @classmethod
     def from_dict(cls, data: object) -> Recipe:
@@ -489,7 +516,8 @@ class Recipe:
         kind = REGISTRY[name]
         parameters = data.get("parameters", {})
         known = {item.name for item in dataclasses.fields(kind)}
-        unknown = [key for key in data if key not in (*MODIFIERS, "method", "parameters")]
+        others = ("method", "parameters", "explicit")
+        unknown = [key for key in data if key not in (*MODIFIERS, *others)]
         unknown += [key for key in parameters if key not in known]
         if unknown:
             raise RecipeError(
@@ -509,10 +537,25 @@ class Recipe:
                 f"the recipe for {kind.name} needs {', '.join(sorted(known))}"
             ) from None
         modifiers = {key: data[key] for key in MODIFIERS if data.get(key) is not None}
-        return cls(method, **modifiers)
+        explicit = data.get("explicit", ())
+        if isinstance(explicit, list) and all(isinstance(name, str) for name in explicit):
+            explicit = tuple(explicit)
+        return cls(method, explicit=explicit, **modifiers)
 
 
-MODIFIERS = tuple(item.name for item in dataclasses.fields(Recipe) if item.name != "method")
+MODIFIERS = tuple(
+    item.name for item in dataclasses.fields(Recipe) if item.name not in ("method", "explicit")
+)
+
+
+def explicit_defaults(method: Method, given: Collection[str]) -> tuple[str, ...]:
+    """The settings that a method could inherit, of those that were given as its defaults."""
+    defaults = {item.name: item.default for item in dataclasses.fields(method)}
+    names = []
+    for name in method.inherited:
+        if name in given and getattr(method, name) == defaults[name]:
+            names.append(name)
+    return tuple(names)
 
 
 def parse_recipe(text: str) -> Recipe:
@@ -564,7 +607,8 @@ def parse_recipe(text: str) -> Recipe:
 
     if value is not None:
         settings[fields[0]] = kind.parse(value)
-    return Recipe(kind(**settings), **modifiers)
+    method = kind(**settings)
+    return Recipe(method, explicit=explicit_defaults(method, settings), **modifiers)
 
 
 def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
@@ -683,7 +727,7 @@ def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
     options = {}
     for item in fields[1:]:
         value = getattr(method, item.name)
-        if value != item.default:
+        if value != item.default or item.name in recipe.explicit:
             options[item.name] = value
     return values, options | recipe.modifiers()
 

@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..options import EXPERT, LENGTH, METHOD, LogNKind, Option, option_of
 from ..rope.lengths import SMALLEST_LENGTH, format_tokens, parse_tokens
 from ..rope.methods.method import REGISTRY, Method, Value, tokens
-from ..rope.recipe import MODIFIERS, Recipe
+from ..rope.recipe import MODIFIERS, Recipe, explicit_defaults
 from ..views.sheet import sentence
 
 Values = Mapping[str, Any]
@@ -199,7 +199,9 @@ def build_recipe(values: Values) -> Recipe:
     for name, value in settings.items():
         if isinstance(value, str):
             settings[name] = parse_tokens(value)
-    return Recipe(_make_method(method, values[chosen[0]], settings), **modifiers)
+    chosen_method = _make_method(method, values[chosen[0]], settings)
+    explicit = explicit_defaults(chosen_method, settings)
+    return Recipe(chosen_method, explicit=explicit, **modifiers)
 
 
 def build_recipes(values: Values) -> list[Recipe]:

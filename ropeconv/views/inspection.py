@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ..bake.evidence import covered_context, trained_scaling
 from ..bake.start import nothing_to_extend
 from ..inspection.document import Problem, describe_layers
 from ..inspection.inspection import Inspection
@@ -71,6 +72,8 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         return
     if inspection.refuse or explain:
         return
+    if trained_scaling(inspection) and covered_context(inspection.spec) > declared:
+        return  # the repair, which declares what the scaling covers, comes first
     longer_context = 4 * inspection.first_spec.original_context
     if longer_context <= declared:
         longer_context = 2 * declared

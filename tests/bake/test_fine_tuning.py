@@ -79,7 +79,15 @@ KNOWN = {
     "Llama 2, dynamic NTK": (LLAMA_2, "--dynamic ntk:2 --at 8k", "none", 2, 4096),
     "Llama 2 only declared longer": (LLAMA_2, "--as-is --context 8k", "needed", 2, 4096),
     "gpt-oss at 256k, on top": (GPT_OSS, "--yarn 256k --on-top", "none", 2, 131072),
-    "gpt-oss at 256k, replaced": (GPT_OSS, "--yarn 256k --replace", "needed", 64, 4096),
+    # YaRN in place of YaRN keeps the ramp, so that this is the same; another ramp is not
+    "gpt-oss at 256k, replaced": (GPT_OSS, "--yarn 256k --replace", "none", 2, 131072),
+    "gpt-oss at 256k, another ramp": (
+        GPT_OSS,
+        "--yarn 256k --truncate --replace",
+        "needed",
+        64,
+        4096,
+    ),
     # DeepSeek V3 was trained with YaRN of factor 40: a larger factor of the same ramp is what
     # --on-top gives
     "DeepSeek V3, its scaling wider": (DEEPSEEK_V3, "--yarn 80 --replace", "none", 2, 163840),

@@ -51,7 +51,7 @@ def plan(
 def test_a_scaled_model_needs_a_word(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(
         RopeconvError,
-        match=r"is scaled already \(llama3, .*\); pass --replace .*--on-top .*--as-is",
+        match=r"is scaled already \(llama3, .*\); pass --on-top .*--as-is .*--replace",
     ):
         plan(LLAMA_3_1, "yarn", 32.0)
     assert plan(LLAMA_3_1, "as-is").schedule.form == Llama3(500000.0, 8.0, 8192)

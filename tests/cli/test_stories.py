@@ -155,7 +155,7 @@ ANSWERED = {
     "apply model --yarn 4 --runtime ollama": "add --to gguf",
     "apply nowhere --yarn 4": "give a path, or owner/name",
     "apply done --yarn 8": "pass --replace",
-    "apply llama31.json --yarn 256k": "pass --replace",
+    "apply llama31.json --yarn 256k": "pass --on-top",
     "apply adapter --yarn 4": "bake its base model ('model'), and load the adapter on the result",
     "restore hand.json": "give the folder `apply` made",
     "apply unknown.json --yarn 4": "--family qwen2",

@@ -86,7 +86,7 @@ def test_plan(name: str) -> None:
             make_plan(source, YARN)
     elif kind != "default":
         with pytest.raises(
-            RopeconvError, match=r"is scaled already .* pass --replace .* --on-top .* or --as-is"
+            RopeconvError, match=r"is scaled already .* pass --on-top .* --as-is .* or --replace"
         ):
             make_plan(source, YARN)
     else:

@@ -58,9 +58,9 @@ def test_checks_of_values(check: Any, good: tuple[Any, ...], bad: tuple[Any, ...
     ("method", "values", "words"),
     [
         ("theta", (1.0,), "must be above 1"),
-        ("yarn", (4.0, 1.0, 1.0), "beta_fast must be above"),
-        ("by-parts", (4.0, 32.0, 32.0), "beta must be above alpha"),
-        ("llama3", (4.0, 4.0, 4.0), "high_freq_factor must"),
+        ("yarn", (4.0, 1.0, 1.5), "beta_fast must be at least"),
+        ("by-parts", (4.0, 32.0, 31.0), "beta must be at least alpha"),
+        ("llama3", (4.0, 4.0, 3.0), "high_freq_factor must"),
         ("yarn", (4.0, 32.0, 1.0, True, 1.0), "go together"),
         ("mixed", (4.0, 1.1), "0 to 1"),
         ("theta-for", (0,), "a token count"),

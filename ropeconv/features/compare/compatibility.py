@@ -21,16 +21,16 @@ from typing import Any
 
 import msgspec
 
+from ropeconv.bake.evidence import marked_as_trained
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats import jsontext
 from ropeconv.formats.files import LONGEST, expand_home, read_text
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.inspection.adapter import Adapter, misplaced_tensor, read_adapter
-from ropeconv.inspection.inspection import ConfigInspection, Inspection, inspect_source
+from ropeconv.inspection.inspection import Inspection, inspect_source
 from ropeconv.inspection.receipts.folder import valid_receipt
 from ropeconv.inspection.receipts.receipt import Receipt
 from ropeconv.inspection.receipts.storage import receipt_of
-from ropeconv.models.config import text_part
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
 from ropeconv.models.reference import names_gguf
@@ -44,7 +44,6 @@ from ropeconv.rope.recipe import Recipe, flags
 from ropeconv.rope.spec import RopeSpec
 from ropeconv.rope.summary import Summary, SummaryTable
 from ropeconv.runtimes.drafts import draft_sizes
-from ropeconv.runtimes.read_config import rope_dict
 from ropeconv.runtimes.verdict import describe, difference
 
 from .side_by_side import side_by_side
@@ -483,7 +482,7 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
         if not model.first_spec.scaled:
             continue
         command = ""
-        if isinstance(model.spec.form, ADDED_LATER) and not _trained_with_scaling(model):
+        if isinstance(model.spec.form, ADDED_LATER) and not marked_as_trained(model):
             command = command_to(model.spec.unscaled(), model)
         commands.append(command)
     if not commands or not all(commands):
@@ -501,18 +500,6 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
 def _same_rope(first: RopeSpec, second: RopeSpec) -> bool:
     """Whether two models compute the same frequencies and factors."""
     return not difference(first.current(), first, second)
-
-
-def _trained_with_scaling(model: Inspection) -> bool:
-    """Whether its settings say that it was trained with its scaling, as Yarn-Llama-2's do."""
-    if isinstance(model, ConfigInspection) and isinstance(model.source, Source):
-        rope, _ = rope_dict(
-            text_part(model.source.config(), model.model_family), model.model_family
-        )
-        return bool(rope.get("finetuned"))
-    if isinstance(model.source, GgufSource):
-        return bool(model.source.file.get(f"{model.name}.rope.scaling.finetuned"))
-    return False
 
 
 def undo(model: Inspection) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ropeconv.bake.advice import CRITERION, Advice
-from ropeconv.bake.start import inherit_mscale
+from ropeconv.bake.start import inherit_settings
 from ropeconv.errors import UsageError
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.inspection.inspection import Inspection
@@ -162,7 +162,7 @@ def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
     if row.recipe is None:
         return None
     try:
-        recipe = inherit_mscale(Recipe.from_dict(row.recipe), inspection)
+        recipe = inherit_settings(Recipe.from_dict(row.recipe), inspection)
         basis = inspection.basis(recipe)
         return recipe.schedule(recipe.start(basis), basis)
     except RecipeError:

@@ -367,7 +367,7 @@ def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
     changed = []
     for item in fields(method)[1:]:
         setting = getattr(method, item.name)
-        if setting != item.default:
+        if setting != item.default or item.name in recipe.explicit:
             changed.append(f"{item.name}={json.dumps(setting)}")
     for name in MODIFIERS:
         setting = getattr(recipe, name)

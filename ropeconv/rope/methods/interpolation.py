@@ -1,6 +1,7 @@
 """Position interpolation and the NTK family, which interpolates fast pairs less than slow ones."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,7 +37,7 @@ class Linear(ScaledMethod):
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return InterpolatedForm(spec.rope_theta, factor)
 
-    def widen(self, form: Form, factor: float) -> Method | None:
+    def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:
         if not isinstance(form, InterpolatedForm):
             return None
         return replace(self, factor=form.factor * factor)
@@ -200,6 +201,7 @@ class YarnMethod(ScaledMethod):
         ),
     )
     ordered = ("beta_fast", "beta_slow")
+    inherited = ("beta_fast", "beta_slow", "truncate")
 
     beta_fast: float = param(
         positive, "rotations in the trained context above which a pair is unchanged", 32.0
@@ -239,13 +241,10 @@ class YarnMethod(ScaledMethod):
             super().schedule(spec), attention_factor=attention_factor, softmax_scale=softmax_scale
         )
 
-    def widen(self, form: Form, factor: float) -> Method | None:
+    def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:
         if not isinstance(form, Yarn):
             return None
-        settings = self.or_from(
-            beta_fast=form.beta_fast, beta_slow=form.beta_slow, truncate=form.truncate
-        )
-        return replace(self, factor=form.factor * factor, **settings)
+        return replace(self.inherit(form, explicit), factor=form.factor * factor)
 
 
 @register
@@ -284,7 +283,7 @@ class ByParts(ScaledMethod):
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return Llama3(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
 
-    def widen(self, form: Form, factor: float) -> Method | None:
+    def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:
         if not isinstance(form, Llama3):
             return None
         if (form.low_freq_factor, form.high_freq_factor) != (self.alpha, self.beta):
@@ -305,6 +304,7 @@ class Llama3Method(ScaledMethod):
     paper = "Meta 2024, https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py"
     finetuning_note = "part of Llama 3.1's training at the new length (Meta 2024)"
     ordered = ("high_freq_factor", "low_freq_factor")
+    inherited = ("low_freq_factor", "high_freq_factor")
 
     low_freq_factor: float = param(
         positive, "rotations in the trained context below which a pair is divided by s", 1.0
@@ -320,10 +320,7 @@ class Llama3Method(ScaledMethod):
             self.high_freq_factor,
         )
 
-    def widen(self, form: Form, factor: float) -> Method | None:
+    def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:
         if not isinstance(form, Llama3):
             return None
-        settings = self.or_from(
-            low_freq_factor=form.low_freq_factor, high_freq_factor=form.high_freq_factor
-        )
-        return replace(self, factor=form.factor * factor, **settings)
+        return replace(self.inherit(form, explicit), factor=form.factor * factor)

@@ -14,10 +14,10 @@ that names a base names that of the whole head. The other pairs keep a frequency
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, ClassVar, TypeGuard, TypeVar
+from typing import Any, ClassVar, Self, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -159,6 +159,11 @@ class Method:
     names_base: ClassVar[bool] = False
     """Whether the method is about the base as configs have it."""
 
+    inherited: ClassVar[tuple[str, ...]] = ()
+    """Settings that are those of the model's scaling, where it has one of the same kind and they
+    are not given.
+    """
+
     departures: ClassVar[tuple[str, ...]] = ()
     """Sentences on what is taken otherwise than the paper prints it, and why."""
 
@@ -264,22 +269,37 @@ class Method:
         """
         return self
 
-    def widen(self, form: Form, factor: float) -> Method | None:
+    def inherit(self, form: Form, explicit: Sequence[str] = ()) -> Self:
+        """The method with the settings of a scaling of its own kind; itself for other scalings.
+
+        Only settings in `inherited` that are at their defaults are taken from `form`.
+
+        Args:
+            form: The scaling of a model.
+            explicit: Settings that the user gave, which count although they are the defaults.
+
+        Raises:
+            RecipeError: Where those of the form and those of the method contradict each other.
+        """
+        if form.kind != self.name:
+            return self
+        defaults = {item.name: item.default for item in dataclasses.fields(self)}
+        settings = {}
+        for name in self.inherited:
+            if getattr(self, name) == defaults[name] and name not in explicit:
+                settings[name] = getattr(form, name)
+        try:
+            return replace(self, **settings)
+        except RecipeError as problem:
+            own = " and ".join(f"{name} {value:g}" for name, value in settings.items())
+            raise RecipeError(f"{problem}; the model's scaling has {own}") from None
+
+    def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:
         """The method that gives `form` with `factor` times its own factor.
 
-        None where `form` is not of this method. Settings that are at their defaults are those of
-        the form.
+        None where `form` is not of this method. Settings are as in `inherit`.
         """
         return None
-
-    def or_from(self, **settings: Any) -> dict[str, Any]:
-        """Settings by name: the method's own, or the given ones where those are at the default."""
-        defaults = {item.name: item.default for item in dataclasses.fields(self)}
-        merged = {}
-        for name, given in settings.items():
-            own = getattr(self, name)
-            merged[name] = given if own == defaults[name] else own
-        return merged
 
     @property
     def command(self) -> str:
@@ -350,7 +370,10 @@ class ScaledMethod(Method):
 
     value = Value.FACTOR
     ordered: ClassVar[tuple[str, str] | None] = None
-    """Names of two settings of which the first must be above the second."""
+    """Names of two settings of which the first must not be below the second.
+
+    Kimi K2 publishes equal ones: every runtime computes a step then, in place of a ramp.
+    """
 
     factor: Factor = param(
         factor_or_length, "scale factor s, or the length to reach, such as 128k or 100000"
@@ -363,9 +386,9 @@ class ScaledMethod(Method):
             first, second = self.ordered
             upper = getattr(self, first)
             lower = getattr(self, second)
-            if upper <= lower:
-                names = " must be above ".join(self.ordered)
-                raise RecipeError(f"{self.flag()}: {names}, and {upper:g} is not above {lower:g}")
+            if upper < lower:
+                names = " must be at least ".join(self.ordered)
+                raise RecipeError(f"{self.flag()}: {names}, and {upper:g} is below {lower:g}")
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
         """The formula of the frequencies, with s = `factor`."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from ropeconv.bake.start import inherit_mscale
+from ropeconv.bake.start import inherit_settings
 from ropeconv.engines.engine import Engine, Progress, TokenLosses
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec
@@ -118,7 +118,7 @@ class CheckpointRunner(Runner):
             name = self.inspection.display_name
             reason = self.inspection.refuse
             raise UnsupportedBake("a context extension", name, reason, "or choose another model")
-        recipe = inherit_mscale(row.recipe, self.inspection)
+        recipe = inherit_settings(row.recipe, self.inspection)
         basis = self.inspection.basis(recipe)
         return recipe.schedule(recipe.start(basis), basis)
 

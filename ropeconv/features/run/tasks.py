@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ropeconv.bake.findings import Options
-from ropeconv.bake.hidden import is_empty
+from ropeconv.bake.hidden import discard, is_empty
 from ropeconv.bake.verify import earlier_output, verify_output
 from ropeconv.engines.probe import Probe
 from ropeconv.engines.transformers.load import out_of_memory
@@ -45,7 +45,6 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     Raises as `make_plan` and `apply` do, and BadSource or Disagreement where something else has its
     place.
     """
-    Path(unit.out).parent.mkdir(parents=True, exist_ok=True)
     plan = unit.plan()
     document = {"path": str(plan.out), "bytes": plan.bytes, "encoding": plan.result.encoding}
     earlier = earlier_output(plan)
@@ -57,6 +56,7 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
             raise type(problem)(
                 f"{reason}; move it away and run the plan again, which writes it anew"
             ) from None
+        discard(plan.out)  # a kill may have come between the last name and the end
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
     if os.path.lexists(plan.out) and not is_empty(plan.out):
         raise BadSource(
@@ -98,7 +98,6 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
 def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Evaluates the recipes of a unit. Raises RopeconvError where no row can be run."""
     path = Path(unit.out)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with evaluation_of(unit) as evaluation:
         source = evaluation.runner.source
         with Journal(path.with_name(f"{path.stem}-{source[:16]}.jsonl"), EVAL, source) as journal:

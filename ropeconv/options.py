@@ -59,6 +59,8 @@ class Option:
         least, most: The smallest and the largest number.
         shown: Whether the help has the default, where that is not empty.
         variable: An environment variable with the default, or empty.
+        writes: Whether it names what is written, or changes which names are written and how. Every
+            such option is in the matrix of faults (tests/faults).
     """
 
     name: str
@@ -77,6 +79,7 @@ class Option:
     most: int | None = None
     shown: bool = True
     variable: str = ""
+    writes: bool = False
 
     @property
     def parameter(self) -> str:
@@ -84,6 +87,10 @@ class Option:
         command line.
         """
         return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
+
+
+class Writes:
+    """In the annotation of a parameter of a command: the same as `Option.writes` for a field."""
 
 
 def option(default: Any, help: str, group: str, **details: Any) -> Any:
@@ -161,8 +168,11 @@ class OutputPlace:
         OUTPUT,
         short="-o",
         metavar="PATH",
+        writes=True,
     )
-    in_place: bool = option(False, "Change the GGUF file itself instead of a copy.", OUTPUT)
+    in_place: bool = option(
+        False, "Change the GGUF file itself instead of a copy.", OUTPUT, writes=True
+    )
 
 
 @dataclass(frozen=True)
@@ -196,6 +206,7 @@ class TargetOptions:
         metavar="FORMAT",
         repeatable=True,
         choices=("safetensors", "gguf", "ollama", "overrides"),
+        writes=True,
     )
     """None for the format of the source."""
 
@@ -223,6 +234,7 @@ class TargetOptions:
         metavar="TYPE",
         only="gguf",
         repeatable=True,
+        writes=True,
     )
     """None and "auto" for as stored, or f32 where a checkpoint is made from a quantised GGUF."""
 
@@ -317,8 +329,11 @@ class TextOptions:
         "Where finished sequences are kept, so that a run continues (default: in the cache).",
         RUNNING,
         metavar="FILE",
+        writes=True,
     )
-    fresh: bool = option(False, "Begin a new journal; the one there gets another name.", RUNNING)
+    fresh: bool = option(
+        False, "Begin a new journal; the one there gets another name.", RUNNING, writes=True
+    )
 
 
 @dataclass(frozen=True)
@@ -354,7 +369,9 @@ class EvalOptions(TextOptions):
         RUNNING,
         metavar="WHERE",
     )
-    out: Path | None = option(None, "Write the result as JSON.", OUTPUT, short="-o", metavar="FILE")
+    out: Path | None = option(
+        None, "Write the result as JSON.", OUTPUT, short="-o", metavar="FILE", writes=True
+    )
     fail_if: tuple[str, ...] = option(
         (),
         "Exit with 3 if it holds significantly: 'yarn:4 > base @2T' (repeatable).",

@@ -19,6 +19,7 @@ from ..options import (
     GENERAL,
     PANELS,
     Option,
+    Writes,
     from_command_line,
     options,
 )
@@ -116,11 +117,12 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         default = inspect.Parameter.empty
     elif several:
         default = list(default or ())
+    marks = (about, Writes()) if option.writes else (about,)
     return inspect.Parameter(
         option.parameter,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[list[kind] if several else kind, about],
+        annotation=Annotated[(list[kind] if several else kind, *marks)],
     )
 
 

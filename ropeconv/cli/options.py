@@ -9,7 +9,7 @@ from ..environment import require
 from ..errors import UsageError
 from ..formats.disk import obstacle
 from ..formats.files import expand_home
-from ..options import GENERAL, OUTPUT, RUNNING, OutputPlace, TargetOptions, options
+from ..options import GENERAL, OUTPUT, RUNNING, OutputPlace, TargetOptions, Writes, options
 from ..verbs.recipes import recipe_options
 from ..verbs.request import FAMILY
 from .command import OptionGroup
@@ -63,6 +63,7 @@ ReportOption = Annotated[
         metavar="FILE",
         parser=expand_home,
     ),
+    Writes(),
 ]
 TrustOption = Annotated[
     bool,
@@ -81,6 +82,7 @@ PlotOption = Annotated[
         metavar="FILE",
         parser=expand_home,
     ),
+    Writes(),
 ]
 
 RecipeValues = Annotated[dict[str, Any], OptionGroup(recipe_options)]

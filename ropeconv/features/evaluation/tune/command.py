@@ -18,7 +18,7 @@ from ropeconv.cli.screen import ProgressScreen
 from ropeconv.cli.typer_classes import Command
 from ropeconv.errors import Interruption, UsageError
 from ropeconv.formats.files import expand_home
-from ropeconv.options import OUTPUT, DeviceOptions, TextOptions, TuneOptions, copied
+from ropeconv.options import OUTPUT, DeviceOptions, TextOptions, TuneOptions, Writes, copied
 
 from ..command import refuse_field, sort_words, texts_of
 
@@ -56,6 +56,7 @@ def tune_command(
             metavar="FILE",
             parser=expand_home,
         ),
+        Writes(),
     ] = None,
     plot: PlotOption = None,
     family: FamilyOption = "",

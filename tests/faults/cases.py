@@ -129,6 +129,13 @@ CASES: dict[str, Case] = {
         "apply model.gguf -o out.gguf --yarn 4 --ollama",
         output=("out.Modelfile", "out.gguf"),
     ),
+    "apply --ollama --force": Case(
+        scenes.gguf_file,
+        ropeconv("apply model.gguf -o out.gguf --yarn 4 --ollama --force"),
+        ("out.Modelfile", "out.gguf"),
+        (ropeconv("apply model.gguf -o out.gguf --linear 2 --ollama"),),
+        apart=True,
+    ),
     "apply --to ollama": file(
         "apply model --to ollama -o out.gguf --yarn 4",
         output=("out.Modelfile", "out.gguf"),

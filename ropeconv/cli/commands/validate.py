@@ -78,6 +78,7 @@ def validate_command(
     """
     from ...bake.findings import Options
     from ...engines.probe import Probe
+    from ...formats.drafts import together
     from ...inspection.receipts.companion import read_companion
     from ...inspection.receipts.places import find_source, why_not_found
     from ...validate.comparison import Comparison, Settings
@@ -118,10 +119,11 @@ def validate_command(
         show_validation(result, f"{baked} against {against}, scaled at run time", screen, explain)
         if options.quick:
             screen.say("The weights were not compared (--quick).")
-    if plot is not None:
-        write_pictures(validation_pictures(result), plot)
-    if report is not None:
-        write_validation_report(result, baked, against, report)
+    with together():
+        if plot is not None:
+            write_pictures(validation_pictures(result), plot)
+        if report is not None:
+            write_validation_report(result, baked, against, report)
     if not result.agrees:
         raise SystemExit(3)
     if result.partial:

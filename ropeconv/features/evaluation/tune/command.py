@@ -74,6 +74,7 @@ def tune_command(
 
     from ropeconv.engines.engine import Progress
     from ropeconv.engines.transformers.load import out_of_memory
+    from ropeconv.formats.drafts import together
 
     from ..evaluation import parse_duration
     from .result import write_tuned
@@ -123,12 +124,13 @@ def tune_command(
         assert cost is not None
         screen.data(cost.to_dict()) if screen.as_json else screen.say(cost.sentence)
         return
-    if out is not None:
-        write_tuned(tuned, out)
-    if plot is not None:
-        from .plots import write_plot
+    with together():
+        if out is not None:
+            write_tuned(tuned, out)
+        if plot is not None:
+            from .plots import write_plot
 
-        write_plot(tuned, plot)
+            write_plot(tuned, plot)
     if screen.as_json:
         screen.data(to_builtins(tuned))
     else:

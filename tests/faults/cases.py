@@ -251,6 +251,7 @@ CASES: dict[str, Case] = {
         apart=True,
         timed=("page.html", "plot.svg", "out/ropeconv.json"),
         torch=True,
+        grows=("out/ropeconv.json",),
     ),
     "record a validation": Case(
         scenes.checkpoint, ("record-validation", "out"), ("out",), (ropeconv(APPLY),)

@@ -13,6 +13,7 @@ says beforehand whether a checkpoint has anything that runs.
 from __future__ import annotations
 
 import io
+import struct
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -319,9 +320,12 @@ def load_numbers(path: Path) -> object:
     with open_regular(path) as file:
         content = file.read(MOST_NUMBERS + 1)
     size = len(content)
-    if zipfile.is_zipfile(io.BytesIO(content)):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            size = max(size, sum(entry.file_size for entry in archive.infolist()))
+    try:
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                size = max(size, sum(entry.file_size for entry in archive.infolist()))
+    except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError):
+        raise BadSource(f"{path.name} is damaged; save it again") from None
     if size > MOST_NUMBERS:
         raise BadSource(
             f"{path.name} has more than {MOST_NUMBERS:,} bytes; save only the list of numbers"

@@ -91,6 +91,12 @@ class Option:
     variable: str = ""
     """An environment variable with the default, or empty."""
 
+    writes: bool = False
+    """Whether it names what is written, or changes which names are written and how.
+
+    Every such option is in the matrix of faults (tests/faults).
+    """
+
     @property
     def parameter(self) -> str:
         """The name of the flag as a Python identifier, which is the name of the value on the
@@ -98,6 +104,10 @@ class Option:
         """
         flag, _, _ = self.flag.partition("/")  # a switch may be --name/--no-name
         return flag.removeprefix("--").replace("-", "_")
+
+
+class Writes:
+    """In the annotation of a parameter of a command: the same as `Option.writes` for a field."""
 
 
 def option(default: Any, help: str, group: str, **details: Any) -> Any:
@@ -200,10 +210,13 @@ class OutputPlace:
         OUTPUT,
         short="-o",
         metavar="PATH",
+        writes=True,
     )
     """None for `./NAME-METHODFACTOR`."""
 
-    in_place: bool = option(False, "Change the GGUF file itself instead of a copy.", OUTPUT)
+    in_place: bool = option(
+        False, "Change the GGUF file itself instead of a copy.", OUTPUT, writes=True
+    )
 
 
 @dataclass(frozen=True)
@@ -237,6 +250,7 @@ class TargetOptions:
         metavar="FORMAT",
         repeatable=True,
         choices=("safetensors", "gguf", "ollama", "overrides"),
+        writes=True,
     )
     """None for the format of the source."""
 
@@ -264,6 +278,7 @@ class TargetOptions:
         metavar="TYPE",
         only="gguf",
         repeatable=True,
+        writes=True,
     )
     """None and "auto" for as stored, or f32 where a checkpoint is made from a quantised GGUF."""
 

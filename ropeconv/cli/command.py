@@ -19,6 +19,7 @@ from ..options import (
     GENERAL,
     PANELS,
     Option,
+    Writes,
     from_command_line,
     options,
 )
@@ -126,11 +127,14 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         parser=parser,
         autocompletion=COMPLETIONS.get(option.flag),
     )
+    marks: tuple[Any, ...] = (about,)
+    if option.writes:
+        marks = (about, Writes())
     return inspect.Parameter(
         option.parameter,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[list[kind] if several else kind, about],
+        annotation=Annotated[(list[kind] if several else kind, *marks)],
     )
 
 

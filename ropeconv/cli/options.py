@@ -12,7 +12,16 @@ from ..environment import require
 from ..errors import UsageError
 from ..formats.disk import obstacle
 from ..formats.files import expand_home
-from ..options import GENERAL, OUTPUT, RUNNING, Option, OutputPlace, TargetOptions, options
+from ..options import (
+    GENERAL,
+    OUTPUT,
+    RUNNING,
+    Option,
+    OutputPlace,
+    TargetOptions,
+    Writes,
+    options,
+)
 from ..verbs.recipes import recipe_options
 from ..verbs.request import FAMILY
 from .command import OptionGroup
@@ -66,6 +75,7 @@ ReportOption = Annotated[
         metavar="FILE",
         parser=expand_home,
     ),
+    Writes(),
 ]
 TrustOption = Annotated[
     bool,
@@ -84,6 +94,7 @@ PlotOption = Annotated[
         metavar="FILE",
         parser=expand_home,
     ),
+    Writes(),
 ]
 
 RecipeValues = Annotated[dict[str, Any], OptionGroup(recipe_options)]

@@ -1,14 +1,16 @@
-"""The way in which a single file gets its name: complete and on the disk, or not at all.
+"""The way in which files get their names: complete and on the disk, or not at all.
 
-Read `write_file` first. It writes results, reports, pictures, recipes and Modelfiles. An output of
-many files is written by `bake/execution.py`, and a GGUF file changed in place by
-`formats/gguf/inplace.py`. No other module gives a file its final name.
+Read `write_file` first. It writes results, reports, pictures, recipes and Modelfiles; `together`
+makes the files of one command a set, of which all get their names or none. An output of many files
+is written by `bake/execution.py`, and a GGUF file changed in place by `formats/gguf/inplace.py`. No
+other module gives a file its final name.
 """
 
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,8 +18,57 @@ from ..rope.errors import RopeconvError
 from .disk import make_folder, sync_file, sync_folder
 from .files import try_lock
 
+SUFFIX = ".ropeconv-partial"
 PAUSE = 0.01
 """Seconds between two attempts to get a draft that another process is writing."""
+PATIENCE = 20.0
+"""Seconds that a set waits for a draft, since another set may wait for one of its own."""
+
+
+_open_set: ContextVar["_FileSet | None"] = ContextVar("_open_set", default=None)
+"""The set of files that `together` has begun."""
+
+
+class _FileSet:
+    """The drafts of files that get their names together, by their final names."""
+
+    def __init__(self) -> None:
+        self.drafts: dict[Path, Path] = {}
+        self.asked_for: set[str] = set()
+        """The names in the words of the caller."""
+
+        self.names = ExitStack()
+        """Gives each draft its name, or removes it after an error."""
+
+    def draft_of(self, path: Path, draft: Path | None, fsync: bool) -> Path:
+        """Return the draft of a file, which is opened and locked until the end of the set."""
+        target = path.resolve()
+        self.asked_for.add(str(path))
+        if target not in self.drafts:
+            self.drafts[target] = self.names.enter_context(_draft_of(path, draft, fsync))
+        return self.drafts[target]
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Make the files that the block writes with `write_file` and `draft_of` one set.
+
+    Each is on the disk under a hidden name when its own part of the block ends. At the end of the
+    block they get their names one right after another, so that a full disk or an error before that
+    leaves all of them as they were. A kill between two names leaves files of this run and of the
+    one before, each of them whole; the same command writes the rest. A set within another one
+    belongs to that.
+    """
+    if _open_set.get() is not None:
+        yield
+        return
+    files = _FileSet()
+    token = _open_set.set(files)
+    try:
+        with files.names:
+            yield
+    finally:
+        _open_set.reset(token)
 
 
 def write_file(path: Path, content: str | bytes) -> None:
@@ -54,9 +105,26 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
     if _is_stream(path):
         yield path
         return
+    files = _open_set.get()
+    if files is None:
+        with _draft_of(path, draft, fsync) as opened:
+            yield opened
+        return
 
+    try:
+        opened = files.draft_of(path, draft, fsync)
+        yield opened
+        if fsync:
+            sync_file(opened)
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, str(path)) from None
+
+
+@contextmanager
+def _draft_of(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
+    """Yield the draft of a file, which gets its name at the end of the block."""
     target = path.resolve()
-    draft = draft or target.with_name(f".{target.name}.ropeconv-partial")
+    draft = draft or target.with_name(f".{target.name}{SUFFIX}")
 
     try:
         with make_folder(target.parent, fsync), _open_locked(draft) as file:
@@ -71,6 +139,9 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
             for folder in {draft.parent, target.parent}:
                 sync_folder(folder)
     except OSError as problem:
+        files = _open_set.get()
+        if files is not None and problem.filename in files.asked_for:
+            raise  # it is about another file of the set, and has its name
         # the user knows the name that was asked for, and not that of the draft
         raise OSError(problem.errno, problem.strerror, str(path)) from None
 
@@ -102,9 +173,24 @@ def _remove(draft: Path) -> None:
         raise RopeconvError(f"{draft} cannot be removed; check the disk, and remove that") from None
 
 
+def _final_name(draft: Path) -> str:
+    return draft.name.removeprefix(".").removesuffix(SUFFIX)
+
+
 def _open_locked(draft: Path) -> BinaryIO:
-    """Open and lock a draft, after other processes have given theirs its name. Raises OSError."""
+    """Open and lock a draft, after other processes have given theirs its name.
+
+    Raises:
+        OSError: Where it cannot be opened.
+        RopeconvError: In a set, where another process does not end.
+    """
+    end = time.monotonic() + PATIENCE
     while True:
+        if _open_set.get() is not None and time.monotonic() > end:
+            raise RopeconvError(
+                f"another ropeconv is writing {draft.parent / _final_name(draft)}; wait for it, and"
+                " run this again"
+            )
         file = draft.open("ab")
         try:
             # the lock first: until then, another process may give the file its final name

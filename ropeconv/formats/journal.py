@@ -19,7 +19,7 @@ import msgspec
 from ..environment import user_folder
 from ..errors import BadSource
 from ..rope.errors import counted
-from .disk import TAKEN, rename_new, sync_folder
+from .disk import TAKEN, make_folder, rename_new, sync_folder
 from .files import try_lock
 
 FIRST = 1 << 20
@@ -116,13 +116,13 @@ class Journal(Generic[L]):
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
         self._seed = zlib.crc32(msgspec.json.encode(self._head)[:-1])
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._open_locked()
-        try:
-            self._begin(self._read(fresh), fresh)
-        except BaseException:
-            self._file.close()
-            raise
+        with make_folder(path.parent):
+            self._file = self._open_locked()
+            try:
+                self._begin(self._read(fresh), fresh)
+            except BaseException:
+                self._file.close()
+                raise
 
     def add(self, line: L) -> L:
         """Append a line, and return it when it is on the disk. Raises OSError."""
@@ -161,7 +161,10 @@ class Journal(Generic[L]):
         first_line = encode_line(self._head)
         if data == first_line:
             return 0 if fresh else len(first_line)
-        if first_line.startswith(data):  # a part of a first line
+        # a part of a first line, or its zeros: a loss of power keeps the length of a file whose
+        # bytes were not on the disk
+        is_zeroed = len(data) <= len(first_line) and not data.strip(b"\0")
+        if first_line.startswith(data) or is_zeroed:
             return 0
         if CHECKSUM[:10] not in data:
             raise self._not_a_journal()

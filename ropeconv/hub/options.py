@@ -13,15 +13,22 @@ EXPERT = "Expert options"
 class PushOptions:
     """How an output is published; `create_pr`, `revision` and `exist_ok` as in huggingface_hub."""
 
-    private: bool = option(False, "Make the repository private.", "Hub")
+    private: bool = option(False, "Make the repository private.", "Hub", writes=True)
     public: bool = option(
-        False, "Publish openly even though the source is gated or private.", EXPERT
+        False,
+        "Publish openly even though the source is gated or private.",
+        EXPERT,
+        writes=True,
     )
-    create_pr: bool = option(False, "Open a pull request instead of committing.", "Hub")
-    revision: str | None = option(None, "Commit to this branch.", EXPERT)
+    create_pr: bool = option(
+        False, "Open a pull request instead of committing.", "Hub", writes=True
+    )
+    revision: str | None = option(None, "Commit to this branch.", EXPERT, writes=True)
     message: str = option("", "The commit message.", EXPERT, flag="--commit-message")
-    exist_ok: bool = option(False, "Commit to an existing repository.", EXPERT)
-    overwrite_card: bool = option(False, "Replace a README.md that ropeconv did not write.", EXPERT)
+    exist_ok: bool = option(False, "Commit to an existing repository.", EXPERT, writes=True)
+    overwrite_card: bool = option(
+        False, "Replace a README.md that ropeconv did not write.", EXPERT, writes=True
+    )
     base_model: str = option(
         "", "The base model for the card, if the source is not on the Hub.", EXPERT
     )

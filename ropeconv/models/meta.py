@@ -6,6 +6,7 @@ weights-only.
 
 from __future__ import annotations
 
+import errno
 import io
 import pickletools
 import re
@@ -287,6 +288,12 @@ def peek_dtype(path: Path) -> str:
         for name, dtype in _dtypes_in(pickletools.genops(pickled)):
             if name != UNUSED:
                 dtypes[dtype] = name
+    except OSError as problem:
+        # zipfile looks for the table of contents before the begin of the file where the end of the
+        # archive has wrong numbers (zipfile.py, _RealGetContents)
+        if problem.errno != errno.EINVAL:
+            raise
+        raise _not_from_torch(path) from None
     except (
         zipfile.BadZipFile,
         ValueError,
@@ -296,10 +303,7 @@ def peek_dtype(path: Path) -> str:
         struct.error,
         IndexError,
     ):
-        raise BadSource(
-            f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it"
-            " again"
-        ) from None
+        raise _not_from_torch(path) from None
 
     if not dtypes:
         raise BadSource(
@@ -313,6 +317,12 @@ def peek_dtype(path: Path) -> str:
             " convert them to one with torch first"
         )
     return next(iter(dtypes))
+
+
+def _not_from_torch(path: Path) -> BadSource:
+    return BadSource(
+        f"{path.name} is not a checkpoint that torch.save wrote, or is truncated; download it again"
+    )
 
 
 def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:

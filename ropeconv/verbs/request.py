@@ -47,11 +47,12 @@ class WriteOptions:
     """How `apply` and `restore` write an output."""
 
     dry_run: bool = option(False, "Print the plan and write nothing.", OUTPUT)
-    force: bool = option(False, "Replace an earlier output of ropeconv.", OUTPUT)
+    force: bool = option(False, "Replace an earlier output of ropeconv.", OUTPUT, writes=True)
     no_fsync: bool = option(
         False,
         "Do not wait for the disk: faster, and a loss of power soon after may damage the output.",
         OUTPUT,
+        writes=True,
     )
 
 
@@ -255,29 +256,33 @@ class ApplyRequest(WriteOptions):
         False,
         "Hard-link unchanged files; programs that write into them also change the source.",
         OUTPUT,
+        writes=True,
     )
-    checksum: bool = option(False, "Also record the hashes of copied weights.", EXPERT)
+    checksum: bool = option(False, "Also record the hashes of copied weights.", EXPERT, writes=True)
     push: str = option(
         "",
         "Publish the output on the Hub; without -o, weights stay on the Hub.",
         HUB,
         metavar="OWNER/NAME",
+        writes=True,
     )
-    private: bool = option(False, "Make the repository private.", HUB)
-    create_pr: bool = option(False, "Open a pull request instead of committing.", HUB)
+    private: bool = option(False, "Make the repository private.", HUB, writes=True)
+    create_pr: bool = option(False, "Open a pull request instead of committing.", HUB, writes=True)
     validate: ValidateOn = option(
         "auto",
         "Compare logits after writing; auto: where that takes less than half a minute.",
         RUNNING,
         variable=VALIDATE,
+        writes=True,
     )
-    ollama: bool = option(False, "Write a Modelfile beside the GGUF file.", OUTPUT)
+    ollama: bool = option(False, "Write a Modelfile beside the GGUF file.", OUTPUT, writes=True)
     draft: str = option(
         "",
         "Also extend a draft model (an EAGLE head, or a smaller model) to the same context, as"
         " OUT-draft.",
         OUTPUT,
         metavar="SOURCE",
+        writes=True,
     )
     draft_original_context: str = option(
         "",
@@ -290,6 +295,7 @@ class ApplyRequest(WriteOptions):
         "Also write this PEFT adapter with the output as its base, as OUT-adapter.",
         EXPERT,
         metavar="SOURCE",
+        writes=True,
     )
 
     publication: PublishOptions | None = None

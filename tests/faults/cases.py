@@ -1,9 +1,12 @@
-"""The commands that faults strike, one entry each, and the folders they run in. Add a command to
-CASES.
+"""The commands that faults strike, one entry each, and the folders they run in.
+
+Each command is in CASES, or among the READERS, which write nothing; so is each option that changes
+what is written, or it has a reason in NOT_STRUCK. `test_matrix.py` compares this with the command
+line itself.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import scenes
@@ -24,7 +27,11 @@ class Case:
     writes, the one that makes the rest loadable first. before: commands that run before it, without
     a fault. killed: where the same command has been killed before, as a part of its calls; 0 for
     not at all. in_place: whether the output is the source, and a journal may be beside it. apart:
-    whether each name of `output` is an output that is complete without the others.
+    whether each name of `output` is an output that is complete without the others. timed: files
+    that say how long something took, whose numbers are not compared. torch: whether it runs a
+    model. fsync: whether it waits for the disk. more:
+    names of which every run leaves another one, which are not compared. grows: journals and
+    reports of what was done so far, which are right only at the end.
     """
 
     scene: Scene
@@ -34,12 +41,28 @@ class Case:
     killed: float = 0
     in_place: bool = False
     apart: bool = False
+    timed: tuple[str, ...] = ()
+    torch: bool = False
+    fsync: bool = True
+    more: tuple[str, ...] = ()
+    grows: tuple[str, ...] = ()
 
 
 APPLY = "apply model -o out --yarn 4"
 SPLIT = ("out-00001-of-00002.gguf", "out-00002-of-00002.gguf")
 FIRST = "model-00001-of-00002.gguf"
 GGUF = "apply model.gguf -o out.gguf --mixed 4"
+RUN_FILES = ("plan/report.html", "plan/journal.jsonl")
+RUN_OUTPUT = "plan/model-yarn4"
+SIZES = "--text text.txt --lengths 1T --windows 2 --targets 8 --journal j.jsonl"
+EVAL = f"eval model yarn:4 {SIZES} -o result.json --report page.html --plot plot.svg"
+EVAL_FRESH = f"eval model yarn:4 {SIZES} --fresh"
+EVAL_OUTPUT = f"eval out --against model {SIZES}"
+TUNE = (
+    "tune model --text text.txt --context 256 --windows 2 --held-windows 4 --targets 8 --steps 2 --journal j.jsonl"
+    " -o tuned.json --plot plot.svg"
+)
+VALIDATE = "validate out --against model --report page.html --plot plot.svg"
 IN_PLACE, BACK = "apply model.gguf --mixed 4 --in-place", "restore model.gguf --in-place"
 
 
@@ -106,6 +129,31 @@ CASES: dict[str, Case] = {
         "apply model.gguf -o out.gguf --yarn 4 --ollama",
         output=("out.Modelfile", "out.gguf"),
     ),
+    "apply --ollama --force": Case(
+        scenes.gguf_file,
+        ropeconv("apply model.gguf -o out.gguf --yarn 4 --ollama --force"),
+        ("out.Modelfile", "out.gguf"),
+        (ropeconv("apply model.gguf -o out.gguf --linear 2 --ollama"),),
+        apart=True,
+    ),
+    "apply --to ollama": file(
+        "apply model --to ollama -o out.gguf --yarn 4",
+        output=("out.Modelfile", "out.gguf"),
+        scene=scenes.checkpoint,
+    ),
+    "apply --no-fsync": replace(folder(f"{APPLY} --no-fsync"), fsync=False),
+    "apply --outtype, two files": Case(
+        scenes.checkpoint,
+        ropeconv("apply model --yarn 4 --to gguf --outtype f16 --outtype q8_0 -o out"),
+        ("out/Model-255K-yarn4-F16.gguf", "out/Model-255K-yarn4-Q8_0.gguf"),
+        apart=True,
+    ),
+    "apply --draft": Case(
+        scenes.two_checkpoints,
+        ropeconv("apply model --yarn 4 --draft second -o out"),
+        ("out", "out-draft"),
+        apart=True,
+    ),
     "apply, two formats": Case(
         scenes.checkpoint,
         ropeconv("apply model --yarn 4 --to safetensors --to gguf -o out"),
@@ -133,6 +181,78 @@ CASES: dict[str, Case] = {
         scenes.gguf_file, ropeconv("profiles model.gguf yarn:4,linear:2 -o out"), ("out",)
     ),
     "plot": file("plot model.gguf --yarn 4 -o out.svg", output=("out.svg",)),
+    "plot --dark": file("plot model.gguf --yarn 4 --dark -o out.png", output=("out.png",)),
+    "bound --certificate": file("bound 4k --certificate out.tsv", output=("out.tsv",)),
+    "train-config -o": Case(
+        scenes.checkpoint,
+        ropeconv("train-config baked --for axolotl -o out.yml"),
+        ("out.yml",),
+        (ropeconv("apply model -o baked --yarn 4"),),
+    ),
+    "run": Case(
+        scenes.plan_file,
+        ("run", "run", "plan.toml"),
+        (RUN_OUTPUT,),
+        timed=RUN_FILES,
+        grows=RUN_FILES,
+    ),
+    "run --fresh": Case(
+        scenes.plan_file,
+        ("run", "run", "plan.toml", "--fresh"),
+        (RUN_OUTPUT,),
+        (("run", "run", "plan.toml"),),
+        timed=(*RUN_FILES, "plan/journal.jsonl.old"),
+        grows=(*RUN_FILES, "plan/journal.jsonl.old"),
+        more=("plan/journal.jsonl.old2",),
+    ),
+    "page": Case(scenes.checkpoint, ("page", "model", "out"), ("out",)),
+    "eval -o": Case(
+        scenes.checkpoint_with_text,
+        ("models", *EVAL.split()),
+        ("result.json", "page.html", "plot.svg"),
+        apart=True,
+        grows=("j.jsonl",),
+        timed=("result.json", "page.html", "plot.svg", "j.jsonl"),
+        torch=True,
+    ),
+    "eval --fresh": Case(
+        scenes.checkpoint_with_text,
+        ("models", *EVAL_FRESH.split()),
+        ("j.jsonl",),
+        (("models", *EVAL_FRESH.split()),),
+        grows=("j.jsonl", "j.jsonl.old"),
+        timed=("j.jsonl", "j.jsonl.old"),
+        torch=True,
+        more=("j.jsonl.old2",),
+    ),
+    "eval, into a receipt": Case(
+        scenes.checkpoint_with_text,
+        ("models", *EVAL_OUTPUT.split()),
+        ("out",),
+        (ropeconv(APPLY),),
+        grows=("j.jsonl",),
+        timed=("out/ropeconv.json", "j.jsonl"),
+        torch=True,
+    ),
+    "tune -o": Case(
+        scenes.checkpoint_with_text,
+        ("models", *TUNE.split()),
+        ("tuned.json", "plot.svg"),
+        apart=True,
+        grows=("j.jsonl",),
+        timed=("tuned.json", "plot.svg", "j.jsonl"),
+        torch=True,
+    ),
+    "validate --report": Case(
+        scenes.checkpoint,
+        ("models", *VALIDATE.split()),
+        ("page.html", "plot.svg", "out"),
+        (ropeconv(APPLY),),
+        apart=True,
+        timed=("page.html", "plot.svg", "out/ropeconv.json"),
+        torch=True,
+        grows=("out/ropeconv.json",),
+    ),
     "record a validation": Case(
         scenes.checkpoint, ("record-validation", "out"), ("out",), (ropeconv(APPLY),)
     ),
@@ -143,3 +263,59 @@ CASES: dict[str, Case] = {
         (ropeconv("apply model.gguf --yarn 4 --in-place"),),
     ),
 }
+
+
+READERS: dict[str, tuple[Scene, str]] = {
+    "inspect": (scenes.checkpoint, "inspect model"),
+    "advise": (scenes.checkpoint, "advise model --context 256"),
+    "compare": (scenes.two_checkpoints, "compare model second"),
+    "list methods": (scenes.checkpoint, "list methods"),
+    "list families": (scenes.checkpoint, "list families"),
+    "list archs": (scenes.checkpoint, "list archs"),
+    "list runtimes": (scenes.checkpoint, "list runtimes"),
+}
+"""Commands that write nothing, each with a command line that shows it."""
+
+READS: dict[tuple[str, str], str] = {
+    ("*", "--dry-run"): "writes nothing",
+    ("*", "--recipe"): "is read",
+    ("*", "--longrope"): "is read",
+    ("*", "--inv-freq"): "is read",
+    ("*", "--text"): "is read",
+    ("advise", "--measured"): "is read",
+    ("push", "baked"): "is read",
+    ("validate", "baked"): "is read",
+    ("run", "plan"): "is read",
+    ("tune", "more"): "is read",
+    ("eval", "--fail-if"): "changes the exit code",
+}
+"""Options and arguments that look as if they changed what is written, and do not. "*": of every
+command.
+"""
+
+NOT_STRUCK: dict[tuple[str, str], str] = {
+    ("apply", "--to overrides"): "prints",
+    ("apply", "--validate"): "the result goes into the receipt, as in the case of a validation",
+    ("restore", "--no-fsync"): "is that of `apply`",
+    ("restore", "--force"): "is that of `apply`",
+    ("tune", "--fresh"): "is that of `eval`, in the class of all journals",
+    ("push", "--private"): "is that of `apply`",
+    ("profiles", "--private"): "is that of `apply`",
+    ("apply", "--create-pr"): "one commit, as without it; another run opens another pull request",
+    ("push", "--create-pr"): "one commit, as without it; another run opens another pull request",
+    ("push", "--public"): "lifts a refusal before anything is sent",
+    ("push", "--exist-ok"): "lifts a refusal before anything is sent",
+    ("push", "--overwrite-card"): "lifts a refusal before anything is sent",
+}
+"""Forms of a command without a case of their own, each with its reason."""
+
+PUSHES = "tests/faults/test_push.py::test_a_fault_while_a_publication_is_staged"
+ELSEWHERE: dict[tuple[str, str], str] = {
+    ("push", ""): PUSHES,
+    ("push", "--revision"): PUSHES,
+    ("apply", "--push"): PUSHES,
+    ("apply", "--private"): PUSHES,
+    ("profiles", "--push"): PUSHES,
+    ("ui", ""): "tests/faults/test_matrix.py::test_the_page_writes_in_a_case",
+}
+"""Forms of a command that another test strikes: its module and name."""

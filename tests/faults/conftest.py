@@ -12,21 +12,39 @@ from .harness import Server
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool], Server]]:
+    """The process for commands that run a model, and the one for the others, made on first use."""
     if platform.libc_ver()[0] != "glibc" or not shutil.which("cc"):
         pytest.skip("the shim counts the calls of glibc, and a C compiler makes it")
-    process = Server(tmp_path_factory.mktemp("server"))
-    yield process
-    process.close()
+    made: dict[bool, Server] = {}
+
+    def get(torch: bool) -> Server:
+        if torch not in made:
+            if torch:
+                pytest.importorskip("torch")
+            made[torch] = Server(tmp_path_factory.mktemp("server"), torch)
+        return made[torch]
+
+    yield get
+    for server in made.values():
+        server.close()
 
 
 @pytest.fixture(scope="session")
-def bench(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bench]:
+def server(servers: Callable[[bool], Server]) -> Server:
+    return servers(False)
+
+
+@pytest.fixture(scope="session")
+def bench(
+    servers: Callable[[bool], Server], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Bench]:
     benches: dict[str, Bench] = {}
 
     def get(name: str) -> Bench:
+        case = CASES[name]
         if name not in benches:
-            benches[name] = Bench(server, tmp_path_factory.mktemp("case"), CASES[name])
+            benches[name] = Bench(servers(case.torch), tmp_path_factory.mktemp("case"), case)
         return benches[name]
 
     return get

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +15,8 @@ from typing import NamedTuple
 SHIM = Path(__file__).with_name("shim")
 ROOT = Path(__file__).parents[2]
 KILLED = -9
+ENDED = 143
+"""The exit code after SIGTERM, which a command hears and cleans up."""
 
 
 class Mode(IntEnum):
@@ -24,6 +28,7 @@ class Mode(IntEnum):
     FAIL_ONCE = 3
     FAIL_ON = 4
     SHORT = 5
+    TERM = 6
 
 
 class Fault(NamedTuple):
@@ -67,16 +72,19 @@ class Outcome(NamedTuple):
         sentences = [line for line in self.output.splitlines() if line.startswith("ropeconv: ")]
         clean = "Traceback" not in self.output and "unexpected" not in self.output
         return clean and (
-            self.code == 0 or (self.code in (1, 2, 3) and 1 <= len(sentences) <= most)
+            self.code == 0 or (self.code in (1, 2, 3, ENDED) and 1 <= len(sentences) <= most)
         )
 
 
 class Server:
     """Starts commands by fork. folder: for the shim and what commands print, outside of the folders
-    they run in.
+    they run in. torch: whether commands run models, which takes some seconds to import. more:
+    variables of its environment.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, torch: bool = False, more: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         shim = str(folder / "shim.so")
         command = ["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", shim]
@@ -89,11 +97,11 @@ class Server:
         }
         variables |= {"PYTHONPATH": str(ROOT), "LD_PRELOAD": shim}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.server"],
+            [sys.executable, "-m", "tests.faults.server", *(["torch"] if torch else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **variables},
+            env={**os.environ, **variables, **(more or {})},
             cwd=ROOT,
         )
         assert self._answer() == "ready"
@@ -150,17 +158,38 @@ class Server:
         return self.process.stdout.readline().strip()
 
 
-def tree(folder: Path) -> dict[str, str]:
-    """What is in a folder, hidden things too: sha256 of files, by their names."""
+NUMBER = re.compile(rb"\d[\d.,e-]*")
+"""A number with its unit left out: a time, a rate, or a part of a date."""
+
+
+def timeless(path: Path) -> bytes:
+    """The content of a file that says how long something took, without its numbers; of a journal
+    the subjects of its lines.
+    """
+    content = path.read_bytes()
+    if path.suffix != ".jsonl":
+        return NUMBER.sub(b"0", content)
+    lines = set()
+    for text in content.splitlines():
+        with suppress(ValueError):  # a kill cuts a line
+            lines.add(str(json.loads(text).get("key")))
+    return "\n".join(sorted(lines)).encode()
+
+
+def tree(folder: Path, timed: Sequence[str] = ()) -> dict[str, str]:
+    """What is in a folder, hidden things too: sha256 of files, by their names. timed: names of
+    files that say how long something took.
+    """
     entries = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink():
             entries[name] = f"link to {os.readlink(path)}"
+        elif path.is_dir():
+            entries[name] = "folder"
         else:
-            entries[name] = (
-                "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
-            )
+            content = timeless(path) if name in timed else path.read_bytes()
+            entries[name] = hashlib.sha256(content).hexdigest()
     return entries
 
 

@@ -66,6 +66,20 @@ def two_checkpoints(folder: Path) -> None:
     shutil.copytree(folder / "model", folder / "second")
 
 
+def checkpoint_with_text(folder: Path) -> None:
+    """A Llama in `model`, and a text of a few thousand tokens."""
+    checkpoint(folder)
+    words = np.random.default_rng(2).integers(97, 123, size=(1200, 5), dtype=np.uint8)
+    (folder / "text.txt").write_text(" ".join(bytes(word).decode() for word in words))
+
+
+def plan_file(folder: Path) -> None:
+    """A Llama in `model`, and a plan that extends it."""
+    checkpoint(folder)
+    plan = 'sources = ["model"]\nrecipes = ["yarn:4"]\ntasks = ["apply"]\n'
+    (folder / "plan.toml").write_text(plan)
+
+
 def compiled_graph(folder: Path) -> None:
     """A graph in ONNX that only rotates, with its config.json, in the folder `graph`."""
     from ..support import graphs

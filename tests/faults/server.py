@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import os
+import pickle
 import pkgutil
 import signal
 import sys
@@ -22,8 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import ropeconv
+from ropeconv.cli.process import prepare
+from ropeconv.engines import llamacpp as loading
+from ropeconv.engines.probe import Probe
 
 from . import scenes
+
+AVAILABLE = staticmethod(Probe.available)
 
 
 def command_line(arguments: list[str]) -> int:
@@ -32,12 +38,85 @@ def command_line(arguments: list[str]) -> int:
     """
     from ropeconv.cli.app import complete_app
     from ropeconv.cli.process import run
-    from ropeconv.engines import llamacpp as loading
-    from ropeconv.engines.probe import Probe
 
+    _without_checks()
+    return run(lambda: complete_app()(arguments))
+
+
+def _without_checks() -> None:
     loading.available = lambda: False
     Probe.available = staticmethod(lambda: False)  # type: ignore[method-assign]
+
+
+def running_models(arguments: list[str]) -> int:
+    """`ropeconv` with arguments for a command that runs a model: transformers is there."""
+    from ropeconv.cli.app import complete_app
+    from ropeconv.cli.process import run
+
+    Probe.available = AVAILABLE  # type: ignore[method-assign]
     return run(lambda: complete_app()(arguments))
+
+
+def in_one_process(arguments: list[str]) -> int:
+    """`ropeconv run`, whose jobs run one after another in this process, so that their calls count.
+
+    A worker of `run` writes with `apply`, which has cases of its own.
+    """
+    from collections.abc import Iterator, Sequence
+    from functools import partial
+
+    from ropeconv.cli import process
+    from ropeconv.errors import StopRequest
+    from ropeconv.features.run.executors.executor import call
+    from ropeconv.features.run.executors.local import Local
+
+    def results(factory: bytes, items: Sequence[object]) -> Iterator[tuple[int, Any]]:
+        for index, item in enumerate(items):
+            result = call(factory, item)
+            if process._received:  # the signal is for the process that waits for workers
+                raise StopRequest
+            yield index, result
+
+    @contextlib.contextmanager
+    def pool(self: Local, factory: Any, retries: int = 2) -> Iterator[Any]:
+        yield partial(results, pickle.dumps(factory))
+
+    Local.pool = pool  # type: ignore[method-assign, assignment]
+    return command_line(arguments)
+
+
+def page(arguments: list[str]) -> int:
+    """The button of the page that writes. arguments: the model, and the output."""
+    from ropeconv.cli.process import run
+    from ropeconv.features.ui.forms import BakeForm
+    from ropeconv.features.ui.sheet import HtmlSheet, TaskContext
+    from ropeconv.features.ui.tasks import TASKS
+
+    source, out = (str(Path(name).absolute()) for name in arguments)
+    form = BakeForm(source=source, context="4", out=out)
+    _without_checks()
+    return run(lambda: TASKS["write"](form, TaskContext(lambda progress: None), HtmlSheet()))
+
+
+def publish(arguments: list[str]) -> int:
+    """`ropeconv` with arguments for a command that publishes: it tries again at once where it would
+    wait.
+    """
+    from types import SimpleNamespace
+
+    from huggingface_hub.utils import _http
+
+    _http.time = SimpleNamespace(sleep=lambda seconds: None)  # type: ignore[attr-defined]
+    return command_line(arguments)
+
+
+def reading(arguments: list[str]) -> int:
+    """`ropeconv` with arguments for a command that writes nothing: its home and its folder for
+    temporary files are below the folder that it runs in, so that what it writes there counts.
+    """
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "TMPDIR"):
+        os.environ[name] = str(Path("home").absolute())
+    return command_line(arguments)
 
 
 def record_validation(arguments: list[str]) -> int:
@@ -67,6 +146,11 @@ def careless(arguments: list[str]) -> int:
 
 ACTIONS: dict[str, Callable[[list[str]], int]] = {
     "ropeconv": command_line,
+    "models": running_models,
+    "run": in_one_process,
+    "page": page,
+    "reading": reading,
+    "publish": publish,
     "record-validation": record_validation,
     "careless": careless,
 }
@@ -75,7 +159,19 @@ ACTIONS: dict[str, Callable[[list[str]], int]] = {
 SECONDS = 120
 
 
-def import_all() -> None:
+MODELS = (
+    "torch",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.auto.tokenization_auto",
+    "ropeconv.engines.transformers.load",
+    "ropeconv.engines.transformers.engine",
+    "matplotlib.backends.backend_svg",
+)
+"""What commands that run models import, and others do not."""
+
+
+def import_all(torch: bool) -> None:
     """Imports what commands import when they run, so that each fork need not."""
     for module in pkgutil.walk_packages(ropeconv.__path__, "ropeconv."):
         # the page's Gradio imports huggingface_hub, which takes its settings from the environment
@@ -86,7 +182,8 @@ def import_all() -> None:
         )  # no command here needs torch, and it takes seconds
         if not module.name.endswith(("program", "__main__")) and not module.name.startswith(unused):
             importlib.import_module(module.name)
-    for name in ("gguf", "rich.progress", "rich.table"):
+    more = ("gguf", "rich.progress", "rich.table", "ropeconv.features.ui.tasks")
+    for name in (*more, *(MODELS if torch else ())):
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         os.chdir(folder)  # what is read once and kept, such as the table of families, is read here
@@ -107,6 +204,7 @@ def child(run: dict[str, Any], begin: int) -> int:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.chdir(run["folder"])
+    prepare()
     shim = ctypes.CDLL(None)
     os.read(begin, 1)
     time.sleep(run["delay"])
@@ -140,7 +238,7 @@ def start(run: dict[str, Any], begin: int, other: int) -> int:
 
 
 def main() -> None:
-    import_all()
+    import_all("torch" in sys.argv)
     print("ready", flush=True)
     for line in sys.stdin:
         begin, release = os.pipe()

@@ -17,14 +17,16 @@ from zlib import crc32
 import pytest
 
 from ..conftest import hashes
-from ..support.extent import ALL, few, tally
+from ..support.extent import ALL, DAY, few, tally
 from ..support.hub_writing import WritingHub, serving_writes
 from . import scenes
 from .bench import Bench
 from .cases import APPLY, CASES, Case, ropeconv
-from .harness import KILLED, Fault, Mode, Outcome, Server, not_durable, tree
+from .harness import ENDED, KILLED, Fault, Mode, Outcome, Server, not_durable, tree
 
 Get = Callable[[str], Bench]
+APART, RUNS = 0.05, 20
+"""Seconds between the starts of two commands at most, and how often two are run."""
 
 
 def kills(case: Bench) -> list[Fault]:
@@ -50,44 +52,62 @@ def errors(case: Bench) -> list[Fault]:
 FAIL_ONCE, FAIL_ON = Mode.FAIL_ONCE, Mode.FAIL_ON
 KINDS: dict[str, Callable[[Bench], list[tuple[Fault, bool | None]]]] = {
     "kill": lambda case: [(fault, None) for fault in kills(case)],
+    "sigterm": lambda case: [
+        (Fault(Mode.TERM, number), None) for number, _ in enumerate(case.expected[1], 1)
+    ],
     "power": lambda case: [(fault, cut) for fault in kills(case) for cut in (True, False)],
     "disk error": lambda case: [(fault, None) for fault in errors(case)],
 }
 """Lost power is as `power` models it: what no fsync has made durable is not on the disk."""
 
 
-@pytest.mark.parametrize("name", few(list(CASES), 2))
+LIGHT = [name for name, case in CASES.items() if not case.torch]
+HEAVY = [name for name, case in CASES.items() if case.torch]
+"""Cases that run a model: each strike takes seconds, and the process for them half a minute."""
+
+
+def cases_of_the_day(count: int, seed: int = 0) -> list[str]:
+    """Cases without a model; one of those with a model every fifth day; all with `--all`."""
+    heavy = HEAVY if ALL else few(HEAVY, 1, seed) if (DAY + seed) % 5 == 0 else []
+    return [*few(LIGHT, count, seed), *heavy]
+
+
+@pytest.mark.parametrize("name", cases_of_the_day(2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_at_any_writing_call_loses_nothing(bench: Get, kind: str, name: str) -> None:
     case = bench(name)
+    if kind == "power" and not case.case.fsync:
+        pytest.skip("it does not wait for the disk")
     wrong = {}
     faults = few(KINDS[kind](case), 2, crc32(f"{kind} {name}".encode()))
     for fault, cut in faults:
         aftermath = case.strike(fault, cut)
-        early = (
-            case.case.killed and aftermath.outcome.code == 0
-        )  # the first kill left more, so fewer calls were made
-        assert early or (aftermath.outcome.code == KILLED) == (kind != "disk error"), (
-            f"{fault}: {aftermath.outcome}"
-        )
+        code = aftermath.outcome.code
+        # the first kill left more, so fewer calls were made
+        early = case.case.killed and code == 0
+        expected = {"kill": {KILLED}, "power": {KILLED}, "sigterm": {ENDED, 0}}
+        assert early or code in expected.get(kind, {0, 1, 2, 3}), f"{fault}: {aftermath.outcome}"
         if problem := case.wrong(aftermath):
             wrong[f"{fault} {cut}"] = problem
     tally(kind, name, len(faults), len(wrong))
     assert wrong == {}
 
 
-@pytest.mark.parametrize("name", few(list(CASES), 2, seed=1))
+@pytest.mark.parametrize("name", cases_of_the_day(2, seed=1))
 def test_calls_that_do_half_of_the_bytes_give_the_same(bench: Get, name: str) -> None:
     """write(2) and copy_file_range(2) may write fewer bytes than they were asked to."""
     case = bench(name)
     folder = case.copy()
     outcome = case.server.run(folder, case.case.command, Fault(Mode.SHORT))
     assert outcome.code == 0, outcome.output
-    assert tree(folder) == case.expected[0]
+    assert case.tree(folder) == case.expected[0]
     tally("short write", name, 1)
 
 
-@pytest.mark.parametrize("name", few(list(CASES), 2, seed=2))
+DURABLE = [name for name in LIGHT if CASES[name].fsync]
+
+
+@pytest.mark.parametrize("name", few([*DURABLE, *(HEAVY if ALL else ())], 6, seed=2))
 def test_what_a_command_has_done_is_on_the_disk(bench: Get, name: str) -> None:
     """When it ends, lost power takes nothing away any more: files and the folders with their names
     are durable.
@@ -97,6 +117,28 @@ def test_what_a_command_has_done_is_on_the_disk(bench: Get, name: str) -> None:
     outcome = case.server.run(folder, case.case.command, Fault(Mode.COUNT))
     assert outcome.code == 0
     assert not_durable(folder, outcome.report) == []
+    tally("durable", name, 1)
+
+
+@pytest.mark.parametrize("name", cases_of_the_day(2, seed=3))
+def test_a_command_twice_at_once(bench: Get, name: str) -> None:
+    """One of them may say that the other is writing; what is there is that of one, or of both."""
+    case = bench(name)
+    most = len(case.case.output) if case.case.apart else 1
+    generator = random.Random(name)
+    delays = few([(0.0, generator.uniform(0, 2 * APART)) for _ in range(RUNS)], 2)
+    wrong = {}
+    for apart in delays:
+        folder = case.copy()
+        outcomes = case.server.together(folder, [case.case.command] * 2, apart)
+        is_sound = all(outcome.said(most) for outcome in outcomes)
+        if not (is_sound and case.tree(folder) in (case.expected[0], case.twice)):
+            wrong[apart] = (
+                outcomes,
+                sorted(set(case.tree(folder).items()) ^ set(case.expected[0].items())),
+            )
+    tally("twice at once", name, len(delays), len(wrong))
+    assert wrong == {}
 
 
 def test_a_full_disk_after_the_last_file_leaves_a_folder_that_is_named(bench: Get) -> None:
@@ -177,7 +219,6 @@ PAIRS: dict[str, tuple[Callable[[Path], None], str, str, str]] = {
     ),
 }
 """What fills the folder that they run in, a command that runs before, and the two."""
-APART, RUNS = 0.05, 20
 
 
 Trees = list[dict[str, str]]

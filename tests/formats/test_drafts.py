@@ -1,13 +1,16 @@
 """A file that gets its name has all of its content, whatever happens while it is written."""
 
 import ast
+import errno
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from ropeconv.formats.drafts import draft_of, write_file
+from ropeconv.formats import drafts
+from ropeconv.formats.drafts import draft_of, together, write_file
+from ropeconv.rope.errors import RopeconvError
 
 ROOT = Path(__file__).parents[2] / "ropeconv"
 
@@ -179,3 +182,96 @@ def test_no_module_gives_a_file_its_name_without_a_draft() -> None:
 )
 def test_a_direct_write_is_found(line: str) -> None:
     assert direct_writes(line) != []
+
+
+# Several files that get their names together
+
+
+def write_three(folder: Path, stop: bool = False) -> None:
+    with together():
+        for name in ("a.json", "b.svg", "c.html"):
+            write_file(folder / name, f"new {name}")
+            assert not (folder / name).exists() or (folder / name).read_text() == "earlier"
+        if stop:
+            raise ValueError("stopped")
+
+
+def test_files_of_a_set_get_their_names_at_its_end(tmp_path: Path) -> None:
+    (tmp_path / "b.svg").write_text("earlier")
+    write_three(tmp_path)
+    assert names(tmp_path) == ["a.json", "b.svg", "c.html"]
+    assert {path.read_text() for path in tmp_path.iterdir()} == {
+        f"new {name}" for name in names(tmp_path)
+    }
+
+
+def test_an_error_in_a_set_leaves_all_files_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "b.svg").write_text("earlier")
+    with pytest.raises(ValueError, match="stopped"):
+        write_three(tmp_path, stop=True)
+    assert names(tmp_path) == ["b.svg"]
+    assert (tmp_path / "b.svg").read_text() == "earlier"
+
+
+def test_a_full_disk_at_the_last_file_of_a_set_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def full(path: Path) -> None:
+        synced.append(path.name)
+        if len(synced) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(drafts, "sync_file", full)
+    with pytest.raises(OSError, match=r"c\.html"):
+        write_three(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_a_name_twice_in_a_set_is_written_once_more(tmp_path: Path) -> None:
+    with together():
+        write_file(tmp_path / "a.json", "first")
+        write_file(tmp_path / "a.json", "second")
+    assert (tmp_path / "a.json").read_text() == "second"
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_a_set_in_a_set_ends_with_the_outer_one(tmp_path: Path) -> None:
+    with together():
+        write_three(tmp_path)
+        assert [name for name in names(tmp_path) if not name.startswith(".")] == []
+    assert names(tmp_path) == ["a.json", "b.svg", "c.html"]
+
+
+def test_a_fifo_in_a_set_is_written_to_at_once(tmp_path: Path) -> None:
+    with together():
+        write_file(Path("/dev/null"), "nothing")
+        write_file(tmp_path / "a.json", "new")
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_two_sets_that_wait_for_each_other_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "PATIENCE", 0.2)
+    barrier = threading.Barrier(2)
+    problems = list[str]()
+
+    def write(first: str, second: str) -> None:
+        try:
+            with together():
+                write_file(tmp_path / first, f"{first} of {second}")
+                barrier.wait(10)
+                write_file(tmp_path / second, f"{second} of {first}")
+        except RopeconvError as problem:
+            problems.append(str(problem))
+
+    threads = [threading.Thread(target=write, args=pair) for pair in ("ab", "ba")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert problems
+    assert "another ropeconv is writing" in problems[0]
+    assert names(tmp_path) in ([], ["a", "b"])

@@ -69,6 +69,19 @@ def test_a_changed_byte_anywhere_costs_one_line_and_is_told(tmp_path: Path) -> N
             assert values(path).items() >= numbers.items() | {"after": 9}.items()
 
 
+def test_a_first_line_that_lost_power_has_cut_or_zeroed_is_written_again(tmp_path: Path) -> None:
+    path = kept(tmp_path / "x.jsonl", 0)
+    first = path.read_bytes()
+    for length in range(len(first) + 1):
+        for data in (first[:length], bytes(length)):
+            path.write_bytes(data)
+            assert values(path) == {}
+            assert path.read_bytes() == first
+    path.write_bytes(bytes(len(first) + 1))
+    with pytest.raises(BadSource):
+        opened(path)
+
+
 def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
     """Also one of another model, of another version, and a damaged one."""
     path = tmp_path / "x.jsonl"

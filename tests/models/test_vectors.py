@@ -200,3 +200,14 @@ def test_the_numbers_that_plot_writes_are_read_again(run: Run, tmp_path: Path) -
     by_hand = tuple(10000.0 ** (-index / 32) / 4 for index in range(32))
     method: Any = vector_method(INV_FREQ, tmp_path / "x.csv")
     assert method.inv_freq == pytest.approx(by_hand, rel=1e-15)
+
+
+def test_a_damaged_table_of_contents_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "a.pt"
+    torch.save(torch.tensor(HALVES), path)
+    content = path.read_bytes()
+    assert b"PK\1\2" in content
+    path.write_bytes(content.replace(b"PK\1\2", b"PK\1\3"))
+    with pytest.raises(UsageError, match="damaged"):
+        vector_method(INV_FREQ, path)

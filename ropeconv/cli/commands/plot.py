@@ -9,7 +9,7 @@ import typer
 
 from ...errors import UsageError
 from ...formats.files import expand_home
-from ...options import OUTPUT
+from ...options import OUTPUT, Writes
 from ...verbs.given_model import find, frequencies_only
 from ..command import expand_options
 from ..model_options import HeadDimOption, RotaryDimOption
@@ -56,9 +56,12 @@ def plot_command(
             metavar="FILE",
             parser=expand_home,
         ),
+        Writes(),
     ] = None,
     dark: Annotated[
-        bool, typer.Option("--dark", help="Draw for a dark background.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option("--dark", help="Draw for a dark background.", rich_help_panel=OUTPUT),
+        Writes(),
     ] = False,
 ) -> None:
     """Show the frequencies of one or several methods: a table, or a picture or a CSV file with -o.

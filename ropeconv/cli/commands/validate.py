@@ -64,6 +64,7 @@ def validate_command(
     """
     from ...bake.findings import Options
     from ...engines.probe import Probe
+    from ...formats.drafts import together
     from ...inspection.receipts.companion import read_companion
     from ...inspection.receipts.places import find_source, why_not_found
     from ...validate.comparison import Comparison, Settings
@@ -117,10 +118,11 @@ def validate_command(
             screen.say("The weights were not compared (--quick).")
         if identified is not None:
             screen.say(identified.sentence)
-    if plot is not None:
-        write_pictures(validation_pictures(result), plot)
-    if report is not None:
-        write_validation_report(result, baked, against, report)
+    with together():
+        if plot is not None:
+            write_pictures(validation_pictures(result), plot)
+        if report is not None:
+            write_validation_report(result, baked, against, report)
 
     if not result.agrees:
         raise SystemExit(3)

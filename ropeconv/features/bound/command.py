@@ -18,7 +18,7 @@ from ropeconv.cli.typer_classes import Command
 from ropeconv.errors import UsageError
 from ropeconv.formats.drafts import write_file
 from ropeconv.formats.files import expand_home
-from ropeconv.options import GENERAL
+from ropeconv.options import GENERAL, Writes
 from ropeconv.rope.bound.answer import Bound, bound
 from ropeconv.rope.bound.reach import Reach, reach
 from ropeconv.rope.errors import counted
@@ -186,6 +186,7 @@ def bound_command(
             metavar="FILE",
             parser=expand_home,
         ),
+        Writes(),
     ] = None,
     weights: Annotated[
         bool,

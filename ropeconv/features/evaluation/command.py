@@ -196,18 +196,20 @@ def eval_command(
 
 def _write(result: Result, out: Path | None, plot: Path | None, report: Path | None) -> None:
     """Writes the files that --out, --plot and --report name."""
+    from ropeconv.formats.drafts import together
     from ropeconv.views.plot_style import write_pictures
 
     from .plots import evaluation_pictures
     from .report import write_evaluation_report
     from .result import write_result
 
-    if out is not None:
-        write_result(result, out)
-    if plot is not None:
-        write_pictures(evaluation_pictures(result), plot)
-    if report is not None:
-        write_evaluation_report(result, report)
+    with together():
+        if out is not None:
+            write_result(result, out)
+        if plot is not None:
+            write_pictures(evaluation_pictures(result), plot)
+        if report is not None:
+            write_evaluation_report(result, report)
 
 
 def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> bool:

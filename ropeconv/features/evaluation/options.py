@@ -31,8 +31,11 @@ class TextOptions:
         "Where finished sequences are kept, so that a run continues (default: in the cache).",
         RUNNING,
         metavar="FILE",
+        writes=True,
     )
-    fresh: bool = option(False, "Begin a new journal; the one there gets another name.", RUNNING)
+    fresh: bool = option(
+        False, "Begin a new journal; the one there gets another name.", RUNNING, writes=True
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,9 @@ class EvalOptions(TextOptions):
         RUNNING,
         metavar="WHERE",
     )
-    out: Path | None = option(None, "Write the result as JSON.", OUTPUT, short="-o", metavar="FILE")
+    out: Path | None = option(
+        None, "Write the result as JSON.", OUTPUT, short="-o", metavar="FILE", writes=True
+    )
     fail_if: tuple[str, ...] = option(
         (),
         "Exit with 3 if it holds significantly: 'yarn:4 > base @2T' (repeatable).",

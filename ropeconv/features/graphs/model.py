@@ -405,7 +405,8 @@ class OpenVinoGraph(Graph):
         self.data_files = (path.with_suffix(".bin").name,)
         try:
             self.model = openvino.Core().read_model(path, path.with_suffix(".bin"))
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):
+            # openvino decodes its own message, which quotes the file (openvino/_ov_api.py)
             raise BadSource(
                 f"{path} is not a model that OpenVINO can read, with its .bin file; export it again"
             ) from None

@@ -14,7 +14,16 @@ from ropeconv.cli.screen import ProgressScreen, Screen
 from ropeconv.cli.typer_classes import Command
 from ropeconv.errors import UsageError
 from ropeconv.hub.options import PublishOptions, repository
-from ropeconv.options import HUB, METHOD, OUTPUT, Option, OutputPlace, TargetOptions, options
+from ropeconv.options import (
+    HUB,
+    METHOD,
+    OUTPUT,
+    Option,
+    OutputPlace,
+    TargetOptions,
+    Writes,
+    options,
+)
 from ropeconv.verbs.recipes import recipe_options
 from ropeconv.verbs.request import build_target
 
@@ -69,6 +78,7 @@ def profiles_command(
             help="Copy the weights once, instead of making hard links to those of MODEL.",
             rich_help_panel=OUTPUT,
         ),
+        Writes(),
     ] = False,
     push: Annotated[
         str,
@@ -78,9 +88,12 @@ def profiles_command(
             rich_help_panel=HUB,
             metavar="OWNER/NAME",
         ),
+        Writes(),
     ] = "",
     private: Annotated[
-        bool, typer.Option("--private", help="Make the repository private.", rich_help_panel=HUB)
+        bool,
+        typer.Option("--private", help="Make the repository private.", rich_help_panel=HUB),
+        Writes(),
     ] = False,
     family: FamilyOption = "",
     dry_run: DryRunOption = False,

@@ -50,7 +50,9 @@ class RunFlags:
         RUNNING,
         metavar="WHERE",
     )
-    fresh: bool = option(False, "Begin a new journal; the one there gets another name.", RUNNING)
+    fresh: bool = option(
+        False, "Begin a new journal; the one there gets another name.", RUNNING, writes=True
+    )
     verify: bool = option(
         False, "Compare outputs that are done, byte by byte, with what their sources give.", RUNNING
     )

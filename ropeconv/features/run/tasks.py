@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ropeconv.bake.findings import Options
-from ropeconv.bake.hidden import is_empty
+from ropeconv.bake.hidden import discard, is_empty
 from ropeconv.bake.verify import earlier_output, verify_output
 from ropeconv.engines.probe import Probe
 from ropeconv.engines.transformers.load import out_of_memory
@@ -52,7 +52,6 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         Disagreement: An earlier output has other bytes.
         RopeconvError: As `make_plan` and `apply` do.
     """
-    Path(unit.out).parent.mkdir(parents=True, exist_ok=True)
     plan = unit.plan()
     document = {"path": str(plan.out), "bytes": plan.bytes, "encoding": plan.result.encoding}
 
@@ -65,6 +64,7 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
             raise type(problem)(
                 f"{reason}; move it away and run the plan again, which writes it anew"
             ) from None
+        discard(plan.out)  # a kill may have come between the last name and the end
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
 
     if os.path.lexists(plan.out) and not is_empty(plan.out):
@@ -112,7 +112,6 @@ def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         RopeconvError: No row can be run.
     """
     path = Path(unit.out)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with evaluation_of(unit) as evaluation:
         source = evaluation.runner.source
         place = path.with_name(f"{path.stem}-{source[:16]}.jsonl")

@@ -10,7 +10,7 @@ from ropeconv.cli.options import FamilyOption, check_place
 from ropeconv.cli.screen import ProgressScreen
 from ropeconv.cli.typer_classes import Command
 from ropeconv.formats.files import expand_home
-from ropeconv.options import LENGTH, OUTPUT, RUNNING
+from ropeconv.options import LENGTH, OUTPUT, RUNNING, Writes
 
 app = typer.Typer(add_completion=False)
 
@@ -78,6 +78,7 @@ def train_config_command(
             metavar="FILE",
             parser=expand_home,
         ),
+        Writes(),
     ] = None,
     family: FamilyOption = "",
 ) -> None:

@@ -21,7 +21,7 @@
 #include <linux/fs.h>
 #include "shim.h"
 
-enum { COUNT, KILL, KILL_HALF, FAIL_ONCE, FAIL_ON, SHORT };
+enum { COUNT, KILL, KILL_HALF, FAIL_ONCE, FAIL_ON, SHORT, TERM };
 
 /* A call that moves bytes can do half of them; one that takes space can fail on a full disk. */
 enum { MOVES = 1, TAKES = 2 };
@@ -73,6 +73,8 @@ static int decide(const char *kind, int flags, const char *path)
         die();
     if (mode == KILL_HALF)
         return 2;
+    if (mode == TERM)
+        kill(getpid(), SIGTERM);
     if ((mode == FAIL_ONCE || mode == FAIL_ON) && (error != ENOSPC || flags & TAKES)) {
         errno = error;
         return -1;

@@ -18,7 +18,7 @@ from ropeconv.cli.screen import ProgressScreen
 from ropeconv.cli.typer_classes import Command
 from ropeconv.errors import Interruption, UsageError
 from ropeconv.formats.files import expand_home
-from ropeconv.options import OUTPUT, DeviceOptions, copied
+from ropeconv.options import OUTPUT, DeviceOptions, Writes, copied
 
 from ..command import refuse_field, sort_words, texts_of
 from ..options import TextOptions, TuneOptions
@@ -57,6 +57,7 @@ def tune_command(
             metavar="FILE",
             parser=expand_home,
         ),
+        Writes(),
     ] = None,
     plot: PlotOption = None,
     family: FamilyOption = "",
@@ -74,6 +75,7 @@ def tune_command(
 
     from ropeconv.engines.engine import Progress
     from ropeconv.engines.transformers.load import out_of_memory
+    from ropeconv.formats.drafts import together
 
     from ..evaluation import parse_duration
     from .result import write_tuned
@@ -134,12 +136,13 @@ def tune_command(
         else:
             screen.say(cost.sentence)
         return
-    if out is not None:
-        write_tuned(tuned, out)
-    if plot is not None:
-        from .plots import write_plot
+    with together():
+        if out is not None:
+            write_tuned(tuned, out)
+        if plot is not None:
+            from .plots import write_plot
 
-        write_plot(tuned, plot)
+            write_plot(tuned, plot)
     if screen.as_json:
         screen.data(to_builtins(tuned))
     else:

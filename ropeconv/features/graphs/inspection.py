@@ -423,18 +423,20 @@ class GraphInspection(Summary):
             if self.spec:
                 part = self.part(rope)
                 in_config = part.words if part else "another RoPE"
-            row = {
-                "file": rope.file,
-                "constants": rope.name,
-                "RoPE": formula,
-                "attention factor": f"{rope.attention_factor:.6g}",
-                "rotates": f"{2 * len(rope.inv_freq)}",
-                "positions": f"{rope.positions:,}" if rope.positions else "any",
-                "config.json": in_config,
-            }
-            rows.append(row)
-        columns = tuple(rows[0]) if rows else ()
-        return [SummaryTable("ropes", columns, [tuple(row.values()) for row in rows])]
+            factor = f"{rope.attention_factor:.6g}"
+            dimensions = f"{2 * len(rope.inv_freq)}"
+            positions = f"{rope.positions:,}" if rope.positions else "any"
+            rows.append((rope.file, rope.name, formula, factor, dimensions, positions, in_config))
+        columns = (
+            "file",
+            "constants",
+            "RoPE",
+            "attention factor",
+            "rotates",
+            "positions",
+            "config.json",
+        )
+        return [SummaryTable("ropes", columns, rows)]
 
     @cached_property
     def parts(self) -> list[ModelRope]:

@@ -134,15 +134,18 @@ class LlamaServer(Server):
             "prompt": list(prefix),
             "n_predict": 1,
             "n_probs": TOP,
+            # below 0, probabilities are a softmax of the logits whatever the sampler does
+            # (tools/server/README.md, n_probs)
             "temperature": -1,
-            "id_slot": 0,
+            "id_slot": 0,  # always the one whose cache has the prefix of the request before
             "cache_prompt": True,
             "logit_bias": [[generated, BIAS]],
         }
         entries = self._complete(body, prefix, TOP + 1).completion_probabilities
         if not entries:
             return ()
-        return (*entries[0].top_logprobs, entries[0])
+        of_generated = entries[0]
+        return (*of_generated.top_logprobs, of_generated)
 
     def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
         """The completion of a prompt; RopeconvError where the server has left out a part of it."""

@@ -86,7 +86,7 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         publication = preview(planned_upload(output_plan), _publication(form))
         sheet.note(publication.note)
         show_publication(publication, sheet)
-    _show_command(output_plan, form, bool(form.repo_id), sheet)
+    _show_command_line(output_plan, form, bool(form.repo_id), sheet)
 
 
 def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
@@ -118,7 +118,7 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     if output.reason:
         sheet.note(f"Not checked: {output.reason}.")
     show_outcome(replace(output, path=None), sheet)
-    _show_command(output_plan, form, False, sheet)
+    _show_command_line(output_plan, form, False, sheet)
 
 
 def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
@@ -130,10 +130,10 @@ def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     task.finish()
     sheet.link(url, f"Published: {url}")
     show_outcome(Output(None, output_plan, check), sheet)
-    _show_command(output_plan, form, True, sheet)
+    _show_command_line(output_plan, form, True, sheet)
 
 
-def _show_command(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
+def _show_command_line(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
     """Show the command line that does the same."""
     sheet.title("The same on the command line")
     sheet.copyable(command_of(plan, form, publishing))

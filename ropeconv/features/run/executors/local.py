@@ -50,7 +50,9 @@ def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
         devices: The GPUs that are shared out; none without GPUs.
         threads: The threads that the process may use.
     """
+    # torch and numpy read the number of threads when they are imported
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    # bars of several processes would write over each other
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     for device in devices:
         lock = os.open(Path(folder, f"gpu-{device}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
@@ -98,6 +100,7 @@ class Processes:
         self._pool = self._make_pool()
 
     def _make_pool(self) -> ProcessPool:
+        # spawned: CUDA cannot be used in a process that was forked from one that has used it
         return ProcessPool(
             self.at_once,
             initializer=prepare,

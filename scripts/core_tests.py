@@ -57,8 +57,9 @@ def run_tests(features: list[str], options: list[str]) -> int:
         tree = Path(folder)
         copy_without(removed, tree)
         ignored = [f"--ignore={path}" for path in OF_ALL]
+        named = [] if any(word.startswith("tests/") for word in options) else ["tests"]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "tests", *ignored, *options],
+            [sys.executable, "-m", "pytest", "-q", *named, *ignored, *options],
             cwd=tree,
             env={**os.environ, "PYTHONPATH": str(tree)},
         )

@@ -445,7 +445,7 @@ def nothing_fits(
     repair = ""
     if native is not None and request.schedule.short_inv_freq is not None:
         repair = native.alternatives
-    repairs = [repair or _dropped_key(request) or _way_out(results, request)]
+    repairs = [repair or _dropped_key(request) or _repair(results, request)]
     untested = _best_untested(results, request)
     if untested is not None:
         repairs.insert(
@@ -481,32 +481,35 @@ def _dropped_key(request: EncodeRequest) -> str:
     return f"pass --dual-chunk drop, which removes {DUAL_CHUNK}"
 
 
-def _way_out(results: list[CheckpointResult], request: EncodeRequest) -> str:
-    """The repair where no encoding fits."""
+def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
+    """The repair where no encoding fits: the first that applies, the most specific first."""
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
-    unknown = []
+
     for row in request.runtimes:
         statuses = {result.verdict_of(row).status for result in results}
         if "unknown" in statuses and "unsupported" not in statuses:
-            unknown.append(row.name)
-    if unknown:
-        return (
-            f"leave {unknown[0]} out, and measure what it computes with `ropeconv validate OUTPUT"
-            " --server URL` or record it with scripts/lab"
-        )
+            return (
+                f"leave {row.name} out, and measure what it computes with `ropeconv validate"
+                " OUTPUT --server URL` or record it with scripts/lab"
+            )
 
-    base = _base_instead(request)
+    # another base, where it helps, is offered beside each of the following
+    or_base = _base_instead(request)
     if len(request.runtimes) > 1:
-        return f"{base}name one of them, and bake a second output for the others"
+        return f"{or_base}name one of them, and bake a second output for the others"
     for name in DEFAULT_RUNTIMES:
-        if any(result.verdict_of(newest(name)).status == "exact" for result in results):
-            return f"{base}name a runtime that computes it (--runtime {name} does)"
-    return f"{base}choose another method"
+        latest = newest(name)
+        if any(result.verdict_of(latest).status == "exact" for result in results):
+            return f"{or_base}name a runtime that computes it (--runtime {name} does)"
+    return f"{or_base}choose another method"
 
 
 def _base_instead(request: EncodeRequest) -> str:
-    """The flag of a base for the same context, where the named runtimes compute one; else empty."""
+    """The flag of a base for the same context, with "or" behind it, for the front of a sentence.
+
+    It is empty where the named runtimes do not compute one.
+    """
     schedule = request.schedule
     spec = request.spec
     factor = schedule.context / schedule.original_context

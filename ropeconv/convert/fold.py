@@ -336,10 +336,11 @@ class _Layer:
                 if name not in self.tensors:
                     continue
                 start = 0
-                if norm.rows == "last":
+                if norm.rows == "last":  # the dimensions that rotate are the end of the vector
                     start = prod(self.tensors[name].shape) - rotary_dim
-                span = (start, start + rotary_dim)
-                yield Scaling(name, (span,), factor, norm.kind == "rms-plus-one")
+                rotating = (start, start + rotary_dim)
+                plus_one = norm.kind == "rms-plus-one"
+                yield Scaling(name, (rotating,), factor, plus_one=plus_one)
 
     def _norms(self, norm: str) -> list[str]:
         """The tensors of a norm that is before the rotation; empty without one."""

@@ -78,18 +78,23 @@ def _open(reference: str) -> Source | GgufSource:
 
 
 def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
-    """The source of a reference that is not a path: in Ollama's store, or on the Hub."""
+    """The source of a reference that is not a path: in Ollama's store, or on the Hub.
+
+    The forms overlap, so the order decides: `a/b/c.gguf` may be a file on the Hub or a missing
+    path, and `a/b` may be a model of Ollama or a repository.
+    """
     stored = ollama.find(reference)
     if stored is not None:
         return OllamaGguf(stored)
 
     on_hub = re.fullmatch(HUB_FILE, reference)
-    if on_hub and not Path(reference.split("/")[0]).exists():
+    first_part = Path(reference.split("/")[0])
+    if on_hub and not first_part.exists():  # else it is a mistyped path in a folder that is here
         repository, revision, file = on_hub.groups()
         _check_address(reference, repository, revision, file)
         return HubGguf(HubShard.find(repository, file, revision))
     if has_gguf_name(reference):
-        return GgufSource(path)
+        return GgufSource(path)  # says that it is missing, in the words for files
     if is_graph(reference):
         raise BadSource(
             f"{reference} does not exist; give the path of a graph, or of the folder of an export"

@@ -355,7 +355,9 @@ class RuleReading:
         family = planned.family
         finding = _of_type(types, rope, planned.schedule)
         if finding is None:
-            finding = _of_head(types, config, family, self.rope_type, rope)
+            finding = _of_rotated_dimensions(types, config, family, self.rope_type)
+        if finding is None:
+            finding = _of_factor_lists(types, rope)
         if finding is None:
             spec = read_by(config, family, rules)
             finding = _of_schedule(planned.schedule, planned.before, spec, types)
@@ -539,25 +541,31 @@ def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | No
     return None
 
 
-def _of_head(
-    types: TypeRules, config: Config, family: Family, kind: str, rope: Config
+def _of_rotated_dimensions(
+    types: TypeRules, config: Config, family: Family, kind: str
 ) -> Finding | None:
-    """The finding about the dimensions of a head that rotate, their pairs, and lists of factors."""
+    """The finding about a head of which a part rotates, and about interleaved pairs."""
     if types.partial:
         sizes = geometry(config, family)
         if sizes.rotary_dim != sizes.head_dim:
             words = PARTIAL[types.partial]
-            return (
-                types.partial,
-                f"{words} {sizes.rotary_dim} dimensions of {sizes.head_dim} rotate",
-            )
+            part = f"{sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
+            return types.partial, f"{words} {part}"
 
     if types.half_only and family.layout == "interleaved":
         return types.half_only, HALF_ONLY[types.half_only].format(kind)
+    return None
+
+
+def _of_factor_lists(types: TypeRules, rope: Config) -> Finding | None:
+    """The finding about two lists of factors, and the attention factor that comes with them."""
+    # the attention factor of LongRoPE is sqrt(1 + ln s / ln original)
     if types.formula_always and rope.get("original_max_position_embeddings") == 1:
         return "refused", "it divides by the logarithm of original_max_position_embeddings, here 0"
 
-    if types.lists not in LISTS or rope.get("short_factor") == rope.get("long_factor"):
+    if rope.get("short_factor") == rope.get("long_factor"):
+        return None  # whichever list is used
+    if types.lists not in LISTS:
         return None
     status, reason = LISTS[types.lists]
     return status, reason.format(types.whole_prompt)

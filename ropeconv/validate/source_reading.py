@@ -563,6 +563,8 @@ def read_source(
     schedule = comparison.schedule
     samples = [run for run in runs if run.kind == "spread"]
     states = HiddenStates()
+
+    # what is compared with the output: the unscaled source, and the reference
     states.control = [spec.plain(engine, run) for run in samples]
     if isinstance(comparison.scale, QueryScaling) and schedule.log_n is not None:
         states.formula = [spec.read_patched(engine, run, scale=schedule.log_n) for run in samples]
@@ -570,8 +572,9 @@ def read_source(
         "reference", runs, lambda run: spec.read_patched(engine, run)
     )
 
+    # the reference again, changed by no more than rounding: by chunks, frequencies, and weights.
+    # Two lists are left out of the first, since a chunk may use the other list than the whole.
     if schedule.short_inv_freq is None and engine.chunked:
-        # not of two lists, whose choice changes with the chunk, which is more than noise
         in_parts = []
         for run in samples:
             chunk = math.ceil(len(run.ids) / PARTS)
@@ -583,7 +586,7 @@ def read_source(
     states.noise_runs.append((None, nudged))
 
     folded = comparison.rounded_weights(dtype)
-    if folded:
+    if folded:  # last, since it changes the weights of the engine
         stored = {name: comparison.checkpoint.tensors[name].dtype for name in folded}
         round_weights(engine.model, stored)
         rounded = [spec.read_patched(engine, run) for run in samples]

@@ -143,14 +143,24 @@ def finish_output(
         reporter: Receives what happens.
         draft: The plan of its draft model, for the commands that run both.
     """
-    output = Output(
-        done.path, plan, done.check, done.reason, done.uncomputed, plan.source.reference
-    )
-    if validation.device and not done.uncomputed:
+    result = None
+    is_validated = validation.device != ""
+    if is_validated and not done.uncomputed:
         result = validate_written(plan, done.path, validation, reporter)
-        output = replace(output, validation=result)
+    modelfile_path = None
     if modelfile and not plan.is_folder:
-        output = replace(output, modelfile=write_modelfile(plan))
+        modelfile_path = write_modelfile(plan)
+
+    output = Output(
+        path=done.path,
+        plan=plan,
+        check=done.check,
+        reason=done.reason,
+        uncomputed=done.uncomputed,
+        against=plan.source.reference,
+        validation=result,
+        modelfile=modelfile_path,
+    )
     return replace(output, steps=steps_after(output, draft))
 
 

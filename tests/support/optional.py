@@ -36,7 +36,8 @@ MISSING = frozenset(
 ADVICE = re.compile("pip install '?ropeconv")
 REMOVED = sorted({entry.name for entry in entry_points(group=GROUP)} - load_features().keys())
 """Features that pyproject.toml names, and whose folders are not here."""
-OF_FEATURES = re.compile("No such command|needs a feature")
+OF_FEATURES = re.compile("there is no command|needs a feature|module 'ropeconv' has no attribute")
+"""What is said about what such a feature has."""
 
 
 def skip(name: str) -> None:
@@ -60,7 +61,7 @@ def skip_where_missing(problem: BaseException) -> None:
                 skip(package)
             if REMOVED and ".features" in cause.name:
                 skip_feature()
-        if isinstance(cause, RopeconvError):
+        if isinstance(cause, RopeconvError | AttributeError):
             skip_where_advised(str(cause))
         cause = cause.__cause__ or cause.__context__
 

@@ -47,7 +47,7 @@ from ropeconv.validate.validation import DEVIATIONS, KL_FLOOR, Measures, in_bloc
 from ropeconv.verbs.arguments import check_arguments, reference_of
 
 from .identification import CandidateResult, Identification
-from .mistakes import Candidate, Case, candidates
+from .mistakes import CandidateSchedule, Case, candidates
 from .observing import Answers, CheckpointObserver, GgufObserver, Observer, ServerObserver
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _identify(
         answers = observer.read(runs, progress)
 
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
-        distances: list[tuple[Candidate, Tensor]] = []
+        distances: list[tuple[CandidateSchedule, Tensor]] = []
         left_out = []
         noise = 0.0
         for candidate in found:
@@ -256,7 +256,7 @@ def _identify(
 
 
 def _judge(
-    distances: list[tuple[Candidate, Tensor]], noise: float, last: int
+    distances: list[tuple[CandidateSchedule, Tensor]], noise: float, last: int
 ) -> tuple[tuple[CandidateResult, ...], float]:
     """Return the results of the candidates, the nearest first, and the KL that is allowed.
 
@@ -354,7 +354,7 @@ def _runs(subject: Subject, observer: Observer, folder: Path, settings: Settings
 def _distances(
     engine: TransformersEngine,
     subject: Subject,
-    candidate: Candidate,
+    candidate: CandidateSchedule,
     runs: list[TokenRun],
     answers: list[Answers],
     progress: Progress,

@@ -65,7 +65,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateSchedule:
     """What a runtime may compute."""
 
     name: str
@@ -85,7 +85,7 @@ MISTAKES: dict[str, tuple[str, Mistake]] = {}
 
 
 def mistake(name: str, words: str) -> Callable[[Mistake], Mistake]:
-    """Decorator: the function is a known mistake. words: as in Candidate."""
+    """Decorator: the function is a known mistake. words: as in CandidateSchedule."""
 
     def register(function: Mistake) -> Mistake:
         MISTAKES[name] = words, function
@@ -94,12 +94,12 @@ def mistake(name: str, words: str) -> Callable[[Mistake], Mistake]:
     return register
 
 
-def candidates(case: Case) -> list[Candidate]:
+def candidates(case: Case) -> list[CandidateSchedule]:
     """Return what a runtime may compute for a case: the right schedule, then the mistakes.
 
     A mistake that computes the same as an earlier candidate is left out.
     """
-    found = [Candidate(RIGHT, "the method", case.schedule)]
+    found = [CandidateSchedule(RIGHT, "the method", case.schedule)]
     known = {case.schedule.digest}
     for name, (words, function) in MISTAKES.items():
         try:
@@ -109,17 +109,17 @@ def candidates(case: Case) -> list[Candidate]:
             continue  # the mistake has no meaning for this model or these numbers
         if schedule is not None and schedule.digest not in known:
             known.add(schedule.digest)
-            found.append(Candidate(name, words, schedule))
+            found.append(CandidateSchedule(name, words, schedule))
 
     spec = case.start
     if case.weights.q and case.weights.k and not spec.mla:
         words = "the method, with pairs rotated in the other layout"
         change = exchange_pairs(case.weights, spec.layout, spec.head_dim, spec.rotary_dim)
-        found.append(Candidate("layout", words, case.schedule, change))
+        found.append(CandidateSchedule("layout", words, case.schedule, change))
     if case.source.local_form is not None:
         words = "the method, in the layers with a sliding window too"
         change = scale_local_layers(case.schedule)
-        found.append(Candidate("local-layers", words, case.schedule, change))
+        found.append(CandidateSchedule("local-layers", words, case.schedule, change))
     return found
 
 

@@ -173,18 +173,22 @@ class Slurm(Executor):
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
+        """Run items as arrays of jobs of Slurm, by submitit. Parameters as in `Executor.pool`."""
         import submitit
 
         try:
             executor = submitit.AutoExecutor(folder=self.folder, cluster="slurm")
-            general = executor._typed_parameters()
-            parameters = {}
+
+            # submitit has some parameters for every cluster; those of Slurm begin with slurm_
+            of_every_cluster = executor._typed_parameters()
+            parameters: dict[str, object] = {"name": "ropeconv"}
+            parameters["slurm_array_parallelism"] = self.at_once or LARGEST
             for key, value in self.parameters.items():
-                parameters[key if key in general else f"slurm_{key}"] = value
-            executor.update_parameters(
-                name="ropeconv", slurm_array_parallelism=self.at_once or LARGEST, **parameters
-            )
-        except (NameError, TypeError) as problem:
+                if key not in of_every_cluster:
+                    key = f"slurm_{key}"
+                parameters[key] = value
+            executor.update_parameters(**parameters)
+        except (NameError, TypeError) as problem:  # NameError: submitit's, for an unknown parameter
             raise UsageError(
                 f"submitit does not accept [executor.slurm] ({problem}); correct it"
             ) from None

@@ -153,7 +153,7 @@ def option_of(name: str, hint: Any, default: Any, details: Mapping[str, Any]) ->
     if get_origin(hint) is Literal:
         of_type["choices"] = get_args(hint)
         hint = str
-    return Option(name, hint, default, many, **{**of_type, **details})
+    return Option(name=name, kind=hint, default=default, many=many, **{**of_type, **details})
 
 
 def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:

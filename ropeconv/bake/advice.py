@@ -206,7 +206,11 @@ class Advice(Summary):
         for name, writing in self.writings.items():
             rows = support(writing.verdicts) or [("cannot be written", writing.reason)]
             title = f"{name} as {writing.encoding}" if writing.encoding else name
-            shown.append(SummaryTable("writings", ("support", "newest versions"), rows, title))
+            shown.append(
+                SummaryTable(
+                    name="writings", columns=("support", "newest versions"), rows=rows, title=title
+                )
+            )
         return shown
 
     @property
@@ -589,7 +593,13 @@ def matrix() -> tuple[MatrixCell, ...]:
         for writing, (method, encoding) in METHODS.items():
             try:
                 schedule = Recipe(REGISTRY[method](4.0)).schedule(base)  # type: ignore[call-arg]
-                request = EncodeRequest(schedule, base, family, config, Target(encoding=encoding))
+                request = EncodeRequest(
+                    schedule=schedule,
+                    spec=base,
+                    family=family,
+                    config=config,
+                    target=Target(encoding=encoding),
+                )
                 result = ENCODINGS[encoding].encode(request)
             except (RopeconvError, RecipeError):
                 continue

@@ -262,7 +262,9 @@ def _apply_checkpoint(
         query = probe_query(plan, running) if running is not None else None
         checking = OutputCheck(plan, query)
         path = execute_plan(plan, options, checking, advance)
-    return AppliedPlan(path, checking.record, checking.reason, checking.uncomputed)
+    return AppliedPlan(
+        path=path, check=checking.record, reason=checking.reason, uncomputed=checking.uncomputed
+    )
 
 
 def _apply_gguf(

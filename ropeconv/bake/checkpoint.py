@@ -355,7 +355,11 @@ def _files(
                 )
             )
         elif file.name not in texts:
-            files.append(PlannedFile("copy", name, file.size, file.sha256, origin=file.name))
+            files.append(
+                PlannedFile(
+                    action="copy", name=name, size=file.size, sha256=file.sha256, origin=file.name
+                )
+            )
     return tuple(sorted(files, key=lambda file: file.name))
 
 
@@ -421,7 +425,9 @@ def with_readme(
         card = files.pop(CARD)
         files[SOURCE_CARD] = replace(card, name=SOURCE_CARD, origin=card.origin or CARD)
 
-    files[CARD] = PlannedFile("write", CARD, size, sha256, make=make, estimated=True)
+    files[CARD] = PlannedFile(
+        action="write", name=CARD, size=size, sha256=sha256, make=make, estimated=True
+    )
     return replace(plan, files=tuple(sorted(files.values(), key=lambda file: file.name)))
 
 

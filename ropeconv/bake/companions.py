@@ -288,8 +288,12 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
     copies, _ = adapter.source.files_to_copy()
     for file in copies:
         if file.name != ADAPTER:
-            files.append(PlannedFile("copy", file.name, file.size, file.sha256))
-    adapter_plan = AdapterPlan(adapter.source, out, tuple(files), (), plan)
+            files.append(
+                PlannedFile(action="copy", name=file.name, size=file.size, sha256=file.sha256)
+            )
+    adapter_plan = AdapterPlan(
+        source=adapter.source, out=out, files=tuple(files), skipped=(), base=plan
+    )
 
     is_taken = os.path.lexists(out) and not is_empty(out)
     if not is_taken:
@@ -333,7 +337,13 @@ def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
     for file in plan.files:
         place = plan.out / file.name
         origin = file.origin or None
-        record = FileRecord(file.name, file.action, place.stat().st_size, sha256(place), origin)
+        record = FileRecord(
+            name=file.name,
+            action=file.action,
+            size=place.stat().st_size,
+            sha256=sha256(place),
+            origin=origin,
+        )
         records.append(record)
 
     receipt = msgspec.structs.replace(plan.companion(), files=tuple(records))

@@ -192,7 +192,15 @@ def _write(
         hidden.clear()
         journal.add(Begun(stamp))
     root = hidden.new / (plan.out.name if plan.is_folder else "")
-    writer = Writer(plan, root, hidden.drafts, journal, options, advance, dict(whole.identities))
+    writer = Writer(
+        plan=plan,
+        root=root,
+        drafts=hidden.drafts,
+        journal=journal,
+        options=options,
+        advance=advance,
+        identities=dict(whole.identities),
+    )
     refuse_changed(writer.identities)
     receipt = whole.receipt() if plan.is_folder else None
     companion = whole.companion()
@@ -362,7 +370,9 @@ class Writer:
         if finished is not None:
             size = finished.identity.size
             digest = finished.sha256 or file.sha256
-        return FileRecord(file.name, file.action, size, digest, file.origin or None)
+        return FileRecord(
+            name=file.name, action=file.action, size=size, sha256=digest, origin=file.origin or None
+        )
 
     def _write(self, file: PlannedFile) -> None:
         target = self.root / file.name
@@ -377,7 +387,9 @@ class Writer:
         after = identity(target)
         assert after is not None, target
         with self._lock:
-            self.journal.add(FinishedFile(file.name, after, sample, digest))
+            self.journal.add(
+                FinishedFile(name=file.name, identity=after, sample=sample, sha256=digest)
+            )
 
     def _fill(self, file: PlannedFile, draft: Path) -> None:
         """Write the content of a file: made, from its text, as a link or a copy."""

@@ -220,7 +220,7 @@ class FolderCheck:
             planned = self._find_planned(file, folder)
             size = planned.stat().st_size
             if path.stat().st_size == size:
-                expected = CopiedRange(0, size, planned, 0)
+                expected = CopiedRange(start=0, stop=size, origin=planned, place=0)
                 if first_difference(path, [expected]) is None:
                     return
 
@@ -268,7 +268,9 @@ class FolderCheck:
             if stream is not None:
                 return [StreamedRange(0, file.size, stream)]
 
-        return [CopiedRange(0, file.size, self._find_planned(file, folder), 0)]
+        return [
+            CopiedRange(start=0, stop=file.size, origin=self._find_planned(file, folder), place=0)
+        ]
 
     def _compare_quickly(self, file: PlannedFile, path: Path) -> None:
         """Compare the header of a copied shard, and the tensors that a fold changes."""
@@ -404,10 +406,15 @@ class GgufCheck:
             write(remade, lambda done: None)
             header = read_gguf(remade)
             planned = RewrittenHeader(
-                header.values, header.tensors, header.alignment, header.data_size
+                values=header.values,
+                tensors=header.tensors,
+                alignment=header.alignment,
+                kept=header.data_size,
             )
             start = self.file.header.data_start
-            data = CopiedRange(start, start + header.data_size, remade, header.data_start)
+            data = CopiedRange(
+                start=start, stop=start + header.data_size, origin=remade, place=header.data_start
+            )
             self._compare_first(planned, _tail(header), data)
 
     def _compare_first(
@@ -442,7 +449,9 @@ class GgufCheck:
         if options.quick:
             self._compare_small(path, ours.tensors, ours.data_start, 0)
             return
-        ranges: list[Range] = [CopiedRange(0, ours.data_start, path, 0)]  # compared above
+        ranges: list[Range] = [
+            CopiedRange(start=0, stop=ours.data_start, origin=path, place=0)
+        ]  # compared above
         if remade is not None:
             ranges.append(remade)
         else:
@@ -514,7 +523,9 @@ class GgufCheck:
         if self.findings.options.quick:
             self._compare_small(path, header.tensors, header.data_start, number)
             return
-        head = CopiedRange(0, before.data_start, source.shards[number].path(), 0)
+        head = CopiedRange(
+            start=0, stop=before.data_start, origin=source.shards[number].path(), place=0
+        )
         data = self._expect_data(before.tensors, before.data_start, number)
         self._compare_ranges(path, header, [head, *data])
 
@@ -578,9 +589,11 @@ def _edit_ranges(
         change = edit.changes.get(info.name)
         place = header.data_start + old.offset
         if change is None or (info.name in edit.removed and shard == 0):
-            yield CopiedRange(at, stop, path, place)
+            yield CopiedRange(start=at, stop=stop, origin=path, place=place)
         else:
-            yield GeneratedRange(at, stop, partial(change_bytes, change, place), change.unit)
+            yield GeneratedRange(
+                start=at, stop=stop, make=partial(change_bytes, change, place), unit=change.unit
+            )
 
         if following is None:
             continue
@@ -588,7 +601,7 @@ def _edit_ranges(
         gap = distance - info.size
         # neighbours that were neighbours in the source are copied with the padding between them
         if gap and header.tensors[following.name].offset - old.offset == distance:
-            yield CopiedRange(stop, stop + gap, path, place + info.size)
+            yield CopiedRange(start=stop, stop=stop + gap, origin=path, place=place + info.size)
 
 
 def _convert_ranges(
@@ -651,7 +664,9 @@ def _has_layout(path: Path, ours: GgufHeader, planned: RewrittenHeader) -> bool:
     values.pop(RESERVED, None)
     if RECEIPT in values:
         values[RECEIPT] = ours.values[RECEIPT]
-    header = RewrittenHeader(values, planned.tensors, planned.alignment, planned.kept)
+    header = RewrittenHeader(
+        values=values, tensors=planned.tensors, alignment=planned.alignment, kept=planned.kept
+    )
     expected = header.layout(ours.data_start)
 
     with path.open("rb") as file:

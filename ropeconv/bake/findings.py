@@ -121,7 +121,11 @@ class Findings:
                 " made from, or run apply again"
             )
         return Verification(
-            self.files, self.bytes, self.options.quick, tuple(self.notes), tuple(self.unverified)
+            files=self.files,
+            bytes=self.bytes,
+            quick=self.options.quick,
+            notes=tuple(self.notes),
+            unverified=tuple(self.unverified),
         )
 
 
@@ -333,7 +337,7 @@ def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
 
     def unchanged(start: int, stop: int) -> Range:
         if not source.is_generated(name):
-            return CopiedRange(start, stop, source.path(name), start)
+            return CopiedRange(start=start, stop=stop, origin=source.path(name), place=start)
 
         def make(at: int, size: int) -> bytes:
             return source.read(name, start + at, start + at + size)
@@ -350,7 +354,7 @@ def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
             continue
         make = partial(_multiply_piece, read, start, tensor.dtype, scalings[tensor.name])
         unit = np.dtype(STORED[tensor.dtype]).itemsize
-        ranges.append(GeneratedRange(start, stop, make, unit, multiplied=True))
+        ranges.append(GeneratedRange(start=start, stop=stop, make=make, unit=unit, multiplied=True))
     return ranges
 
 

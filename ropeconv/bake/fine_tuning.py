@@ -44,12 +44,12 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
     if scaling and (keeps or _is_same(schedule, first) or _is_wider(schedule, first)):
         factor = context / first.context
         level, reason = _on_trained_scaling(recipe, first, factor)
-        return FineTuningRecord(level, factor, first.context, reason)
+        return FineTuningRecord(level=level, factor=factor, trained=first.context, reason=reason)
 
     trained = recipe.original_context or first.original_context
     factor = context / trained
     level, reason = _from_unscaled(recipe, inspection, trained, factor)
-    return FineTuningRecord(level, factor, trained, reason)
+    return FineTuningRecord(level=level, factor=factor, trained=trained, reason=reason)
 
 
 def _is_same(schedule: Schedule, first: RopeSpec) -> bool:

@@ -87,7 +87,12 @@ def _read_back(path: Path) -> tuple[GgufFile, RopeSpec]:
 def _record(schedule: Schedule, spec: RopeSpec, file: GgufFile, compared: int) -> GgufCheckRecord:
     computed = spec.form.inv_freq(spec.rotary_dim)
     distance = ulp_distance(computed, schedule.inv_freq)
-    return GgufCheckRecord(distance, spec.attention_factor, len(file.tensors), compared)
+    return GgufCheckRecord(
+        max_ulp=distance,
+        attention_factor=spec.attention_factor,
+        tensors=len(file.tensors),
+        compared=compared,
+    )
 
 
 def _disagreement(clause: str) -> Disagreement:

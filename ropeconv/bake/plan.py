@@ -42,7 +42,13 @@ from ..version import SCHEMA, __version__
 def source_record(source: Origin) -> SourceRecord:
     """Return the record of a source for a receipt, without a path of this machine."""
     reference = source.reference if source.kind == "hub" or source.commit else None
-    return SourceRecord(source.name, source.kind, reference, source.commit, source.treat_as)
+    return SourceRecord(
+        name=source.name,
+        kind=source.kind,
+        reference=reference,
+        commit=source.commit,
+        family=source.treat_as,
+    )
 
 
 @dataclass(frozen=True)
@@ -359,7 +365,9 @@ class Plan(FilePlan):
         steps = self.result.log_n_approximation
         if steps is None:
             return None
-        return records.LogNRecord(steps.beta, steps.length, steps.gain, self.result.deviation)
+        return records.LogNRecord(
+            beta=steps.beta, length=steps.length, gain=steps.gain, deviation=self.result.deviation
+        )
 
     @property
     def sentence(self) -> str:

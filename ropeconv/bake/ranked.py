@@ -261,7 +261,15 @@ def advised(
     inspection = inspect_source(source)
     methods, passed_over = advise(source, context, outputs, inspection)
     if measured is None:
-        return RankedMethods(inspection, context, methods, passed_over)
+        return RankedMethods(
+            inspection=inspection, context=context, methods=methods, passed_over=passed_over
+        )
 
     ranking: MeasuredRanking = hook("rank_methods")(methods, measured, inspection, context)
-    return RankedMethods(inspection, context, ranking.methods, passed_over, ranking)
+    return RankedMethods(
+        inspection=inspection,
+        context=context,
+        methods=ranking.methods,
+        passed_over=passed_over,
+        ranking=ranking,
+    )

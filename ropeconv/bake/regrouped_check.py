@@ -89,7 +89,12 @@ class RegroupedCheck(GgufCheck):
             assert write is not None
             write(remade, lambda done: None)
             file = GgufFile.open(remade)
-            header = RewrittenHeader(file.header.values, file.tensors, file.header.alignment, 0)
+            header = RewrittenHeader(
+                values=file.header.values,
+                tensors=file.tensors,
+                alignment=file.header.alignment,
+                kept=0,
+            )
             self._compare_with(file, header)
 
     @staticmethod
@@ -198,8 +203,10 @@ class RegroupedCheck(GgufCheck):
         place = header.data_start + header.tensors[info.name].offset
         change = self.plan.edit.changes.get(info.name)
         if change is None or not isinstance(self.plan, GgufPlan):
-            return CopiedRange(at, stop, path, place)
-        return GeneratedRange(at, stop, partial(_changed, change, path, place), change.unit)
+            return CopiedRange(start=at, stop=stop, origin=path, place=place)
+        return GeneratedRange(
+            start=at, stop=stop, make=partial(_changed, change, path, place), unit=change.unit
+        )
 
 
 def _changed(change: Change, path: Path, place: int, at: int, size: int) -> bytes:

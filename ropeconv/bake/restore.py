@@ -163,7 +163,9 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         make = None
         if known.sha256:
             make = partial(_copy_and_check, first, name, known.sha256)
-        files.append(PlannedFile("copy", name, known.size, known.sha256, make=make))
+        files.append(
+            PlannedFile(action="copy", name=name, size=known.size, sha256=known.sha256, make=make)
+        )
     for name in texts:
         text = first.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))

@@ -215,7 +215,14 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
         notes.append(f"{pair} are the model's own: {factors}")
     need = fine_tuning_for(inherited, first, schedule)
     replaced = "" if recipe.on_top else describe_replaced(inherited, first, schedule)
-    return PlanStart(inherited, spec, schedule, tuple(notes), replaced, need)
+    return PlanStart(
+        recipe=inherited,
+        spec=spec,
+        schedule=schedule,
+        notes=tuple(notes),
+        replaced=replaced,
+        fine_tuning=need,
+    )
 
 
 def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> UsageError:

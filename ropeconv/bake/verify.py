@@ -143,7 +143,7 @@ def verify_output(
     else:
         _verify_receipt(comparison, plan, findings)
         if isinstance(plan, CheckpointPlan):
-            FolderCheck(baked, plan, findings, advance).run()
+            FolderCheck(folder=baked, plan=plan, findings=findings, advance=advance).run()
     for clause in member_faults(baked, comparison.receipt):
         findings.differs(clause)
     return findings.result(baked)

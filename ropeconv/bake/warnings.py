@@ -180,11 +180,11 @@ def _helps(
     try:
         result = select(
             EncodeRequest(
-                recipe.schedule(spec),
-                spec,
-                inspection.model_family,
-                config,
-                target,
+                schedule=recipe.schedule(spec),
+                spec=spec,
+                family=inspection.model_family,
+                config=config,
+                target=target,
                 judge=inspection.judge,
             )
         )

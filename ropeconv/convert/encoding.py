@@ -192,7 +192,9 @@ def encoding(
     """
 
     def register(encode: Encode) -> Encode:
-        known = Encoding(encode, max_ulp, config_only, model_type)
+        known = Encoding(
+            encode=encode, max_ulp=max_ulp, config_only=config_only, model_type=model_type
+        )
         ENCODINGS.add(name, known, encode.__module__, order)
         return encode
 

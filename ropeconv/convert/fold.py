@@ -129,7 +129,13 @@ def fold(
         sides: list[Which] = ["q"] if "q" in fold_into else []
         if "k" in fold_into and makers[layer] == layer:
             sides.append("k")
-        of_layer = _Layer(_prefix(layer, family, tensors), spec, family, part, tensors)
+        of_layer = _Layer(
+            prefix=_prefix(layer, family, tensors),
+            spec=spec,
+            family=family,
+            part=part,
+            tensors=tensors,
+        )
         scalings += of_layer.scalings(schedule, sides, len(fold_into))
     if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise _refusal(family.display_name, "no layer is extended")
@@ -182,7 +188,13 @@ def times_queries(
     """
     scalings = []
     for layer in range(len(spec.layers)):
-        name = _Layer(_prefix(layer, family, tensors), spec, family, {}, tensors).queries
+        name = _Layer(
+            prefix=_prefix(layer, family, tensors),
+            spec=spec,
+            family=family,
+            part={},
+            tensors=tensors,
+        ).queries
         if tensors[name].dtype not in ("F32", "BF16"):
             raise UnsupportedBake(
                 f"a factor of {gain:g} in the queries",
@@ -279,7 +291,9 @@ class _Layer:
             for name in norms:
                 heads = prod(tensors[name].shape) // spec.head_dim
                 spans = per_head(heads, spec.head_dim, spec.rotary_dim)
-                yield Scaling(name, spans, factor, weights.norm == "rms-plus-one")
+                yield Scaling(
+                    tensor=name, spans=spans, factor=factor, plus_one=weights.norm == "rms-plus-one"
+                )
             yield from self._further_norms(which, factor)
             return
 

@@ -85,7 +85,14 @@ class GgufModel:
     def after(self, edit: Edit) -> GgufModel:
         """Return the model after an edit, without writing anything."""
         edited = rewrite(self.header, edit)
-        header = GgufHeader(3, edited.values, edited.tensors, edited.alignment, 0, 0)
+        header = GgufHeader(
+            version=3,
+            values=edited.values,
+            tensors=edited.tensors,
+            alignment=edited.alignment,
+            data_start=0,
+            size=0,
+        )
         vectors = {
             name: vector for name, vector in self.vectors.items() if name not in edit.removed
         }
@@ -96,7 +103,9 @@ class GgufModel:
             if name in edit.added:
                 vectors[name] = _floats(edit.added[name])
         remaining = {name: info for name, info in self.tensors.items() if name not in edit.removed}
-        return GgufModel(header, {**remaining, **edited.tensors}, vectors, self.kept)
+        return GgufModel(
+            header=header, tensors={**remaining, **edited.tensors}, vectors=vectors, kept=self.kept
+        )
 
 
 def _floats(data: bytes) -> Vector:
@@ -323,7 +332,13 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
         status = "unknown"
 
     llamacpp = Verdict(
-        table.key, table.display_name, status, "", table.source, table.version, Evidence("read")
+        runtime=table.key,
+        display_name=table.display_name,
+        status=status,
+        reason="",
+        source=table.source,
+        through=table.version,
+        evidence=Evidence("read"),
     )
     return (llamacpp, *judge_readers(gguf_features(model), arch.name, llamacpp))
 
@@ -359,10 +374,23 @@ def judge_edit(
             " that are"
         )
         return Verdict(
-            table.key, table.display_name, "unknown", reason, table.source, table.version
+            runtime=table.key,
+            display_name=table.display_name,
+            status="unknown",
+            reason=reason,
+            source=table.source,
+            through=table.version,
         )
     known = _evidence(before.arch.family, encoding)
-    return Verdict(table.key, table.display_name, "exact", "", table.source, table.version, known)
+    return Verdict(
+        runtime=table.key,
+        display_name=table.display_name,
+        status="exact",
+        reason="",
+        source=table.source,
+        through=table.version,
+        evidence=known,
+    )
 
 
 def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: GgufModel) -> str:

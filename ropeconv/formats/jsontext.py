@@ -165,7 +165,7 @@ def numbers(
         elif keys and keys[0] in outer and None not in keys:
             path = tuple(key for key in keys if key is not None)
             with suppress(ValueError):  # true, false and null
-                yield Number(path, float(token), start, start + len(token))
+                yield Number(path=path, value=float(token), start=start, stop=start + len(token))
 
 
 def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:

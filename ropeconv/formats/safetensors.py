@@ -167,7 +167,7 @@ def _tensor(name: str, entry: _Entry) -> Tensor:
         raise ValueError(
             f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes"
         )
-    return Tensor(name, entry.dtype, entry.shape, start, stop)
+    return Tensor(name=name, dtype=entry.dtype, shape=entry.shape, start=start, stop=stop)
 
 
 def header_bytes(

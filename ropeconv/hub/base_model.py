@@ -168,7 +168,15 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
 
     known = {**upload.known, **inheritable_metadata(upload.card), **inheritable_metadata(text)}
     licence, forbids = terms_of(str(known.get("license") or ""))
-    return BaseModel(name, known, closed, terms, licence, forbids, commit), problem
+    return BaseModel(
+        name=name,
+        known=known,
+        closed=closed,
+        terms=terms,
+        licence=licence,
+        forbids=forbids,
+        commit=commit,
+    ), problem
 
 
 def _is_licence_file(name: str) -> bool:

@@ -136,7 +136,13 @@ def planned_upload(plan: Plan) -> UploadSet:
             copies[file.name] = file.name
         if file.name == CONFIG:
             config = file.text
-        record = FileRecord(file.name, file.action, file.size, file.sha256, file.origin or None)
+        record = FileRecord(
+            name=file.name,
+            action=file.action,
+            size=file.size,
+            sha256=file.sha256,
+            origin=file.origin or None,
+        )
         records.append(record)
     adds = {name: plan.out / name for name in (*sizes, RECEIPT) if name not in copies}
 
@@ -386,12 +392,12 @@ def _without_base_card(
 
     context = receipt.schedule.context
     return UploadSet(
-        adds,
-        receipt,
-        context,
-        copies,
-        card,
-        own_card,
+        adds=adds,
+        receipt=receipt,
+        context=context,
+        copies=copies,
+        card=card,
+        own_card=own_card,
         quantised=quantised,
         kv_cache=cache.short(context) if cache else "",
     )

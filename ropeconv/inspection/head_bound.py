@@ -160,7 +160,9 @@ def _layer(
             weight = _optional(f"{prefix}{norm}.weight", tensors, columns)
             bias = _optional(f"{prefix}{norm}.bias", tensors, columns)
             break
-    return AttentionLayer(layer, queries, keys, weight, bias)
+    return AttentionLayer(
+        layer=layer, queries=queries, keys=keys, input_norm=weight, input_bias=bias
+    )
 
 
 def _projection(
@@ -202,7 +204,7 @@ def _projection(
         )
     bias = _optional(f"{prefix}{module}.bias", tensors, (rows,))
     norms = _norms(which, prefix, len(starts), head_dim, family, tensors)
-    return Projection(tensor, bias, starts, norms)
+    return Projection(tensor=tensor, bias=bias, heads=starts, norms=norms)
 
 
 def _norms(
@@ -625,7 +627,14 @@ class HeadWeights:
                 for distance in first[begin:end].tolist():  # 0 where no distance violates
                     lengths.append(distance - 1 if distance else None)
                 violations = counts[begin:end].tolist()
-                results.append(LayerReach(layer, below, tuple(lengths), tuple(violations)))
+                results.append(
+                    LayerReach(
+                        layer=layer,
+                        below=below,
+                        effective_lengths=tuple(lengths),
+                        violations=tuple(violations),
+                    )
+                )
                 begin = end
         return HeadLengths(tuple(sorted(results, key=lambda result: result.layer)))
 

@@ -88,7 +88,7 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
 def _append_version(ranges: list[_Range], new: _Range, follows: bool) -> None:
     """Add a version to the ranges of a status; `follows` if the one before has that status too."""
     if follows and _continues(ranges[-1], new):
-        ranges[-1] = _Range(new.title, ranges[-1].first, new.last, new.read)
+        ranges[-1] = _Range(title=new.title, first=ranges[-1].first, last=new.last, read=new.read)
     else:
         ranges.append(new)
 
@@ -119,8 +119,10 @@ def _range(verdict: VerdictLike) -> _Range:
     parts = VERSIONS.fullmatch(name)
     read = verdict.grade == "read"
     if parts is None:
-        return _Range(name, "", "", read)
-    return _Range(parts["title"], parts["first"], parts["last"] or parts["first"], read)
+        return _Range(title=name, first="", last="", read=read)
+    return _Range(
+        title=parts["title"], first=parts["first"], last=parts["last"] or parts["first"], read=read
+    )
 
 
 def _continues(left: _Range, right: _Range) -> bool:

@@ -442,7 +442,7 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
         if makers[layer] != layer:  # it takes keys and values from an earlier layer
             continue
         keys, values = numbers.get(sizes.layers[layer], numbers["global"])
-        group = CachedLayers(0, keys + index_widths[layer], values, window)
+        group = CachedLayers(count=0, keys=keys + index_widths[layer], values=values, window=window)
         groups[group] += family.hooks.runs(part, layer)
 
     layers = [replace(group, count=runs) for group, runs in groups.items()]

@@ -385,7 +385,12 @@ class ConvertedSource(Source, Generic[T]):
         for shard in self.shards:
             stream = partial(self._stream, shard)
             files.append(
-                GeneratedFile(shard.name, shard.size, partial(write_blocks, stream), stream)
+                GeneratedFile(
+                    name=shard.name,
+                    size=shard.size,
+                    write=partial(write_blocks, stream),
+                    stream=stream,
+                )
             )
         tokenizer = self.tokenizer()
         if tokenizer is not None:

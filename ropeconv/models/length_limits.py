@@ -168,7 +168,16 @@ def _json_limits(
         for pattern, rule in paths.items():
             if path == pattern or ("*" in pattern and fnmatchcase(path, pattern)):
                 tokens = int(number.value)
-                limits.append(LengthLimit(name, path, tokens, number.start, number.stop, rule))
+                limits.append(
+                    LengthLimit(
+                        file=name,
+                        key=path,
+                        tokens=tokens,
+                        start=number.start,
+                        stop=number.stop,
+                        rule=rule,
+                    )
+                )
     # a key of `unless` takes the effect away
     return [limit for limit in limits if present.isdisjoint(limit.rule.unless)]
 
@@ -182,7 +191,14 @@ def _parameters(
         words = rb"[ \t]+".join(re.escape(word.encode()) for word in path.split())
         line = rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$"
         for match in re.finditer(line, content, re.I | re.M):
-            yield LengthLimit(name, path, int(match[1]), match.start(1), match.end(1), rule)
+            yield LengthLimit(
+                file=name,
+                key=path,
+                tokens=int(match[1]),
+                start=match.start(1),
+                stop=match.end(1),
+                rule=rule,
+            )
 
 
 def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:

@@ -152,7 +152,13 @@ def targets(config: Config) -> Iterator[TensorTarget]:
     width = config["head_dim"]
     dtype = DTYPES[config["torch_dtype"]]
 
-    yield TensorTarget("model.embed_tokens.weight", dtype, (vocab, dim), "tok_embeddings.weight", 1)
+    yield TensorTarget(
+        name="model.embed_tokens.weight",
+        dtype=dtype,
+        shape=(vocab, dim),
+        origin="tok_embeddings.weight",
+        join=1,
+    )
     for index in range(config["num_hidden_layers"]):
         new = f"model.layers.{index}."
         old = f"layers.{index}."
@@ -168,11 +174,20 @@ def targets(config: Config) -> Iterator[TensorTarget]:
             ("post_attention_layernorm", "ffn_norm", (dim,), None, 0),
         ):
             yield TensorTarget(
-                f"{new}{name}.weight", dtype, shape, f"{old}{origin}.weight", join, head
+                name=f"{new}{name}.weight",
+                dtype=dtype,
+                shape=shape,
+                origin=f"{old}{origin}.weight",
+                join=join,
+                head=head,
             )
 
-    yield TensorTarget("model.norm.weight", dtype, (dim,), "norm.weight", None)
-    yield TensorTarget("lm_head.weight", dtype, (vocab, dim), "output.weight", 0)
+    yield TensorTarget(
+        name="model.norm.weight", dtype=dtype, shape=(dim,), origin="norm.weight", join=None
+    )
+    yield TensorTarget(
+        name="lm_head.weight", dtype=dtype, shape=(vocab, dim), origin="output.weight", join=0
+    )
 
 
 SPECIALS = 256

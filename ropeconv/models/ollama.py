@@ -214,7 +214,13 @@ def name_in(reference: str) -> OllamaName | None:
         return None  # so is hf.co/owner/name
     if host is not None and "." not in host and ":" not in host:
         return None
-    return OllamaName(reference, host or HOST, namespace or NAMESPACE, model, tag or TAG)
+    return OllamaName(
+        typed=reference,
+        host=host or HOST,
+        namespace=namespace or NAMESPACE,
+        model=model,
+        tag=tag or TAG,
+    )
 
 
 def folders() -> tuple[Path, ...]:
@@ -287,7 +293,7 @@ def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
     place = None
     if isinstance(config, dict) and config.get("digest"):
         place = _blob(root, config, manifest, name)
-    return StoredModel(name, root, tuple(layers), place)
+    return StoredModel(name=name, root=root, layers=tuple(layers), config=place)
 
 
 def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -> Path:

@@ -212,7 +212,12 @@ def _factor_lists(spec: RopeSpec, short: Vector, long: Vector, original_context:
     base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     short_factor = tuple(divisors(base, short).tolist())
     long_factor = tuple(divisors(base, long).tolist())
-    return LongRope(spec.rope_theta, short_factor, long_factor, original_context)
+    return LongRope(
+        theta=spec.rope_theta,
+        short_factor=short_factor,
+        long_factor=long_factor,
+        original_context=original_context,
+    )
 
 
 def _short_or_only(schedule: Schedule) -> Vector:

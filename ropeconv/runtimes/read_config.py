@@ -87,13 +87,21 @@ def _form(
             short = long
         elif rules.lists == "short":
             long = short
-        return LongRope(theta, short, long, original)
+        return LongRope(
+            theta=theta, short_factor=short, long_factor=long, original_context=original
+        )
 
     factor = _factor(rope, rules, original, sizes)
     if kind == "llama3":
         low = number(rope, "low_freq_factor")
         high = number(rope, "high_freq_factor")
-        return Llama3(theta, factor, original, low, high)
+        return Llama3(
+            theta=theta,
+            factor=factor,
+            original_context=original,
+            low_freq_factor=low,
+            high_freq_factor=high,
+        )
 
     fast = 32.0
     slow = 1.0
@@ -101,7 +109,14 @@ def _form(
         fast = number(rope, "beta_fast", 32.0)
         slow = number(rope, "beta_slow", 1.0)
     truncate = rope.get("truncate", True) is not False or rules.truncate == "ignored"
-    return Yarn(theta, factor, original * rules.times_original, fast, slow, truncate)
+    return Yarn(
+        theta=theta,
+        factor=factor,
+        original_context=original * rules.times_original,
+        beta_fast=fast,
+        beta_slow=slow,
+        truncate=truncate,
+    )
 
 
 def _hunyuan(rope: JsonObject, theta: float, sizes: RopeSpec) -> Plain:

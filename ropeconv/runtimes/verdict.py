@@ -711,7 +711,15 @@ def _verdict(
         statement = row.statement(family.name, model_type)
         if statement is not None and statement.source:
             source = statement.source
-    return Verdict(row.key, row.display_name, status, reason, source, row.last, known)
+    return Verdict(
+        runtime=row.key,
+        display_name=row.display_name,
+        status=status,
+        reason=reason,
+        source=source,
+        through=row.last,
+        evidence=known,
+    )
 
 
 SWITCHES = {

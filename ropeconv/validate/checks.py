@@ -75,7 +75,12 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
             )
         if label == "global":
             attention_factor = computed
-    return CheckRecord(answer["transformers"], worst, attention_factor, answer.get("read_as", ""))
+    return CheckRecord(
+        transformers=answer["transformers"],
+        max_ulp=worst,
+        attention_factor=attention_factor,
+        read_as=answer.get("read_as", ""),
+    )
 
 
 def _expected(schedule: Schedule, spec: RopeSpec, is_local: bool) -> tuple[Vector, Vector, float]:

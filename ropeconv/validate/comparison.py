@@ -308,11 +308,11 @@ class Settings(ValidateOptions):
         if self.layer_by_layer and self.device_map:
             raise UsageError("--layer-by-layer uses one device; leave --device-map out")
         wanted = DeviceSpec(
-            self.device,
-            self.dtype,
-            self.device_map,
-            stands_for,
-            self.trust_remote_code,
-            self.layer_by_layer,
+            device=self.device,
+            dtype=self.dtype,
+            device_map=self.device_map,
+            stands_for=stands_for,
+            pickles=self.trust_remote_code,
+            layer_by_layer=self.layer_by_layer,
         )
         return wanted.resolve(stored)

@@ -469,7 +469,9 @@ class Validation(TableSummary):
             rows = [describe_bucket(bucket) for bucket in buckets]
             columns = [name for name in rows[0] if name not in hidden]
             cells = [[row[name] for name in columns] for row in rows]
-            tables.append(SummaryTable("buckets", tuple(columns), cells, f"{run} run"))
+            tables.append(
+                SummaryTable(name="buckets", columns=tuple(columns), rows=cells, title=f"{run} run")
+            )
         return tables
 
     def records(self) -> list[JsonObject]:

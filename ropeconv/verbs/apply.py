@@ -192,7 +192,7 @@ def _plan_batch(
     request = replace(_request(given), dry_run=dry_run, by_length=by_length)
 
     reference = reference_of("apply", model)
-    unit = OutputUnit(reference, _target_values(given), None, reference)
+    unit = OutputUnit(source=reference, given=_target_values(given), folder=None, label=reference)
     batch = _make_batch(unit, request, reporter)
     opened: list[Source | GgufSource] = []
     if isinstance(model, Source | GgufSource) and not request.family:
@@ -214,7 +214,7 @@ def _batch_of_plan(
 
     reference = plan.source.reference
     values = {option.parameter: getattr(plan.target, option.name) for option in options(Target)}
-    unit = OutputUnit(reference, values, None, reference)
+    unit = OutputUnit(source=reference, given=values, folder=None, label=reference)
     batch = _make_batch(unit, replace(_request(given), dry_run=dry_run), reporter)
     batch.take(plan)
     return batch
@@ -224,7 +224,15 @@ def _make_batch(unit: OutputUnit, request: ApplyRequest, reporter: Reporter) -> 
     """Return the batch of one output, and of its draft where there is one."""
     units = [unit]
     if request.draft:
-        units.append(OutputUnit(request.draft, unit.given, None, request.draft, is_draft=True))
+        units.append(
+            OutputUnit(
+                source=request.draft,
+                given=unit.given,
+                folder=None,
+                label=request.draft,
+                is_draft=True,
+            )
+        )
     check_request(units, request)
     return Batch(units, request, reporter)
 

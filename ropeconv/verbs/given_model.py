@@ -98,8 +98,14 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
     base = 10000.0 if theta is None else theta
     if base <= 1:
         raise UsageError(f"--theta {base:g} must be above 1")
-    spec = RopeSpec(width, rotary, Plain(base), trained, declared)
-    return GivenModel(f"theta {base:.12g}", spec, tuple(recipes), spec)
+    spec = RopeSpec(
+        head_dim=width,
+        rotary_dim=rotary,
+        form=Plain(base),
+        original_context=trained,
+        context=declared,
+    )
+    return GivenModel(name=f"theta {base:.12g}", spec=spec, recipes=tuple(recipes), source=spec)
 
 
 def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
@@ -158,7 +164,13 @@ def of_inspection(inspection: Inspection, values: Values) -> GivenModel:
     spec = inspection.spec
     if recipes:
         spec = first.unscaled() if first.scaled else first
-    return GivenModel(inspection.source.name, spec, recipes, inspection.spec, inspection)
+    return GivenModel(
+        name=inspection.source.name,
+        spec=spec,
+        recipes=recipes,
+        source=inspection.spec,
+        inspection=inspection,
+    )
 
 
 def frequencies_only(values: Mapping[str, Any]) -> None:

@@ -90,9 +90,14 @@ class SchedulePlot(TableSummary):
         before = base.form.inv_freq(base.rotary_dim)
         for pair, (old, new) in enumerate(zip(before, schedule.inv_freq, strict=True)):
             if new:
-                yield PairRow(pair, float(new), math.tau / float(new), float(old) / float(new))
+                yield PairRow(
+                    pair=pair,
+                    inv_freq=float(new),
+                    wavelength=math.tau / float(new),
+                    divided_by=float(old) / float(new),
+                )
             else:
-                yield PairRow(pair, 0.0, math.inf, math.inf)
+                yield PairRow(pair=pair, inv_freq=0.0, wavelength=math.inf, divided_by=math.inf)
 
     def figure(self, dark: bool = False) -> Figure:
         """Return the pictures: wavelengths, divisors, and the preference for near tokens."""
@@ -175,7 +180,9 @@ class SchedulePlot(TableSummary):
             for row in self.rows(schedule):
                 numbers = (row.inv_freq, row.wavelength, row.divided_by)
                 rows.append((str(row.pair), *(f"{number:,.6g}" for number in numbers)))
-            tables.append(SummaryTable("schedules", PairRow._fields, rows, name))
+            tables.append(
+                SummaryTable(name="schedules", columns=PairRow._fields, rows=rows, title=name)
+            )
         return tables
 
     def _repr_png_(self) -> bytes:

@@ -71,7 +71,14 @@ def _method_options() -> list[Option]:
     """Return one option for each method, and --recipe."""
     options = [_method_option(method) for method in REGISTRY.values()]
     recipe = Option(
-        "recipe", str, None, False, "A saved recipe (JSON).", METHOD, "--recipe", metavar="FILE"
+        name="recipe",
+        kind=str,
+        default=None,
+        many=False,
+        help="A saved recipe (JSON).",
+        group=METHOD,
+        flag="--recipe",
+        metavar="FILE",
     )
     return [*options, recipe]
 
@@ -81,11 +88,28 @@ def _method_option(method: type[Method]) -> Option:
     words = sentence(method.summary)
     flag = method.flag()
     if method.value is Value.SWITCH:
-        return Option(method.name, bool, None, False, words, METHOD, flag)
+        return Option(
+            name=method.name,
+            kind=bool,
+            default=None,
+            many=False,
+            help=words,
+            group=METHOD,
+            flag=flag,
+        )
     kind = float if method.value is Value.NUMBER else str
     first_field = dataclasses.fields(method)[0].name
     metavar = METAVARS.get(method.value, first_field[:1].upper())
-    return Option(method.name, kind, None, False, words, METHOD, flag, metavar=metavar)
+    return Option(
+        name=method.name,
+        kind=kind,
+        default=None,
+        many=False,
+        help=words,
+        group=METHOD,
+        flag=flag,
+        metavar=metavar,
+    )
 
 
 def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:

@@ -121,7 +121,9 @@ def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUn
             form = [part for part in (target["to"], target["outtype"]) if part]
             if len(targets) > 1 and form:
                 label = f"{source} ({' '.join(form)})"
-            units.append(OutputUnit(source, target, None, label, named))
+            units.append(
+                OutputUnit(source=source, given=target, folder=None, label=label, named=named)
+            )
 
     folder = values["out"]
     if len(units) == 1 or values["in_place"] or folder is None:

@@ -280,4 +280,4 @@ def _draw_for_page(name: str, picture: Picture) -> Drawn:
     element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)
     element = element.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)
-    return Drawn(name, title, picture.caption, element)
+    return Drawn(name=name, title=title, caption=picture.caption, svg=element)

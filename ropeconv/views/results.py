@@ -95,7 +95,7 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
             lines.append((f"minus {record.against}", cells))
 
     retrieves = any(metric_of(number.metric).share for number in record.measured)
-    return EvaluationTable(record, lengths, tuple(lines), retrieves)
+    return EvaluationTable(record=record, lengths=lengths, lines=tuple(lines), retrieves=retrieves)
 
 
 def _describe_value(number: MeasuredRecord) -> str:

@@ -98,7 +98,15 @@ def apply_command(
 
     units = units_of(sources, target)
     if request.draft:
-        units.append(OutputUnit(request.draft, units[0].given, None, request.draft, is_draft=True))
+        units.append(
+            OutputUnit(
+                source=request.draft,
+                given=units[0].given,
+                folder=None,
+                label=request.draft,
+                is_draft=True,
+            )
+        )
     if names_ollama(target):
         request = replace(request, ollama=True)
     check_request(units, request)

@@ -59,7 +59,9 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
     if family.writing.longrope == "original":
         context, original, notes = original_for(schedule.context, attention_factor)
-        return RopeSetting(rope, spec.rope_theta, context, original, notes)
+        return RopeSetting(
+            rope=rope, theta=spec.rope_theta, context=context, top_original=original, notes=notes
+        )
 
     original = spec.query_length if family.writing.pinned_original else schedule.context
     rope |= {
@@ -69,7 +71,9 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     }
     if attention_factor != 1 or original != schedule.context or family.writing.longrope == "mscale":
         rope |= {"short_mscale": attention_factor, "long_mscale": attention_factor}
-    return RopeSetting(rope, spec.rope_theta, schedule.context, original)
+    return RopeSetting(
+        rope=rope, theta=spec.rope_theta, context=schedule.context, top_original=original
+    )
 
 
 def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.float32]:

@@ -153,7 +153,12 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     usual = longrope_attention_factor(factor, form.original_context)
     if family.writing.longrope == "original":
         if abs(schedule.attention_factor - usual) <= 1e-6:
-            return RopeSetting(rope, form.theta, schedule.context, form.original_context)
+            return RopeSetting(
+                rope=rope,
+                theta=form.theta,
+                context=schedule.context,
+                top_original=form.original_context,
+            )
         if schedule.short_inv_freq is not None:
             raise UnsupportedBake(
                 "an attention_factor of your own",
@@ -174,4 +179,6 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     if family.writing.longrope == "mscale" or abs(schedule.attention_factor - usual) > SAME:
         rope["short_mscale"] = schedule.attention_factor
         rope["long_mscale"] = schedule.attention_factor
-    return RopeSetting(rope, form.theta, schedule.context, form.original_context)
+    return RopeSetting(
+        rope=rope, theta=form.theta, context=schedule.context, top_original=form.original_context
+    )

@@ -197,7 +197,9 @@ def restore_tensors(
     restored = []
     for tensor, of_tensor in zip(tensors, parts, strict=True):
         regions = _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)])
-        restored.append(RestoredTensor(tensor.name, "F32", tensor.shape, regions))
+        restored.append(
+            RestoredTensor(name=tensor.name, dtype="F32", shape=tensor.shape, regions=regions)
+        )
     return restored
 
 
@@ -207,7 +209,7 @@ def _empty_checkpoint(shapes: Mapping[str, Shape]) -> list[Tensor]:
     start = 0
     for name, shape in shapes.items():
         stop = start + 4 * prod(shape)
-        tensors.append(Tensor(name, "F32", shape, start, stop))
+        tensors.append(Tensor(name=name, dtype="F32", shape=shape, start=start, stop=stop))
         start = stop
     return tensors
 

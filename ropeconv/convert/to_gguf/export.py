@@ -146,8 +146,22 @@ def export(
     # the header: the architecture is the first key, as gguf-py writes it (GGUFWriter.__init__)
     arch = {"general.architecture": values.pop("general.architecture")}
     entries = infos(tensors)
-    header = GgufHeader(3, {**arch, **general, **values, **tokens}, entries, 32, 0, 0)
-    unlabelled = GgufHeader(3, {**arch, **bare_general, **values, **tokens}, entries, 32, 0, 0)
+    header = GgufHeader(
+        version=3,
+        values={**arch, **general, **values, **tokens},
+        tensors=entries,
+        alignment=32,
+        data_start=0,
+        size=0,
+    )
+    unlabelled = GgufHeader(
+        version=3,
+        values={**arch, **bare_general, **values, **tokens},
+        tensors=entries,
+        alignment=32,
+        data_start=0,
+        size=0,
+    )
 
     check_demands(header, rules.arch)
     check_layers(header, sizes, family, spec)

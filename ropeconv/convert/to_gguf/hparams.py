@@ -150,7 +150,13 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None:
         raise BadSource(f"config.json has no {family.keys.heads[0]}, which GGUF needs; add it")
-    return ModelSizes(part, heads, kv_heads(part, family, heads), spec.head_dim, len(spec.layers))
+    return ModelSizes(
+        config=part,
+        heads=heads,
+        kv_heads=kv_heads(part, family, heads),
+        head_dim=spec.head_dim,
+        layers=len(spec.layers),
+    )
 
 
 def hparams(

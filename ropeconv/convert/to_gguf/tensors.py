@@ -68,7 +68,11 @@ def infos(tensors: Iterable[StoredRows]) -> dict[str, TensorInfo]:
     offset = 0
     for tensor in tensors:
         entries[tensor.name] = TensorInfo(
-            tensor.name, tensor.gguf_shape, tensor.type, offset, tensor.size
+            name=tensor.name,
+            shape=tensor.gguf_shape,
+            type=tensor.type,
+            offset=offset,
+            size=tensor.size,
         )
         offset += pad_size(tensor.size, DEFAULT_ALIGNMENT)
     return entries
@@ -125,7 +129,15 @@ def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> Stor
     place = 0
     if scales is not None and dtype == "MXFP4":
         place = header.data_start + scales.start
-    rows = Rows(file, dtype, start, count, columns, columns, scales=place)
+    rows = Rows(
+        file=file,
+        dtype=dtype,
+        start=start,
+        rows=count,
+        columns=columns,
+        stride=columns,
+        scales=place,
+    )
     return StoredRows(name, shape, (rows,))
 
 

@@ -368,7 +368,13 @@ def compatibility(
         misfits += adapter_misfits
         if note:
             notes.append(note)
-    return Compatibility(base, tuple(others), tuple(adapters), tuple(misfits), tuple(notes))
+    return Compatibility(
+        base=base,
+        models=tuple(others),
+        adapters=tuple(adapters),
+        misfits=tuple(misfits),
+        notes=tuple(notes),
+    )
 
 
 def _gguf_files(models: Sequence[Inspection]) -> Iterator[Misfit]:
@@ -378,7 +384,7 @@ def _gguf_files(models: Sequence[Inspection]) -> Iterator[Misfit]:
             name = model.source.reference
             message = "is a GGUF file, and mergekit loads checkpoints"
             repair = command_line("apply", name, "--as-is", "--to", "safetensors")
-            yield Misfit(name, "format", message, repair)
+            yield Misfit(name=name, about="format", message=message, repair=repair)
 
 
 def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> Iterator[Misfit]:
@@ -388,7 +394,7 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
         message = (
             f"is of the family {other.name}, and the base of {base.name}; mergekit refuses that"
         )
-        yield Misfit(name, "family", message, LEAVE_OUT)
+        yield Misfit(name=name, about="family", message=message, repair=LEAVE_OUT)
         return
 
     sliced = merge is not None and merge.sliced
@@ -396,7 +402,7 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
     if not sliced and layers != len(base.spec.layers):
         message = f"has {layers} layers, and the base {len(base.spec.layers)}"
         repair = "choose ranges of layers with `slices`, or leave it out"
-        yield Misfit(name, "sizes", message, repair)
+        yield Misfit(name=name, about="sizes", message=message, repair=repair)
 
     about = set()
     for misfit in _rope_misfits(base, other):
@@ -423,7 +429,7 @@ def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
         repair = command_line("apply", base.source.reference, "--as-is", "--context", context)
     else:
         repair = "evaluate the merge beyond that before it declares more"
-    return Misfit(other.source.reference, "context", message, repair)
+    return Misfit(name=other.source.reference, about="context", message=message, repair=repair)
 
 
 def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
@@ -432,7 +438,7 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
     compared = side_by_side(base, other)
     message = f"differs from the base in {compared.differences}"
     if STRUCTURE & set(compared.differs):
-        yield Misfit(name, "structure", message, LEAVE_OUT)
+        yield Misfit(name=name, about="structure", message=message, repair=LEAVE_OUT)
         return
 
     undone = set[str]()
@@ -451,7 +457,9 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
             " none there"
         )
         if model.source.reference not in undone:
-            yield Misfit(model.source.reference, "folded", message, undo(model))
+            yield Misfit(
+                name=model.source.reference, about="folded", message=message, repair=undo(model)
+            )
 
 
 def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
@@ -463,7 +471,7 @@ def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
             f"was extended after training, from {describe(model.first.form)} to"
             f" {describe(model.spec.form)}; merge what was trained, and extend the merge"
         )
-        yield Misfit(model.source.reference, "rope", message, undo(model))
+        yield Misfit(name=model.source.reference, about="rope", message=message, repair=undo(model))
 
 
 def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
@@ -471,9 +479,9 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
     name = other.source.reference
     if base.first_spec.rope_theta != other.first_spec.rope_theta:
         message += "; their weights were trained with different bases (rope_theta)"
-        return Misfit(name, "rope", message, TRAIN)
+        return Misfit(name=name, about="rope", message=message, repair=TRAIN)
     if not _same_rope(base.first_spec.unscaled(), other.first_spec.unscaled()):
-        return Misfit(name, "rope", message, TRAIN_ROPE)
+        return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
 
     # A config that has another scaling on the same base does not say whether the weights were
     # trained with it.
@@ -486,7 +494,7 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
             command = command_to(model.spec.unscaled(), model)
         commands.append(command)
     if not commands or not all(commands):
-        return Misfit(name, "rope", message, TRAIN_ROPE)
+        return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
 
     removal = " and ".join(f"`{command}`" for command in commands)
     verb = "takes" if len(commands) == 1 else "take"
@@ -494,7 +502,7 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
         f"if its scaling was only added to the settings after training, {removal} {verb} it off;"
         f" otherwise {TRAIN_ROPE}"
     )
-    return Misfit(name, "rope", message, repair)
+    return Misfit(name=name, about="rope", message=message, repair=repair)
 
 
 def _same_rope(first: RopeSpec, second: RopeSpec) -> bool:
@@ -538,7 +546,12 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
     # the method computes an attention factor itself; the second try states it
     for attention_factor in (None, spec.attention_factor):
         try:
-            recipe = Recipe(method, spec.context, original, attention_factor)
+            recipe = Recipe(
+                method=method,
+                context=spec.context,
+                original_context=original,
+                attention_factor=attention_factor,
+            )
             start = recipe.start(model.first_spec)
             differs = difference(recipe.schedule(start), start, spec)
         except RopeconvError:  # the method does not apply to this model
@@ -577,12 +590,16 @@ def _size_misfits(base: Source, other: Source, aligned: bool) -> Iterator[Misfit
         )
 
     if differ("hidden_size"):
-        yield Misfit(other.reference, "sizes", message("hidden_size"), LEAVE_OUT)
+        yield Misfit(
+            name=other.reference, about="sizes", message=message("hidden_size"), repair=LEAVE_OUT
+        )
         return
     if aligned:
         return
     if differ("vocab_size"):
-        yield Misfit(other.reference, "vocabulary", message("vocab_size"), ALIGN)
+        yield Misfit(
+            name=other.reference, about="vocabulary", message=message("vocab_size"), repair=ALIGN
+        )
         return
 
     ids = token_ids(base)
@@ -595,7 +612,7 @@ def _size_misfits(base: Source, other: Source, aligned: bool) -> Iterator[Misfit
         tokens = counted(count, "token")
         verb = "has" if count == 1 else "have"
         difference = f"{tokens} of its tokenizer {verb} another id in the base, or none"
-        yield Misfit(other.reference, "vocabulary", difference, ALIGN)
+        yield Misfit(name=other.reference, about="vocabulary", message=difference, repair=ALIGN)
 
 
 def token_ids(source: Source) -> dict[str, int]:
@@ -646,7 +663,11 @@ def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], 
     name = adapter.source.reference
     misplaced = misplaced_tensor(adapter, base)
     if misplaced:
-        return [Misfit(name, "tensors", misplaced, _over_its_own_base(adapter))], ""
+        return [
+            Misfit(
+                name=name, about="tensors", message=misplaced, repair=_over_its_own_base(adapter)
+            )
+        ], ""
 
     misfits = list(_folded_apart(adapter, base))
     trained = adapter.trained_on
@@ -688,11 +709,11 @@ def _trained_on_another_rope(
     )
     repair = _over_its_own_base(adapter)
     if STRUCTURE & set(compared.differs):
-        yield Misfit(name, "structure", message, repair)
+        yield Misfit(name=name, about="structure", message=message, repair=repair)
         return
     if _same_weights(adapter, base):
         repair = command_to(trained.spec, base) or repair
-    yield Misfit(name, "rope", message, repair)
+    yield Misfit(name=name, about="rope", message=message, repair=repair)
 
 
 def _was_made_from(base: Inspection, name: str) -> bool:
@@ -735,4 +756,4 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
     if trained is not None and not _folded_tensors(base):
         model = trained
     message = f"changes weights that have factors of the attention in {model.source.reference} only"
-    yield Misfit(adapter.source.reference, "folded", message, undo(model))
+    yield Misfit(name=adapter.source.reference, about="folded", message=message, repair=undo(model))

@@ -285,7 +285,15 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
         if vector is not None and not vector.same:
             differs.add(name)
     in_order = tuple(name for name in WORDS if name in differs)
-    return RopeDifference(left, right, whole, short, window, in_order, _runtimes(first, second))
+    return RopeDifference(
+        first=left,
+        second=right,
+        frequencies=whole,
+        short_frequencies=short,
+        window_frequencies=window,
+        differs=in_order,
+        runtimes=_runtimes(first, second),
+    )
 
 
 def _settings_that_differ(first: Side, second: Side) -> set[str]:
@@ -422,13 +430,24 @@ def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
             continue
         statuses = (left_status, right_status)
         reasons = (left_reason, right_reason)
-        pairs.append(RuntimePair(row.key, row.display_name, statuses, reasons))
+        pairs.append(
+            RuntimePair(
+                runtime=row.key, display_name=row.display_name, statuses=statuses, reasons=reasons
+            )
+        )
 
     left = _status_in_llamacpp(first)
     right = _status_in_llamacpp(second)
     if left or right:
         table = arch_table()
-        pairs.append(RuntimePair(table.key, f"{table.display_name}, GGUF", (left, right), ("", "")))
+        pairs.append(
+            RuntimePair(
+                runtime=table.key,
+                display_name=f"{table.display_name}, GGUF",
+                statuses=(left, right),
+                reasons=("", ""),
+            )
+        )
     return tuple(pairs)
 
 

@@ -148,17 +148,17 @@ def eval_command(
     seconds = parse_duration(options.budget) if options.budget else 0.0
     conditions = [parse_condition(text) for text in options.fail_if]
     opening = RunnerRequest(
-        model,
-        parse_rows(methods) if methods else [],
-        options.against,
-        options.servers,
-        running.device,
-        running.dtype,
-        device_map,
-        running.chunk,
-        family,
-        trust_remote_code,
-        options.threads,
+        model=model,
+        rows=parse_rows(methods) if methods else [],
+        against=options.against,
+        servers=options.servers,
+        device=running.device,
+        dtype=running.dtype,
+        device_map=device_map,
+        chunk=running.chunk,
+        family=family,
+        trust_remote_code=trust_remote_code,
+        threads=options.threads,
     )
     with _opened(
         options.workers, opening, copied(Sizes, sizes), texts_of(names, options)
@@ -308,7 +308,7 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
                 screen.counting("Measuring") as (total, advance),
                 screen.stopping(afterwards) as stopped,
             ):
-                progress = Progress(screen.note, total, advance, stopped)
+                progress = Progress(note=screen.note, total=total, advance=advance, stopped=stopped)
                 out_of_memory(lambda: evaluation.run(opened, progress))
         except KeyboardInterrupt:
             done = len(evaluation.passes) - len(evaluation.missing(opened))

@@ -254,7 +254,7 @@ class Evaluation:
                 continue
             of_pass = measure.pass_of or measure.name
             key = text_digest(*computed_by, digest, of_pass, case.digest)
-            units.append(EvaluationUnit(row, measure, case, key))
+            units.append(EvaluationUnit(row=row, measure=measure, case=case, key=key))
         if not units:
             raise UsageError(f"no row can be run: {self._first_reason}")
         return units
@@ -571,7 +571,13 @@ def open_evaluation(
     sizes.resolve(SOME)  # before a model is loaded
     with open_runner(opening) as (runner, rows):
         texts = tokenize(files, runner.tokenizer)
-        yield Evaluation(rows, measures, texts, sizes.resolve(runner.trained), runner)
+        yield Evaluation(
+            rows=rows,
+            measures=measures,
+            texts=texts,
+            sizes=sizes.resolve(runner.trained),
+            runner=runner,
+        )
 
 
 def evaluate_model(

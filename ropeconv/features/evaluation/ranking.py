@@ -154,7 +154,9 @@ def rank(
             loss = cell.value
         return not advice.writable, loss
 
-    return Ranking(sorted(methods, key=place), measured, column, result)
+    return Ranking(
+        methods=sorted(methods, key=place), measured=measured, column=column, result=result
+    )
 
 
 def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
@@ -342,4 +344,11 @@ def parse_condition(text: str) -> Condition:
         number = float(right)
         if math.isfinite(number):  # a row may be called "inf" or "nan"
             right = number
-    return Condition(text, measure, left, match["sign"] == ">", right, match["length"].strip())
+    return Condition(
+        text=text,
+        measure=measure,
+        left=left,
+        above=match["sign"] == ">",
+        right=right,
+        length=match["length"].strip(),
+    )

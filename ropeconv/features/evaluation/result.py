@@ -230,7 +230,11 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
         shown = []
         for table in tables(self, MOST_SHOWN):
             lines = [(name, *map(_entry_text, entries)) for name, entries in table.lines]
-            shown.append(SummaryTable("cells", ("row", *table.columns), lines, table.title))
+            shown.append(
+                SummaryTable(
+                    name="cells", columns=("row", *table.columns), rows=lines, title=table.title
+                )
+            )
         return shown
 
     def records(self) -> list[JsonObject]:

@@ -148,7 +148,9 @@ class UnitRunner:
         try:
             observations = unit.measure.run(name, unit.case, engine, self.runner.tokenizer)
         except RopeconvError as problem:
-            return Refusal(name, str(problem), unit.measure.name, unit.case.column)
+            return Refusal(
+                row=name, reason=str(problem), measure=unit.measure.name, column=unit.case.column
+            )
         return EvalLine(unit.key, time.perf_counter() - begin, observations)
 
     def _engine_of(self, row: Row) -> Engine:

@@ -140,11 +140,11 @@ def sample_of(
     documents = [observation.document for observation in observations]
     windows = [(observation.document, observation.window) for observation in observations]
     return Sample(
-        np.array(list(values), np.float64),
-        np.array(weights, np.float64),
-        codes(documents),
-        codes(windows),
-        seed,
+        values=np.array(list(values), np.float64),
+        weights=np.array(weights, np.float64),
+        documents=codes(documents),
+        windows=codes(windows),
+        seed=seed,
     )
 
 

@@ -93,13 +93,26 @@ def parts_of(spec: RopeSpec) -> list[ModelRope]:
     current = spec.current()
     factor = current.attention_factor
     formula = describe(spec.form)
-    parts = [ModelRope("", current.inv_freq, factor, formula)]
+    parts = [
+        ModelRope(name="", inv_freq=current.inv_freq, attention_factor=factor, formula=formula)
+    ]
     if current.short_inv_freq is not None:
-        parts.append(ModelRope("as its short list", current.short_inv_freq, factor, formula))
+        parts.append(
+            ModelRope(
+                name="as its short list",
+                inv_freq=current.short_inv_freq,
+                attention_factor=factor,
+                formula=formula,
+            )
+        )
     if spec.local_inv_freq is not None:
         local_formula = describe(spec.local_form)
         local = ModelRope(
-            "in window layers", spec.local_inv_freq, 1.0, local_formula, changes=False
+            name="in window layers",
+            inv_freq=spec.local_inv_freq,
+            attention_factor=1.0,
+            formula=local_formula,
+            changes=False,
         )
         parts.append(local)
     return parts
@@ -197,7 +210,13 @@ class GraphRope(ModelRope):
         larger = [factor for factor in factors if factor > LEAST_FACTOR]
         rotary_dim = 2 * len(self.inv_freq)
         for length, kind, factor in product(dict.fromkeys(lengths), kinds, larger):
-            spec = RopeSpec(rotary_dim, rotary_dim, Plain(theta), length, length)
+            spec = RopeSpec(
+                head_dim=rotary_dim,
+                rotary_dim=rotary_dim,
+                form=Plain(theta),
+                original_context=length,
+                context=length,
+            )
             with suppress(RopeconvError, ArithmeticError, ValueError):
                 schedule = kind(factor).schedule(spec)
                 if not self.holds(schedule.inv_freq):
@@ -495,11 +514,11 @@ def inspect_graph(source: GraphSource) -> GraphInspection:
 
     if not source.has_config:
         note = "there is no config.json beside the graph"
-        return GraphInspection(source, tuple(ropes), None, note)
+        return GraphInspection(source=source, ropes=tuple(ropes), spec=None, note=note)
     try:
         spec = inspect_source(source).spec
     except BadSource as problem:
-        return GraphInspection(source, tuple(ropes), None, str(problem))
+        return GraphInspection(source=source, ropes=tuple(ropes), spec=None, note=str(problem))
     return GraphInspection(source, tuple(ropes), spec)
 
 
@@ -568,7 +587,10 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
     if not problems and not has_main:
         problems.append("the graph has only the RoPE of other layers")
     return GraphComparison(
-        graph.source.reference, other.source.reference, tuple(rows), tuple(problems)
+        graph=graph.source.reference,
+        other=other.source.reference,
+        rows=tuple(rows),
+        problems=tuple(problems),
     )
 
 

@@ -253,7 +253,9 @@ class OnnxGraph(Graph):
 
             inputs = tuple(names.get(name, name) for name in node.input)
             outputs = tuple(self._new(names, name) for name in node.output)
-            self._add(Operation(node.op_type, inputs, outputs, (scope, node)))
+            self._add(
+                Operation(kind=node.op_type, inputs=inputs, outputs=outputs, handle=(scope, node))
+            )
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
 
@@ -292,7 +294,9 @@ class OnnxGraph(Graph):
         if tensor.data_type in known_types:
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
             array = partial(self._array, tensor, dtype)
-            self.constants[value] = Constant(name, dtype.name, tuple(tensor.dims), array, tensor)
+            self.constants[value] = Constant(
+                name=name, dtype=dtype.name, shape=tuple(tensor.dims), array=array, handle=tensor
+            )
 
     def _stored_outside(self, tensor: Any) -> StoredOutside:
         """Where another file has the numbers of a tensor.
@@ -415,7 +419,7 @@ class OpenVinoGraph(Graph):
             inputs = tuple(self._name(value) for value in node.input_values())
             outputs = tuple(self._name(value) for value in node.outputs())
             kind = node.get_type_name()
-            self._add(Operation(kind, inputs, outputs, node))
+            self._add(Operation(kind=kind, inputs=inputs, outputs=outputs, handle=node))
             if kind != "Constant":
                 continue
             dtype = OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name())
@@ -423,7 +427,11 @@ class OpenVinoGraph(Graph):
                 shape = tuple(node.get_output_shape(0))
                 array = partial(getattr, node, "data")
                 self.constants[outputs[0]] = Constant(
-                    node.get_friendly_name(), dtype, shape, array, node
+                    name=node.get_friendly_name(),
+                    dtype=dtype,
+                    shape=shape,
+                    array=array,
+                    handle=node,
                 )
         for value in self.model.inputs:
             shape = value.get_partial_shape()

@@ -247,7 +247,12 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
             size = files[each].size
             files[each] = PlannedFile("convert", each, size, make=edit.write, estimated=True)
     return GraphPlan(
-        source, checkpoint.out, tuple(files.values()), checkpoint.skipped, checkpoint, edits
+        source=source,
+        out=checkpoint.out,
+        files=tuple(files.values()),
+        skipped=checkpoint.skipped,
+        checkpoint=checkpoint,
+        edits=edits,
     )
 
 

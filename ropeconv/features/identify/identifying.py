@@ -47,7 +47,7 @@ from ropeconv.validate.validation import DEVIATIONS, KL_FLOOR, Measures, in_bloc
 from ropeconv.verbs.arguments import check_arguments, reference_of
 
 from .identification import CandidateResult, Identification
-from .mistakes import CandidateSchedule, Case, candidates
+from .mistakes import CandidateSchedule, Extension, candidates
 from .observing import Answers, CheckpointObserver, GgufObserver, Observer, ServerObserver
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Subject:
     """The source with the recipe that a runtime should compute."""
 
     source: Source
-    case: Case
+    case: Extension
 
     scale: LogN | QueryScaling | None
     """The scaling of queries that is right."""
@@ -82,12 +82,12 @@ class Subject:
         recipe = Recipe.from_dict(comparison.receipt.recipe)
         basis = inspect_source(comparison.source).basis(recipe)
         source = comparison.checkpoint_or_dequantised()
-        case = Case(
-            recipe,
-            comparison.spec,
-            recipe.start(basis),
-            comparison.schedule,
-            source.family.weights,
+        case = Extension(
+            recipe=recipe,
+            source=comparison.spec,
+            start=recipe.start(basis),
+            schedule=comparison.schedule,
+            weights=source.family.weights,
         )
         return cls(source, case, comparison.scale, comparison.stands_for)
 
@@ -107,7 +107,13 @@ class Subject:
         source = opened
         if isinstance(source, GgufSource):
             source = GgufCheckpoint(source, with_tokenizer=False)
-        case = Case(recipe, inspection.spec, start, schedule, source.family.weights)
+        case = Extension(
+            recipe=recipe,
+            source=inspection.spec,
+            start=start,
+            schedule=schedule,
+            weights=source.family.weights,
+        )
         return cls(source, case, schedule.log_n)
 
     @property
@@ -286,7 +292,11 @@ def _judge(
             farther = kl - nearest
             chance = DEVIATIONS * float(farther.std()) / math.sqrt(len(farther))
             fits = float(nearest.mean()) <= allowed and float(farther.mean()) <= chance
-        results.append(CandidateResult(candidate.name, candidate.words, mean, kl_95, fits))
+        results.append(
+            CandidateResult(
+                name=candidate.name, words=candidate.words, kl=mean, kl_95=kl_95, fits=fits
+            )
+        )
     results.sort(key=lambda result: result.kl)
     return tuple(results), allowed
 

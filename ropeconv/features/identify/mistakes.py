@@ -1,7 +1,7 @@
 """Known mistakes of runtimes with a context extension, each as the schedule that it computes.
 
 To add one, write a function with the decorator `mistake`: it returns what a runtime with that
-mistake computes for a Case, or None where the mistake does not apply. `candidates` gathers them,
+mistake computes for a Extension, or None where the mistake does not apply. `candidates` gathers them,
 with the right schedule first. Mistakes that no schedule expresses are in structure.py.
 """
 
@@ -29,7 +29,7 @@ DEFAULT_BASE = 10000.0
 
 
 @dataclass(frozen=True)
-class Case:
+class Extension:
     """A recipe for a model."""
 
     recipe: Recipe
@@ -79,7 +79,7 @@ class CandidateSchedule:
     """What no schedule expresses."""
 
 
-Mistake = Callable[[Case], Schedule | None]
+Mistake = Callable[[Extension], Schedule | None]
 MISTAKES: dict[str, tuple[str, Mistake]] = {}
 """By name: the words for people, and the function."""
 
@@ -94,7 +94,7 @@ def mistake(name: str, words: str) -> Callable[[Mistake], Mistake]:
     return register
 
 
-def candidates(case: Case) -> list[CandidateSchedule]:
+def candidates(case: Extension) -> list[CandidateSchedule]:
     """Return what a runtime may compute for a case: the right schedule, then the mistakes.
 
     A mistake that computes the same as an earlier candidate is left out.
@@ -115,47 +115,53 @@ def candidates(case: Case) -> list[CandidateSchedule]:
     if case.weights.q and case.weights.k and not spec.mla:
         words = "the method, with pairs rotated in the other layout"
         change = exchange_pairs(case.weights, spec.layout, spec.head_dim, spec.rotary_dim)
-        found.append(CandidateSchedule("layout", words, case.schedule, change))
+        found.append(
+            CandidateSchedule(name="layout", words=words, schedule=case.schedule, change=change)
+        )
     if case.source.local_form is not None:
         words = "the method, in the layers with a sliding window too"
         change = scale_local_layers(case.schedule)
-        found.append(CandidateSchedule("local-layers", words, case.schedule, change))
+        found.append(
+            CandidateSchedule(
+                name="local-layers", words=words, schedule=case.schedule, change=change
+            )
+        )
     return found
 
 
 @mistake("unscaled", "the source, without the extension")
-def _unscaled(case: Case) -> Schedule:
+def _unscaled(case: Extension) -> Schedule:
     return case.source.current()
 
 
 @mistake("no-scaling", "unscaled RoPE, without the scaling of the source too")
-def _no_scaling(case: Case) -> Schedule:
+def _no_scaling(case: Extension) -> Schedule:
     return case.source.unscaled().current()
 
 
 @mistake("default-base", "the method over the default base of 10,000")
-def _default_base(case: Case) -> Schedule:
+def _default_base(case: Extension) -> Schedule:
     return case.over(replace(case.start, form=case.start.base_form(DEFAULT_BASE)))
 
 
 @mistake("default-base-unscaled", "the default base of 10,000, without the extension")
-def _default_base_unscaled(case: Case) -> Schedule:
+def _default_base_unscaled(case: Extension) -> Schedule:
     spec = case.source.unscaled()
     return replace(spec, form=spec.base_form(DEFAULT_BASE)).current()
 
 
 @mistake("no-attention-factor", "the method without its attention factor")
-def _no_attention_factor(case: Case) -> Schedule:
+def _no_attention_factor(case: Extension) -> Schedule:
     return replace(case.schedule, attention_factor=1.0)
 
 
 @mistake("attention-factor-twice", "the method with its attention factor applied twice")
-def _attention_factor_twice(case: Case) -> Schedule:
+def _attention_factor_twice(case: Extension) -> Schedule:
     return replace(case.schedule, attention_factor=case.schedule.attention_factor**2)
 
 
 @mistake("attention-factor-of-formula", "the attention factor of the formula, not the one given")
-def _attention_factor_of_formula(case: Case) -> Schedule:
+def _attention_factor_of_formula(case: Extension) -> Schedule:
     recipe = replace(
         case.recipe, attention_factor=None, temperature_slope=None, temperature_intercept=None
     )
@@ -163,17 +169,17 @@ def _attention_factor_of_formula(case: Case) -> Schedule:
 
 
 @mistake("softmax-scale-missing", "the method without its softmax scale (mscale_all_dim)")
-def _no_softmax_scale(case: Case) -> Schedule:
+def _no_softmax_scale(case: Extension) -> Schedule:
     return replace(case.schedule, softmax_scale=1.0)
 
 
 @mistake("softmax-scale-twice", "the method with its softmax scale (mscale_all_dim) applied twice")
-def _softmax_scale_twice(case: Case) -> Schedule:
+def _softmax_scale_twice(case: Extension) -> Schedule:
     return replace(case.schedule, softmax_scale=case.schedule.softmax_scale**2)
 
 
 @mistake("original-context", "the method over the new context in place of the trained one")
-def _original_context(case: Case) -> Schedule:
+def _original_context(case: Extension) -> Schedule:
     # a config without original_max_position_embeddings: max_position_embeddings is taken
     method = _with_factor(case.recipe.method, case.factor)
     recipe = replace(case.recipe, method=method, original_context=case.schedule.context)
@@ -181,7 +187,7 @@ def _original_context(case: Case) -> Schedule:
 
 
 @mistake("default-betas", "the method with the default betas")
-def _default_betas(case: Case) -> Schedule | None:
+def _default_betas(case: Extension) -> Schedule | None:
     method = case.recipe.method
     defaults = {}
     for item in dataclasses.fields(method):
@@ -192,7 +198,7 @@ def _default_betas(case: Case) -> Schedule | None:
 
 
 @mistake("truncation", "the method with the other rounding of its ramp (truncate)")
-def _truncation(case: Case) -> Schedule | None:
+def _truncation(case: Extension) -> Schedule | None:
     method = case.recipe.method
     if not hasattr(method, "truncate"):
         return None
@@ -200,36 +206,36 @@ def _truncation(case: Case) -> Schedule | None:
 
 
 @mistake("linear", "position interpolation (linear), without an attention factor")
-def _linear(case: Case) -> Schedule:
+def _linear(case: Extension) -> Schedule:
     return replace(case.by_method(_method("linear", case)), attention_factor=1.0)
 
 
 @mistake(
     "linear-with-attention-factor", "position interpolation (linear), with the attention factor"
 )
-def _linear_with_attention_factor(case: Case) -> Schedule:
+def _linear_with_attention_factor(case: Extension) -> Schedule:
     interpolated = case.by_method(_method("linear", case))
     return replace(interpolated, attention_factor=case.schedule.attention_factor)
 
 
 @mistake("ntk", "NTK-aware scaling of the base")
-def _ntk(case: Case) -> Schedule:
+def _ntk(case: Extension) -> Schedule:
     return case.by_method(_method("ntk", case))
 
 
 @mistake("yarn", "YaRN")
-def _yarn(case: Case) -> Schedule:
+def _yarn(case: Extension) -> Schedule:
     return case.by_method(_method("yarn", case))
 
 
 @mistake("by-parts", "NTK-by-parts with the paper's ramp, with the attention factor")
-def _by_parts(case: Case) -> Schedule:
+def _by_parts(case: Extension) -> Schedule:
     ramp = case.by_method(_method("by-parts", case))
     return replace(ramp, attention_factor=case.schedule.attention_factor)
 
 
 @mistake("short-list", "the short list of factors, at every length")
-def _short_list(case: Case) -> Schedule | None:
+def _short_list(case: Extension) -> Schedule | None:
     short = case.schedule.short_inv_freq
     if short is None:
         return None
@@ -237,21 +243,21 @@ def _short_list(case: Case) -> Schedule | None:
 
 
 @mistake("long-list", "the long list of factors, at every length")
-def _long_list(case: Case) -> Schedule:
+def _long_list(case: Extension) -> Schedule:
     return replace(case.schedule, short_inv_freq=None)
 
 
 @mistake("full-rotation", "the method over all dimensions of a head, where a part rotates")
-def _full_rotation(case: Case) -> Schedule:
+def _full_rotation(case: Extension) -> Schedule:
     return case.over(replace(case.start, rotary_dim=case.start.head_dim))
 
 
 @mistake("no-log-n", "the method without log-n")
-def _no_log_n(case: Case) -> Schedule:
+def _no_log_n(case: Extension) -> Schedule:
     return replace(case.schedule, log_n=None)
 
 
-def _method(name: str, case: Case) -> Method:
+def _method(name: str, case: Extension) -> Method:
     """Return a method with the factor of a case."""
     return REGISTRY[name](case.factor)  # type: ignore[call-arg]
 

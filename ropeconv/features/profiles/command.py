@@ -122,7 +122,9 @@ def profiles_command(
     publication = None
     if push:
         publication = PublishOptions(private, repo_id=repository(push))
-    request = ProfilesRequest(build_target(target), copy, publication, dry_run)
+    request = ProfilesRequest(
+        target=build_target(target), copy=copy, publication=publication, dry_run=dry_run
+    )
     plan = plan_profiles(open_source(model, family), recipes, request)
     documents = {name: profile_document(plan, name) for name in plan.plans}
     if not (screen.quiet or screen.as_json):

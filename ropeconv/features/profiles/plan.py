@@ -266,7 +266,14 @@ def profiles_plan(
         copied: Give it a copy of the weights, instead of links to those of the source.
     """
     if isinstance(source, GgufSource):
-        return ProfilesPlan(source, out, tuple(split_files(source)), (), plans, copied)
+        return ProfilesPlan(
+            source=source,
+            out=out,
+            files=tuple(split_files(source)),
+            skipped=(),
+            plans=plans,
+            copied=copied,
+        )
 
     files = []
     skipped: set[str] = set()
@@ -280,7 +287,14 @@ def profiles_plan(
             if file.action == "copy" and not is_shared(file):
                 make = partial(source.copy, origin)
             files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
-    return ProfilesPlan(source, out, tuple(files), tuple(sorted(skipped)), plans, copied)
+    return ProfilesPlan(
+        source=source,
+        out=out,
+        files=tuple(files),
+        skipped=tuple(sorted(skipped)),
+        plans=plans,
+        copied=copied,
+    )
 
 
 def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
@@ -464,4 +478,10 @@ def _record(file: PlannedFile, folder: Path) -> FileRecord:
     """The record of a file for a receipt. Copies are not read, as in `Writer.record`."""
     path = folder / file.name
     digest = file.sha256 if file.action in COPIED else sha256(path)
-    return FileRecord(file.name, file.action, path.stat().st_size, digest, file.origin or None)
+    return FileRecord(
+        name=file.name,
+        action=file.action,
+        size=path.stat().st_size,
+        sha256=digest,
+        origin=file.origin or None,
+    )

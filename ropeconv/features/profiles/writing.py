@@ -213,11 +213,11 @@ def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
     if isinstance(plan.source, GgufSource):
         against = str(plan.out / plan.files[0].name)
     output = Output(
-        done.path,
-        plan.plans[name],
-        done.check,
-        done.reason,
-        done.uncomputed,
+        path=done.path,
+        plan=plan.plans[name],
+        check=done.check,
+        reason=done.reason,
+        uncomputed=done.uncomputed,
         against=against or plan.source.reference,
     )
     return changed(output, steps=steps_after(output, against=against))

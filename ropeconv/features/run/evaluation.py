@@ -63,7 +63,12 @@ def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitRe
         for index, result in results:
             unit = units[index]
             if isinstance(result, Failure):
-                result = Refusal(unit.row.name, result.reason, unit.measure.name, unit.case.column)
+                result = Refusal(
+                    row=unit.row.name,
+                    reason=result.reason,
+                    measure=unit.measure.name,
+                    column=unit.case.column,
+                )
             yield index, result
 
 

@@ -478,7 +478,7 @@ class RunLine(Line, frozen=True, kw_only=True):
         )
 
 
-RUN = JournalKind("run", 2, RunLine, "give the plan another `out`")
+RUN = JournalKind(command="run", format=2, line=RunLine, elsewhere="give the plan another `out`")
 
 
 class RunJournal(Journal[RunLine]):

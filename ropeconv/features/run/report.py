@@ -181,7 +181,13 @@ def _make_row(job: Job, journal: RunJournal) -> RunRow:
     if first.target is not None:
         recipe = first.recipes[0].name
         target = first.target.name
-    return RunRow(first.source.name, recipe, target, states(job, journal), results)
+    return RunRow(
+        source=first.source.name,
+        recipe=recipe,
+        target=target,
+        outcomes=states(job, journal),
+        results=results,
+    )
 
 
 def write_run_report(table: RunTable, plan: Path, path: Path) -> None:

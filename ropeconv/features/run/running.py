@@ -70,7 +70,9 @@ def open_run(path: Path, on: str = "") -> OpenRun:
 
     sources = named_sources(plan.sources, folder)
     jobs = jobs_of(plan, sources, folder, out)
-    return OpenRun(path, plan, jobs, out / "journal.jsonl", executor)
+    return OpenRun(
+        path=path, plan=plan, jobs=jobs, journal=out / "journal.jsonl", executor=executor
+    )
 
 
 @check_arguments

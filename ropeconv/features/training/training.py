@@ -375,7 +375,9 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
         mscale=mscale,
     )
     status = "exact" if trainer.formulas else baked.verdict(trainer.transformers)[0]
-    return Snippet(trainer, baked, text, status, _notes(trainer, baked, status))
+    return Snippet(
+        trainer=trainer, baked=baked, text=text, status=status, notes=_notes(trainer, baked, status)
+    )
 
 
 def _repair(trainer: Trainer, baked: TrainingFacts) -> str:

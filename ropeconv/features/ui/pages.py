@@ -276,7 +276,7 @@ def build_compare(front: Front, page: gr.Blocks) -> None:
         measured = gr.File(label="The file of `ropeconv eval -o`", file_types=[".json"], height=140)
     fields |= {"context": context, "measured": measured}
     button = gr.Button("Compare", variant="primary", elem_id="ask")
-    compare_page = Page(front, CompareForm, fields, add_answer())
+    compare_page = Page(front=front, kind=CompareForm, fields=fields, answer=add_answer())
     compare_page.ask("compare", [button.click, fields["source"].submit, context.submit])
     compare_page.from_address(
         page, compare_page.task("compare"), lambda form: bool(form.source and form.context)
@@ -304,7 +304,7 @@ def _ask_about_model(
 ) -> None:
     """Add a button that runs a task on a model, and the place of its answer."""
     button = gr.Button(label, variant="primary", elem_id="ask")
-    model_page = Page(front, ModelForm, fields, add_answer())
+    model_page = Page(front=front, kind=ModelForm, fields=fields, answer=add_answer())
     model_page.ask(task, [button.click, fields["source"].submit])
     model_page.from_address(page, model_page.task(task), lambda form: bool(form.source))
 
@@ -328,7 +328,7 @@ def build_runtimes(front: Front, page: gr.Blocks) -> None:
             elem_id="runtime",
         )
     fields = {"family": family, "runtime": runtime, "writing": writing}
-    table_page = Page(front, RuntimesForm, fields, add_answer())
+    table_page = Page(front=front, kind=RuntimesForm, fields=fields, answer=add_answer())
 
     def answers(form: Any, request: gr.Request) -> Iterator[str]:
         yield runtimes_html(form)
@@ -366,7 +366,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         fields |= add_options(PushOptions, {})
     cancel_button = gr.Button("Cancel", size="sm", elem_id="cancel")
 
-    bake_page = Page(front, BakeForm, fields, place)
+    bake_page = Page(front=front, kind=BakeForm, fields=fields, answer=place)
     bake_page.on([search_button.click], bake_page.task("search"), place=matches)
     entered = [fields[name].submit for name in ("source", "context", "value")]
     bake_page.ask("plan", [plan_button.click, *entered])

@@ -243,9 +243,11 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
             kept = end + info.size
             end = pad_size(kept, header.alignment)
     for name, data in edit.added.items():
-        tensors[name] = TensorInfo(name, (len(data) // 4,), F32, end, len(data))
+        tensors[name] = TensorInfo(
+            name=name, shape=(len(data) // 4,), type=F32, offset=end, size=len(data)
+        )
         end = pad_size(end + len(data), header.alignment)
-    return RewrittenHeader(values, tensors, header.alignment, kept)
+    return RewrittenHeader(values=values, tensors=tensors, alignment=header.alignment, kept=kept)
 
 
 def recount(value: GgufValue, more: int) -> GgufValue:

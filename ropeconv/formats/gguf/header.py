@@ -411,7 +411,14 @@ class _HeaderReader:
                     f"{self.name} ends at {self.size} bytes, and {info.name} needs"
                     f" {start + info.offset + info.size}; download it again"
                 )
-        return GgufHeader(version, values, infos, alignment, min(start, self.size), self.size)
+        return GgufHeader(
+            version=version,
+            values=values,
+            tensors=infos,
+            alignment=alignment,
+            data_start=min(start, self.size),
+            size=self.size,
+        )
 
     def _magic(self) -> int:
         """Read the first bytes, and return the version."""
@@ -588,7 +595,9 @@ class _HeaderReader:
                 f"has {name!r} at offset {offset} and not at {expected}: its tensors overlap or"
                 " leave gaps"
             )
-        return TensorInfo(name, shape or (1,), number, offset, kind.bytes(shape))
+        return TensorInfo(
+            name=name, shape=shape or (1,), type=number, offset=offset, size=kind.bytes(shape)
+        )
 
 
 def pad_size(size: int, alignment: int) -> int:

@@ -400,7 +400,7 @@ def original_record(
         steps = receipt.steps
 
     first = receipt.original.source if receipt.original else record
-    return OriginalRecord(first, folder, gguf, steps)
+    return OriginalRecord(source=first, folder=folder, gguf=gguf, steps=steps)
 
 
 def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
@@ -416,7 +416,7 @@ def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
     while suffix and _is_inside_character(old, len(old) - suffix):
         suffix -= 1
     middle = old[prefix : len(old) - suffix]
-    return TextRecord(name, digest, middle.decode(), prefix, suffix)
+    return TextRecord(name=name, sha256=digest, text=middle.decode(), prefix=prefix, suffix=suffix)
 
 
 def _is_inside_character(text: bytes, place: int) -> bool:

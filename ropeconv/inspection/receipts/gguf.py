@@ -273,7 +273,12 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     layout = Layout(record.version, record.data_start, record.tail)
     rewritten = rewrite(file.header, replace(edit, layout=layout))
     header = GgufHeader(
-        record.version, rewritten.values, rewritten.tensors, rewritten.alignment, 0, 0
+        version=record.version,
+        values=rewritten.values,
+        tensors=rewritten.tensors,
+        alignment=rewritten.alignment,
+        data_start=0,
+        size=0,
     )
     vectors = {name: vector for name, vector in rope_tensors(file).items() if name not in added}
     for name in vectors.keys() & edit.changes.keys():
@@ -502,7 +507,12 @@ def _sort_changes(
             remaining -= size
         else:
             lost.append(name)
-    return _Restorable(contents, tuple(interleaved), head_dim or known.head_dim, tuple(lost))
+    return _Restorable(
+        contents=contents,
+        interleaved=tuple(interleaved),
+        head_dim=head_dim or known.head_dim,
+        lost=tuple(lost),
+    )
 
 
 def _add_earlier_changes(
@@ -515,10 +525,10 @@ def _add_earlier_changes(
     changed_again = [name for name in known.interleaved if name in changes]
     lost = dict.fromkeys((*known.changed, *new.lost, *changed_again))
     return _Restorable(
-        contents,
-        tuple(name for name in interleaved if name not in contents),
-        new.head_dim,
-        tuple(lost),
+        contents=contents,
+        interleaved=tuple(name for name in interleaved if name not in contents),
+        head_dim=new.head_dim,
+        lost=tuple(lost),
     )
 
 

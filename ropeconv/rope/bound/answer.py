@@ -53,7 +53,7 @@ class Step(NamedTuple):
     """In tokens, whose sum is zero at `begin`; None where there is none."""
 
 
-FIRST = Step(1, 1.0, math.inf, None)
+FIRST = Step(length=1, begin=1.0, end=math.inf, distance=None)
 
 
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
@@ -75,7 +75,12 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     end = table["end"][row]
     if end is None:  # JSON has no infinity
         end = math.inf
-    return Step(table["length"][row], table["begin"][row], end, table["distance"][row])
+    return Step(
+        length=table["length"][row],
+        begin=table["begin"][row],
+        end=end,
+        distance=table["distance"][row],
+    )
 
 
 def farthest(rotary_dim: int) -> tuple[int, float]:
@@ -279,7 +284,7 @@ def bound(
     if wide is None and search_wide:
         tell("looking for the first interval that is 1 % wide")
         low, high = next(wide_intervals(sums, length, math.log(smallest.begin)))
-        wide = Step(length, exp(low), exp(high), None)
+        wide = Step(length=length, begin=exp(low), end=exp(high), distance=None)
     last = _table("last", sums, length)
     if last is None and search_last:
         last = _last(sums, length, tell)
@@ -367,7 +372,7 @@ def _smallest(
     if distance is None:
         return FIRST
     end = interval_end(sums, length, float(exact))
-    return Step(length, up(exact.exp()), exp(end), distance)
+    return Step(length=length, begin=up(exact.exp()), end=exp(end), distance=distance)
 
 
 def _last(sums: Sums, length: int, tell: Callable[[str], None]) -> Step:
@@ -377,7 +382,7 @@ def _last(sums: Sums, length: int, tell: Callable[[str], None]) -> Step:
         tell(f"proven: no base above {exp(log_base):,.0f} violates")
 
     log_base, distance = last_violating(sums, length, tell_base)
-    return Step(length, exp(log_base), math.inf, distance)
+    return Step(length=length, begin=exp(log_base), end=math.inf, distance=distance)
 
 
 def _ends(step: Step) -> tuple[float, float | None]:

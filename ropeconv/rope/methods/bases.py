@@ -27,7 +27,13 @@ def plain_schedule(spec: RopeSpec, theta: float, context: int) -> Schedule:
         context: Tokens to declare.
     """
     form = Plain(theta)
-    return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
+    return Schedule(
+        inv_freq=form.inv_freq(spec.rotary_dim),
+        attention_factor=1.0,
+        context=context,
+        original_context=spec.original_context,
+        form=form,
+    )
 
 
 @register

@@ -220,12 +220,12 @@ class YarnMethod(ScaledMethod):
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return Yarn(
-            spec.rope_theta,
-            factor,
-            spec.original_context,
-            self.beta_fast,
-            self.beta_slow,
-            self.truncate,
+            theta=spec.rope_theta,
+            factor=factor,
+            original_context=spec.original_context,
+            beta_fast=self.beta_fast,
+            beta_slow=self.beta_slow,
+            truncate=self.truncate,
         )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
@@ -281,7 +281,13 @@ class ByParts(ScaledMethod):
     beta: float = param(positive, "rotations above which a pair is unchanged", 32.0)
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
-        return Llama3(spec.rope_theta, factor, spec.original_context, self.alpha, self.beta)
+        return Llama3(
+            theta=spec.rope_theta,
+            factor=factor,
+            original_context=spec.original_context,
+            low_freq_factor=self.alpha,
+            high_freq_factor=self.beta,
+        )
 
     def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:
         if not isinstance(form, Llama3):
@@ -313,11 +319,11 @@ class Llama3Method(ScaledMethod):
 
     def form(self, spec: RopeSpec, factor: float) -> Form:
         return Llama3(
-            spec.rope_theta,
-            factor,
-            spec.original_context,
-            self.low_freq_factor,
-            self.high_freq_factor,
+            theta=spec.rope_theta,
+            factor=factor,
+            original_context=spec.original_context,
+            low_freq_factor=self.low_freq_factor,
+            high_freq_factor=self.high_freq_factor,
         )
 
     def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:

@@ -399,7 +399,13 @@ class ScaledMethod(Method):
         factor = self.factor_over(spec.original_context)
         form = self.form(spec, factor)
         context = round(spec.original_context * factor)
-        return Schedule(form.inv_freq(spec.rotary_dim), 1.0, context, spec.original_context, form)
+        return Schedule(
+            inv_freq=form.inv_freq(spec.rotary_dim),
+            attention_factor=1.0,
+            context=context,
+            original_context=spec.original_context,
+            form=form,
+        )
 
     @property
     def length(self) -> int | None:

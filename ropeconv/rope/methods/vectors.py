@@ -82,7 +82,12 @@ class LongRopeMethod(Method):
         need_length("--longrope", "long_factor", self.long_factor, spec)
         need_length("--longrope", "short_factor", short, spec)
 
-        form = LongRope(spec.rope_theta, short, self.long_factor, spec.original_context)
+        form = LongRope(
+            theta=spec.rope_theta,
+            short_factor=short,
+            long_factor=self.long_factor,
+            original_context=spec.original_context,
+        )
         attention_factor = longrope_attention_factor(
             spec.context / spec.original_context, spec.original_context
         )
@@ -201,7 +206,12 @@ class Piecewise(Method):
         fast = base_inv_freq(fast_base, spec.rotary_dim)
         slow = base_inv_freq(spec.rope_theta, spec.rotary_dim) / factor
         inv_freq = np.where(np.arange(pairs) < split, fast, slow)
-        return Schedule(inv_freq, 1.0, round(spec.original_context * factor), spec.original_context)
+        return Schedule(
+            inv_freq=inv_freq,
+            attention_factor=1.0,
+            context=round(spec.original_context * factor),
+            original_context=spec.original_context,
+        )
 
 
 @register
@@ -229,7 +239,13 @@ class InvFreq(Method):
         need_length("--inv-freq", "inv_freq", self.inv_freq, spec)
         inv_freq = np.asarray(self.inv_freq, dtype=np.float64) + 0.0  # -0.0 becomes 0.0
         form = recognise(inv_freq, spec.rope_theta)
-        return Schedule(inv_freq, 1.0, spec.context, spec.original_context, form)
+        return Schedule(
+            inv_freq=inv_freq,
+            attention_factor=1.0,
+            context=spec.context,
+            original_context=spec.original_context,
+            form=form,
+        )
 
 
 def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Method:
@@ -341,7 +357,11 @@ class Dynamic(Method):
             growth = max(1.0, factor * ratio - (factor - 1))
             form = Plain(spec.rope_theta * growth ** (spec.rotary_dim / (spec.rotary_dim - 2)))
             return Schedule(
-                form.inv_freq(spec.rotary_dim), 1.0, self.at, spec.original_context, form
+                inv_freq=form.inv_freq(spec.rotary_dim),
+                attention_factor=1.0,
+                context=self.at,
+                original_context=spec.original_context,
+                form=form,
             )
 
         if ratio > factor:

@@ -140,7 +140,9 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         notes=_notes(arch, form, scaling.original, sections),
     )
     local_factor = _local_attention_factor(file, factors.window)
-    return Reading(arch, spec, local_factor, dead_keys(file, scaling))
+    return Reading(
+        arch=arch, spec=spec, local_attention_factor=local_factor, dead=dead_keys(file, scaling)
+    )
 
 
 def _local_attention_factor(file: ArchKeys, attention_factor: float) -> float:
@@ -279,7 +281,9 @@ def _divide_form(
         finite = np.minimum(vector, NO_ROTATION)
         divisors = base / (base / finite * interpolation)
         lists.append(tuple(divisors.tolist()))
-    return LongRope(closed.theta, lists[0], lists[1], original)
+    return LongRope(
+        theta=closed.theta, short_factor=lists[0], long_factor=lists[1], original_context=original
+    )
 
 
 def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 | None:

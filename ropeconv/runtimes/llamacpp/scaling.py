@@ -169,7 +169,14 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
         raise BadSource(
             f"the header has {arch.theta_key} {theta:g} and factor {factor:g}; download it again"
         )
-    return ScalingKeys(kind, theta, factor, _has_ramp(file, kind), original, context)
+    return ScalingKeys(
+        kind=kind,
+        theta=theta,
+        factor=factor,
+        yarn=_has_ramp(file, kind),
+        original=original,
+        context=context,
+    )
 
 
 def _has_ramp(file: ArchKeys, kind: str) -> bool:

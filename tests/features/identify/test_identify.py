@@ -16,7 +16,7 @@ import safetensors.numpy
 
 import ropeconv
 from ropeconv.features.identify.identifying import identify
-from ropeconv.features.identify.mistakes import MISTAKES, Case, candidates
+from ropeconv.features.identify.mistakes import MISTAKES, Extension, candidates
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
@@ -204,9 +204,9 @@ def test_what_is_refused(
     assert message in done.stderr
 
 
-def case(recipe: Recipe, **spec: Any) -> Case:
+def case(recipe: Recipe, **spec: Any) -> Extension:
     given = RopeSpec(64, 64, Plain(10000.0), 64, 64, **spec)
-    return Case(recipe, given, recipe.start(given), recipe.schedule(given))
+    return Extension(recipe, given, recipe.start(given), recipe.schedule(given))
 
 
 def test_candidates_differ_and_each_mistake_is_possible() -> None:

@@ -94,7 +94,14 @@ class LmEval(Measure):
         ids[0] += self.checksum
         count = min(sizes.windows, sizes.longest - 1)
         targets = np.arange(1, count + 1, dtype=np.int32)
-        yield Case(self.name, sizes.longest, 0, sizes.seed, ids, targets)
+        yield Case(
+            measure=self.name,
+            column=sizes.longest,
+            document=0,
+            window=sizes.seed,
+            ids=ids,
+            targets=targets,
+        )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         raise NotImplementedError(self.name)
@@ -129,7 +136,14 @@ class LmEval(Measure):
             if isinstance(value, (bool, int, float, np.number)):
                 document = int(sample["doc_id"])
                 metric = f"{name}{suffix}"
-                yield Observation(self.name, metric, column, document, place, float(value))
+                yield Observation(
+                    measure=self.name,
+                    metric=metric,
+                    column=column,
+                    document=document,
+                    window=place,
+                    value=float(value),
+                )
 
     def with_place(self, case: Case, observation: Observation) -> Observation:
         return observation  # its documents are those of the task

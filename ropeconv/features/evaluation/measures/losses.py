@@ -27,7 +27,14 @@ BLOCKS = 32
 def _mean_loss(case: Case, losses: TokenLosses) -> Observation:
     """The mean loss of the tokens of a case."""
     loss = float(losses.loss.mean())
-    return Observation(case.measure, "loss", case.column, case.document, case.window, loss)
+    return Observation(
+        measure=case.measure,
+        metric="loss",
+        column=case.column,
+        document=case.document,
+        window=case.window,
+        value=loss,
+    )
 
 
 @register
@@ -42,7 +49,14 @@ class Position(Measure):
         for window, (document, end) in enumerate(window_ends(texts, sizes, sizes.longest)):
             ids = texts.window(document, end, sizes.longest)
             targets = np.arange(first, len(ids), dtype=np.int32)
-            yield Case(self.name, sizes.longest, document, window, ids, targets)
+            yield Case(
+                measure=self.name,
+                column=sizes.longest,
+                document=document,
+                window=window,
+                ids=ids,
+                targets=targets,
+            )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         blocks = min(BLOCKS, len(case.targets))
@@ -53,7 +67,14 @@ class Position(Measure):
             if inside.any():
                 loss = float(losses.loss[inside].mean())
                 observations.append(
-                    Observation(self.name, "loss", last, case.document, case.window, loss)
+                    Observation(
+                        measure=self.name,
+                        metric="loss",
+                        column=last,
+                        document=case.document,
+                        window=case.window,
+                        value=loss,
+                    )
                 )
         return observations
 
@@ -83,7 +104,14 @@ class Growth(Measure):
             for length in sizes.lengths:
                 ids = texts.window(document, end, length)
                 targets = np.arange(length - count, length, dtype=np.int32)
-                yield Case(self.name, length, document, window, ids, targets)
+                yield Case(
+                    measure=self.name,
+                    column=length,
+                    document=document,
+                    window=window,
+                    ids=ids,
+                    targets=targets,
+                )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         return [replace(_mean_loss(case, losses), values=tuple(losses.loss.tolist()))]
@@ -132,7 +160,14 @@ class Sliding(Measure):
                 new_tokens = end - predicted
                 first_target = max(len(ids) - new_tokens, prefix, 1)
                 targets = np.arange(first_target, len(ids), dtype=np.int32)
-                yield Case(self.name, length, document, number, ids, targets)
+                yield Case(
+                    measure=self.name,
+                    column=length,
+                    document=document,
+                    window=number,
+                    ids=ids,
+                    targets=targets,
+                )
                 predicted = end
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:

@@ -229,7 +229,14 @@ class Retrieval(Measure):
         """An observation of a case, by default over all tokens of its answer."""
         weight = weight or len(case.targets)
         return Observation(
-            self.name, metric, case.column, case.document, case.window, value, case.depth, weight
+            measure=self.name,
+            metric=metric,
+            column=case.column,
+            document=case.document,
+            window=case.window,
+            value=value,
+            depth=case.depth,
+            weight=weight,
         )
 
 
@@ -257,7 +264,9 @@ class Niah(Retrieval):
         question = f"\nWhat is the special number of {words[0]}?"
         lead = f" The special number of {words[0]} is"
         task = "Some special numbers stand in the following text. Remember them.\n"
-        return Prompt(task, question, lead, numbers[0], tuple(sorted(needles)))
+        return Prompt(
+            task=task, question=question, lead=lead, answer=numbers[0], facts=tuple(sorted(needles))
+        )
 
 
 TASK = (
@@ -276,4 +285,10 @@ class Passkey(Retrieval):
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
         (key,) = different_numbers(1, 5, draw)
         fact = f"\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
-        return Prompt(TASK, "\nWhat is the pass key?", " The pass key is", key, ((depth, fact),))
+        return Prompt(
+            task=TASK,
+            question="\nWhat is the pass key?",
+            lead=" The pass key is",
+            answer=key,
+            facts=((depth, fact),),
+        )

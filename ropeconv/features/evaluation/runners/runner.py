@@ -136,6 +136,10 @@ class RunnerRequest:
 
             torch.set_num_threads(self.threads)
         at = DeviceSpec(
-            self.device, self.dtype, self.device_map, stands_for, self.trust_remote_code
+            device=self.device,
+            dtype=self.dtype,
+            device_map=self.device_map,
+            stands_for=stands_for,
+            pickles=self.trust_remote_code,
         )
         return at.resolve(stored_dtype(config))

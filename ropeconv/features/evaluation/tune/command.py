@@ -102,7 +102,7 @@ def tune_command(
             screen.counting("Searching", "steps") as (total, advance),
             screen.stopping(afterwards) as stopped,
         ):
-            progress = Progress(screen.note, total, advance, stopped)
+            progress = Progress(note=screen.note, total=total, advance=advance, stopped=stopped)
             with open_tuning(
                 model,
                 files,

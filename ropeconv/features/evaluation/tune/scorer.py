@@ -303,7 +303,13 @@ def measurement(
     others = np.array([part(of_window) for of_window in reference])
     documents = [window.text.document for window in windows]
     places = [(window.text.document, window.text.window) for window in windows]
-    sample = Sample(values - others, np.ones(len(values)), codes(documents), codes(places), seed)
+    sample = Sample(
+        values=values - others,
+        weights=np.ones(len(values)),
+        documents=codes(documents),
+        windows=codes(places),
+        seed=seed,
+    )
     return WindowMeasurement(
         value=float(values.mean()),
         difference=sample.mean,
@@ -403,7 +409,14 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
     result = []
     for number, (document, end) in enumerate(window_ends(texts, sizes, context)):
         ids = texts.window(document, end, context)
-        text = Case("tune", context, document, number, ids, targets)
+        text = Case(
+            measure="tune",
+            column=context,
+            document=document,
+            window=number,
+            ids=ids,
+            targets=targets,
+        )
         needle = None
         if needles:  # each window has one of its depths, in turn
             needle = hidden[number * DEPTHS + number % DEPTHS]

@@ -163,10 +163,19 @@ class Tuning:
         """A scorer on so many windows of texts."""
         settings = self.settings
         sizes = EvaluationSizes(
-            (self.context,), self.runner.trained, count, settings.targets, seed=settings.seed
+            lengths=(self.context,),
+            trained=self.runner.trained,
+            windows=count,
+            targets=settings.targets,
+            seed=settings.seed,
         )
         read = windows(texts, sizes, settings.needles > 0)
-        return Scorer(self.runner, read, Price(settings.inside, settings.needles), self.passes)
+        return Scorer(
+            runner=self.runner,
+            windows=read,
+            price=Price(settings.inside, settings.needles),
+            passes=self.passes,
+        )
 
     @cached_property
     def start(self) -> Start:
@@ -188,7 +197,13 @@ class Tuning:
 
         These are kept in the journal.
         """
-        task = Task(self.start, self.scorer, self.formulas, self.settings, self.progress)
+        task = Task(
+            start=self.start,
+            scorer=self.scorer,
+            formulas=self.formulas,
+            settings=self.settings,
+            progress=self.progress,
+        )
         self.scorer.losses(task.first.schedule, 2)
         read = min(self.scorer.seconds)
         slope = gradient(task, task.initial, self.scorer.windows[0]).seconds
@@ -210,7 +225,13 @@ class Tuning:
         """Search, and measure the result on held-out windows."""
         settings = self.settings
         formulas = self._rank_formulas()
-        task = Task(self.start, self.scorer, formulas, settings, self.progress)
+        task = Task(
+            start=self.start,
+            scorer=self.scorer,
+            formulas=formulas,
+            settings=settings,
+            progress=self.progress,
+        )
         self.progress.total(settings.steps)
         best = search(task)
 
@@ -404,4 +425,12 @@ def open_tuning(
                 number = counted(len(opened.lines), "pass is", "passes are")
                 progress.note(f"{number} in the journal, {opened.path}.")
             passes = Passes(opened, f"{runner.runtime} {runner.device} {runner.dtype}")
-        yield Tuning(model, runner, texts, context, settings, passes, progress)
+        yield Tuning(
+            model=model,
+            runner=runner,
+            texts=texts,
+            context=context,
+            settings=settings,
+            passes=passes,
+            progress=progress,
+        )

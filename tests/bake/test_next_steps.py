@@ -20,6 +20,7 @@ from ..support.baking import YARN, apply, inspected, make_plan
 from ..support.extent import sample
 from ..support.gguf_files import close
 from ..support.models import make
+from ..support.optional import of_features
 from ..support.tiny_gguf import make as make_gguf
 
 MEMORY = """
@@ -235,6 +236,7 @@ def test_the_source_is_named_where_it_is_not_found_without(
     )
 
 
+@of_features
 @pytest.mark.parametrize(
     ("factor", "labels"), [(4, ["Next", "Check"]), (64, ["Train", "Next", "Check"])]
 )

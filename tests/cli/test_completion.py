@@ -21,6 +21,8 @@ import pytest
 
 from ropeconv.cli.completion import COMPLETIONS
 
+from ..support.optional import of_features
+
 ROOT = Path(__file__).parents[2]
 SHELLS = {"bash": ["bash", "-i"], "zsh": ["zsh", "-i"], "fish": ["fish", "-i", "-P"]}
 TO_START = "\x01"
@@ -124,6 +126,7 @@ def shell(
     opened.close()
 
 
+@of_features
 @pytest.mark.parametrize(
     ("line", "word"),
     [

@@ -17,6 +17,7 @@ from ropeconv.options import EXPERT, METHOD, PANELS
 
 from ..conftest import Run
 from ..support.in_process import command, plain
+from ..support.optional import of_features
 from .conftest import Refuses
 
 ROPECONV = [sys.executable, "-m", "ropeconv"]
@@ -82,6 +83,7 @@ def test_the_lists_of_commands_have_the_first_sentence_of_each(run: Run) -> None
 BOXES = re.compile("[\u2500-\u257f]")
 
 
+@of_features
 @pytest.mark.parametrize("words", [(), ("list",), ("apply",), ("eval",)])
 def test_a_terminal_has_panels_and_a_pipe_has_text_that_can_be_searched(
     words: tuple[str, ...],
@@ -148,6 +150,7 @@ def test_what_is_wrong_is_said_before_anything_runs(
     refuses(2, "", *arguments)
 
 
+@of_features
 def test_the_words_of_other_tools_lead_to_what_is_there() -> None:
     options = {
         flag for name in all_commands() for option in find(name).options for flag in option.opts

@@ -23,6 +23,7 @@ from ropeconv.cli.screen import Screen, printable, printable_json
 from ..conftest import CONFIGS, Run
 from ..support.extent import sample
 from ..support.in_process import Terminal, plain
+from ..support.optional import of_features
 from ..support.waiting import Clock
 
 LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
@@ -81,6 +82,7 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[A-Za-z_]{6,}", text))
 
 
+@of_features
 @pytest.mark.parametrize("name", ["apply --help", *sample(list(COMMANDS)[:-1], 5)])
 def test_no_line_is_too_wide_or_ends_with_blanks_and_no_word_is_broken(
     run: Run, name: str, tmp_path: Path

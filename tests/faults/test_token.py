@@ -15,6 +15,7 @@ from ropeconv.engines.probe import Probe
 from ..support.extent import few, tally
 from ..support.hub_server import Hub, handler, running
 from ..support.hub_writing import WritingHub, writing
+from ..support.optional import of_features
 
 TOKEN, KEY, PASSWORD = SECRETS = "hf_7hIsMustNotAppear", "sk-7hIsNeither", "7hIsWordNeither"
 WITH_TORCH = "from ropeconv.cli import main; main()"
@@ -134,6 +135,7 @@ def echo_server() -> Iterator[str]:
         yield running_hub.url.removeprefix("http://")
 
 
+@of_features
 @pytest.mark.parametrize(("user", "debug"), few([("", ""), (f"me:{PASSWORD}@", "1")], 1))
 def test_the_key_of_a_server_and_the_password_in_its_url(
     user: str, debug: str, hub: Echo, echo_server: str, tmp_path: Path

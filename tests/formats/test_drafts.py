@@ -161,7 +161,8 @@ def direct_writes(source: str) -> list[str]:
 def test_no_module_gives_a_file_its_name_without_a_draft() -> None:
     modules = {path.relative_to(ROOT).as_posix(): path for path in ROOT.rglob("*.py")}
     others = {name: path for name, path in modules.items() if name not in WRITERS | SCRATCH}
-    assert modules.keys() >= WRITERS | SCRATCH
+    of_core = {name for name in WRITERS | SCRATCH if not name.startswith("features/")}
+    assert modules.keys() >= of_core
     found = {
         name: calls for name, path in others.items() if (calls := direct_writes(path.read_text()))
     }

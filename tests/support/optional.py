@@ -36,6 +36,8 @@ MISSING = frozenset(
 ADVICE = re.compile("pip install '?ropeconv")
 REMOVED = sorted({entry.name for entry in entry_points(group=GROUP)} - load_features().keys())
 """Features that pyproject.toml names, and whose folders are not here."""
+of_features = pytest.mark.skipif(bool(REMOVED), reason=f"without {', '.join(REMOVED)}")
+"""A mark for tests of the core that look at what features add, in a way that is not seen."""
 OF_FEATURES = re.compile("there is no command|needs a feature|module 'ropeconv' has no attribute")
 """What is said about what such a feature has."""
 

@@ -1,7 +1,7 @@
 """Known mistakes of runtimes with a context extension, each as the schedule that it computes.
 
 To add one, write a function with the decorator `mistake`: it returns what a runtime with that
-mistake computes for a Extension, or None where the mistake does not apply. `candidates` gathers them,
+mistake computes for an Extension, or None where it does not apply. `candidates` gathers them,
 with the right schedule first. Mistakes that no schedule expresses are in structure.py.
 """
 
@@ -30,7 +30,7 @@ DEFAULT_BASE = 10000.0
 
 @dataclass(frozen=True)
 class Extension:
-    """A recipe for a model."""
+    """A recipe for a model, which a runtime should compute."""
 
     recipe: Recipe
 

@@ -607,19 +607,26 @@ def _edit_ranges(
 def _convert_ranges(
     plan: ExportPlan, tensors: Mapping[str, TensorInfo], start: int
 ) -> Iterator[Range]:
-    """The ranges of tensors of a conversion, without added ones."""
-    sources = {tensor.name: tensor for tensor in plan.exported.tensors}
+    """The ranges of the tensors that a conversion makes; those that an edit adds are not here.
 
-    def chunks(name: str) -> Iterator[bytes]:
+    Args:
+        plan: The plan of the conversion.
+        tensors: The tensors by name, with their places in the file.
+        start: Where the data begins, in bytes.
+    """
+    exported = {tensor.name: tensor for tensor in plan.exported.tensors}
+
+    def convert_again(name: str) -> Iterator[bytes]:
+        blocks = output_blocks(exported[name])
         change = plan.edit.changes.get(name)
         if change is None:
-            yield from output_blocks(sources[name])
-        else:
-            yield change.whole(b"".join(output_blocks(sources[name])))
+            yield from blocks
+        else:  # such as a fold, which needs the tensor in one piece
+            yield change.whole(b"".join(blocks))
 
     for info in tensors.values():
-        at = start + info.offset
-        yield StreamedRange(at, at + info.size, partial(chunks, info.name))
+        first = start + info.offset
+        yield StreamedRange(first, first + info.size, partial(convert_again, info.name))
 
 
 def unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:

@@ -229,29 +229,32 @@ def keep_on_cpu(rotary: type[Module]) -> None:
     rotary.__init__ = init
 
 
-def shrink(text: PretrainedConfig) -> PretrainedConfig:
+def shrink(config: PretrainedConfig) -> PretrainedConfig:
     """Return a copy of a config with as few layers as show every kind of layer.
 
     Args:
-        text: The config of a text model, or of one with an encoder and a decoder.
+        config: Of a text model, or of one with an encoder and a decoder.
     """
-    text = copy.deepcopy(text)
-    parts = [text]
-    if getattr(text, "is_encoder_decoder", False) and hasattr(text, "encoder"):
-        parts = [text.encoder.get_text_config(), text.decoder.get_text_config()]
+    config = copy.deepcopy(config)
+    parts = [config]
+    if getattr(config, "is_encoder_decoder", False) and hasattr(config, "encoder"):
+        parts = [config.encoder.get_text_config(), config.decoder.get_text_config()]
     for part in parts:
         kinds = getattr(part, "layer_types", None)
         needed = 1
-        if kinds:
-            needed = 1 + max(kinds.index(kind) for kind in set(kinds))
+        if kinds:  # up to the first layer of the kind that comes last
+            first_layers = [kinds.index(kind) for kind in set(kinds)]
+            needed = max(first_layers) + 1
         kept = min(getattr(part, "num_hidden_layers", 1), needed)
         part.num_hidden_layers = kept
+
         for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
-            if isinstance(getattr(part, name, None), list):
-                # an AttributeError is of a property that follows the number of layers
+            of_layers = getattr(part, name, None)
+            if isinstance(of_layers, list):
+                # some classes compute such a list from the number of layers, and refuse to set it
                 with contextlib.suppress(AttributeError):
-                    setattr(part, name, getattr(part, name)[:kept])
-    return text
+                    setattr(part, name, of_layers[:kept])
+    return config
 
 
 def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[str, object]]]:

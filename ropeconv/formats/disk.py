@@ -116,7 +116,8 @@ def _copy(
 def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of a range that are not holes, as (first byte, last byte + 1)."""
     status = os.fstat(file)
-    if not hasattr(os, "SEEK_DATA") or status.st_blocks * 512 >= status.st_size:
+    bytes_on_disk = status.st_blocks * 512  # st_blocks counts 512 bytes, whatever the block size is
+    if not hasattr(os, "SEEK_DATA") or bytes_on_disk >= status.st_size:
         yield start, stop
         return
 
@@ -127,14 +128,16 @@ def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
             begin = os.lseek(file, at, os.SEEK_DATA)
             end = min(os.lseek(file, begin, os.SEEK_HOLE), stop)
         except OSError as problem:
-            # no more data (ENXIO), or a filesystem that does not tell
-            begin = stop if problem.errno == errno.ENXIO else at
             end = stop
+            if problem.errno == errno.ENXIO:  # no data behind `at`
+                begin = stop
+            else:  # a filesystem that does not tell: all of the rest may be data
+                begin = at
         finally:
-            os.lseek(file, position, os.SEEK_SET)
+            os.lseek(file, position, os.SEEK_SET)  # the caller reads on from where it was
         if begin < end:
             yield begin, end
-        at = max(end, at + 1)
+        at = max(end, at + 1)  # goes on even where a filesystem answers with an empty part
 
 
 def write_at(file: int, data: bytes | memoryview, place: int) -> int:

@@ -273,7 +273,7 @@ def companion(receipt: Receipt, repo_id: str) -> str:
         other = f"{repo_id}{SUFFIX}"
     else:
         other = repo_id.removesuffix(SUFFIX)
-    if other == repo_id:
+    if other == repo_id:  # the draft is published under a name without the suffix
         return name
     return f"[{other}](https://huggingface.co/{other})"
 

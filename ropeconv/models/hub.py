@@ -189,7 +189,11 @@ def _seconds_to_wait(response: Response, otherwise: float) -> float:
 
 
 def _hook(httpx: Any) -> Callable[[Response], None]:
-    """A hook that checks the headers of a response and puts a limit on its body."""
+    """A hook that checks the headers of a response and puts a limit on its body.
+
+    Args:
+        httpx: The module, which is passed since it takes long to import.
+    """
 
     class LimitedStream(httpx.SyncByteStream):  # type: ignore[misc]
         """A body that ends.
@@ -206,6 +210,7 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
             self.download = download
 
         def __iter__(self) -> Iterator[bytes]:
+            # a file may take hours but not crawl; an answer about a repository has to be quick
             begun = time.monotonic()
             received = 0
             for part in self.stream:

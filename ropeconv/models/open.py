@@ -50,7 +50,11 @@ def open_source(reference: str | os.PathLike[str], family: str = "") -> Source |
 
 
 def _open(reference: str) -> Source | GgufSource:
-    """The source of a reference: a path here, or a name elsewhere."""
+    """The source of a reference: a path here, or a name elsewhere.
+
+    `resolve_reference` has made names of the addresses of pages on the Hub, so an address that is
+    left is that of another site, or of a registry of Ollama.
+    """
     if re.match("(?!hf:|ollama:)[a-z]+://", reference) and ollama.find(reference) is None:
         raise BadSource(
             f"{reference} is not the address of a model on huggingface.co; download it, and give"
@@ -61,6 +65,7 @@ def _open(reference: str) -> Source | GgufSource:
     kind = kind_of(path)
     if kind == "missing":
         return _open_elsewhere(reference, path)
+    # a folder that ends in .mlpackage or the like is one compiled graph
     if kind == "folder" and path.suffix not in FROZEN:
         folder = FolderSource(path)
         if _is_meta(place.name for place in path.iterdir()):

@@ -295,15 +295,17 @@ def by_export(
     runs: list[TokenRun],
     progress: Progress,
 ) -> ReferenceLogits:
-    """Run a checkpoint in transformers, and the weights of its quantised export with divisors.
+    """Run a checkpoint in transformers, and the quantised weights of its export in llama.cpp.
 
-    The latter differs from the checkpoint by the same quantised weights as the output does.
+    The output differs from the checkpoint by its RoPE, if it is wrong, and by the quantisation of
+    its weights. The second reference has the same quantised weights with the right frequencies, as
+    divisors over another base, so it shows how far the quantisation is.
     """
-    logits = by_patch(comparison, source, "float32", runs, progress)
-    second = _logits_by_divisors(
+    of_checkpoint = by_patch(comparison, source, "float32", runs, progress)
+    of_quantised_weights = _logits_by_divisors(
         output.file, comparison.spec, comparison.schedule, SPLIT, runs, progress
     )
-    return replace(logits, second=second, as_output=True)
+    return replace(of_checkpoint, second=of_quantised_weights, as_output=True)
 
 
 def weights_type(file: GgufFile) -> str:

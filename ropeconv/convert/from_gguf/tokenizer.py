@@ -224,11 +224,15 @@ def _post_processor(file: GgufFile, texts: list[str]) -> JsonObject | None:
 def _sentencepiece(
     file: GgufFile, family: Family, texts: list[str], kinds: list[int]
 ) -> JsonObject:
-    """The parts of tokenizer.json for SentencePiece."""
+    """The parts of tokenizer.json for SentencePiece, as transformers converts its models.
+
+    A space is a character of the vocabulary there, and a text begins with one that decoding strips.
+    """
     scores = file.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(texts):
         raise BadSource(f"{file.name} has no scores of its {len(texts)} tokens; download it again")
-    unknown = next((texts[index] for index in _unknown_ids(kinds)), None)
+    unknown_ids = _unknown_ids(kinds)
+    unknown = texts[unknown_ids[0]] if unknown_ids else None
 
     before = []
     after = []

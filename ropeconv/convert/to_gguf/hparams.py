@@ -311,7 +311,10 @@ def _finite_or_not(value: Any) -> Any:
 
 
 def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of windows with a pattern of layers; empty for a model without them."""
+    """The keys of a sliding window and of the layers that have it; empty for a model without one.
+
+    Where these layers rotate by a base of their own, as in Gemma 3, that is a key too.
+    """
     size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}

@@ -10,6 +10,7 @@ RoPE: blocks of quantised types are within rows, so whole rows move and nothing 
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -181,18 +182,23 @@ class RewrittenHeader:
         return bare + bytes(-len(bare) % self.alignment)
 
     def place(self, before: int) -> bytes:
-        """Return the header with a reserve, of `before` bytes plus a multiple of 64 KiB.
+        """Return the header with a reserve, so that data can share blocks with the original file.
 
-        Data that moves by such a multiple can share blocks.
+        A filesystem shares a block where data moves by whole blocks, so the header gets the length
+        of the old one plus or minus a multiple of 64 KiB.
 
         Args:
-            before: Bytes before the data in the original file, 0 for a new one. Where that is not
-                aligned, the length is another one.
+            before: Bytes before the data in the original file, 0 for a new one. If the alignment of
+                the tensors forbids all such lengths, the next one that it allows is taken.
         """
         least = len(self._render(self.values)) + ROOM
-        start = before + (least - before + PAGE - 1) // PAGE * PAGE
-        step = PAGE if before % self.alignment == 0 else 1
+        pages = math.ceil((least - before) / PAGE)
+        start = before + pages * PAGE
+
+        can_share = before % self.alignment == 0
+        step = PAGE if can_share else 1
         while True:
+            # `layout` has no answer for a length that is not aligned, or too short for the reserve
             head = self.layout(start)
             if head is not None:
                 return head

@@ -288,23 +288,26 @@ def measurement(
     part: Part,
     seed: int,
 ) -> WindowMeasurement:
-    """Return a part of the losses of a row, and its paired difference to the reference.
+    """Return a mean loss of a row, and its difference from the reference, window by window.
 
     Args:
         windows: The windows.
         losses: The losses of the row on them.
-        reference: Those of the reference, or the same object in its own row.
-        part: Takes the part of the losses on a window.
+        reference: Those of the reference. The row of the reference itself gives the same object
+            twice, and has no difference.
+        part: Returns one number of the losses on a window, such as the mean beyond the context.
         seed: The seed of the bootstrap.
     """
     values = np.array([part(of_window) for of_window in losses])
     if losses is reference:
         return WindowMeasurement(value=float(values.mean()))
-    others = np.array([part(of_window) for of_window in reference])
+    of_reference = np.array([part(of_window) for of_window in reference])
+
+    # windows of one text are not independent, so the bootstrap draws texts
     documents = [window.text.document for window in windows]
     places = [(window.text.document, window.text.window) for window in windows]
     sample = Sample(
-        values=values - others,
+        values=values - of_reference,
         weights=np.ones(len(values)),
         documents=codes(documents),
         windows=codes(places),

@@ -74,15 +74,18 @@ class Queue:
         Raises:
             RopeconvError: One of them will never start.
         """
-        gone = self._gone(jobs)
+        left_queue = self._gone(jobs)
+
+        # NFS caches what a folder has; a change of its mode, even to the same one, makes the client
+        # ask the server again (submitit does the same in Job.done)
         for folder in {job.paths.folder for job in jobs.values()}:
-            # a client of NFS asks its server again then, as `Job.done` of submitit has it
             with suppress(OSError):
                 folder.chmod(folder.stat().st_mode)
 
         ended = []
         for number, job in jobs.items():
-            if job.job_id in gone or job.paths.result_pickle.exists():
+            has_result = job.paths.result_pickle.exists()
+            if has_result or job.job_id in left_queue:
                 ended.append(number)
         return ended
 

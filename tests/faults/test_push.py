@@ -27,7 +27,7 @@ COMMANDS = {
     "apply --push --private": "apply base/tiny --yarn 4 --push REPO --private",
     "push": "push FOLDER/out REPO",
     "push, GGUF": "push FOLDER/out.gguf REPO",
-    "push --revision": "push FOLDER/out REPO --revision v2",
+    "push --revision": "push FOLDER/out REPO --revision wide",
     "profiles --push": "profiles base/tiny yarn:2 yarn:4 --push REPO",
 }
 """Commands that publish. FOLDER has outputs; REPO is the repository."""
@@ -156,6 +156,7 @@ class Place:
     def fresh(self) -> str:
         """A repository that does not exist."""
         self._count += 1
+        self.hub.branches.clear()  # the test Hub has one list for all repositories
         return f"me/number-{self._count}"
 
     def run(self, words: tuple[str, ...], fault: Fault | None = None) -> Outcome:

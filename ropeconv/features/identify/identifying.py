@@ -49,6 +49,7 @@ from ropeconv.verbs.arguments import check_arguments, reference_of
 from .identification import CandidateResult, Identification
 from .mistakes import CandidateSchedule, Extension, candidates
 from .observing import Answers, CheckpointObserver, GgufObserver, Observer, ServerObserver
+from .structure import CannotChange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -378,7 +379,10 @@ def _distances(
         undo = patch(engine.model, candidate.schedule, subject.case.source, scale, subject.queries)
         stack.callback(undo)
         if candidate.change is not None:
-            candidate.change(stack, engine.model)
+            try:
+                candidate.change(stack, engine.model)
+            except CannotChange:
+                return None
         for run, answer in zip(runs, answers, strict=True):
             try:
                 hidden = engine.hidden_states(run.ids, run.positions, run.kept, progress)

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PreTrainedModel
 
+
+class CannotChange(RuntimeError):
+    """A mistake that a model cannot make."""
+
+
 Change = Callable[[ExitStack, "PreTrainedModel"], None]
 """Changes a model until the stack is closed."""
 
@@ -66,16 +71,21 @@ def _exchanged(layout: Layout, rotary_dim: int) -> list[int]:
     return [int(index) for index in by_halves.T.reshape(-1)]
 
 
-def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> Iterator[Module]:
-    """Yield the last modules before the rotation: those of queries and of keys in every layer."""
-    queries = weights.q
-    keys = weights.k
-    if weights.q_norm and "after" not in weights.norm:
-        queries = weights.q_norm
-        keys = weights.k_norm
-    for name, module in model.named_modules():
-        if name.endswith((f".{queries}", f".{keys}")):
-            yield module
+def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> list[Module]:
+    """Return the last modules before the rotation: those of queries and of keys in every layer.
+
+    Raises:
+        CannotChange: The model has none.
+    """
+    pairs = [(weights.q, weights.k)]
+    if "after" not in weights.norm:
+        pairs.insert(0, (weights.q_norm, weights.k_norm))
+    for queries, keys in pairs:  # a family may have norms that this model was built without
+        ends = tuple(f".{name}" for name in (queries, keys) if name)
+        found = [module for name, module in model.named_modules() if ends and name.endswith(ends)]
+        if found:
+            return found
+    raise CannotChange(f"{type(model).__name__} has no modules of queries and keys")
 
 
 def scale_local_layers(schedule: Schedule) -> Change:

@@ -25,6 +25,7 @@ from ...support.baking import AS_IS, apply, make_plan, recipe_of
 from ...support.extent import sample
 from ...support.in_process import command
 from ...support.llamacpp import checkpoint
+from ...support.models import make
 from ..servers.stand_in import StandIn, running
 
 YARN = recipe_of("yarn", 4.0)
@@ -125,6 +126,17 @@ def test_a_planted_mistake_is_named_in_transformers(name: str, tmp_path: Path) -
     assert (nearest.name, nearest.kl_95 <= found.allowed) == (name, True)
     assert runner_up.kl_95 > 10 * found.allowed
     assert (found.is_exact, found.is_right) == (True, name == "right")
+
+
+FAMILIES = ["gemma3_text", "phi", "deepseek_v3", "glm", "gpt_neox", "olmo2", "qwen3_moe", "cohere"]
+
+
+@pytest.mark.parametrize("model_type", sample(FAMILIES, 1))
+def test_a_right_output_of_any_family_is_right_alone(model_type: str, tmp_path: Path) -> None:
+    """Every candidate changes what the model computes, so none but the right one fits."""
+    source = make(model_type, tmp_path / "source")
+    out = apply(make_plan(source, YARN, tmp_path / "out"))
+    assert identify(out, source, YARN).fits == ("right",)
 
 
 def test_a_mistake_that_nobody_knows_is_none_of_these(tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ def rope(**keys: Any) -> Plant:
     return plant
 
 
+def scale_local_layers(folder: Path) -> None:
+    """Give the layers with a sliding window the RoPE of the others."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_parameters"]["sliding_attention"] = config["rope_parameters"]["full_attention"]
+    path.write_text(json.dumps(config))
+
+
 def exchange_pairs(folder: Path) -> None:
     """Store the rows of queries and keys as for a runtime that rotates neighbours."""
     path = folder / "model.safetensors"
@@ -90,6 +98,7 @@ PLANTS: dict[str, tuple[str, Recipe, Plant]] = {
     "truncation": ("llama", YARN, rope(truncate=False)),
     "default-betas": ("llama", BETAS, rope(beta_fast=None, beta_slow=None)),
     "layout": ("llama", YARN, exchange_pairs),
+    "local-layers": ("gemma3_text", YARN, scale_local_layers),
     "short-list": (
         "llama",
         LONGROPE,
@@ -226,4 +235,4 @@ def test_candidates_differ_and_each_mistake_is_possible() -> None:
         found = candidates(case(recipe))
         digests = [candidate.schedule.digest for candidate in found if candidate.change is None]
         assert len(set(digests)) == len(digests)
-    assert {*PLANTS} - {"right", "layout"} <= {*MISTAKES}
+    assert {*PLANTS} - {"right", "layout", "local-layers"} <= {*MISTAKES}

@@ -233,7 +233,7 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
     """Return a copy of a config with as few layers as show every kind of layer.
 
     Args:
-        config: Of a text model, or of one with an encoder and a decoder.
+        config: The config of a text model, or of one with an encoder and a decoder.
     """
     config = copy.deepcopy(config)
     parts = [config]

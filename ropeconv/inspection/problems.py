@@ -194,7 +194,7 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             continue
         if key in known:
             used.append(key)
-        elif value and not _says_the_same(key, value, spec):
+        elif value and not _says_the_same(key, value, spec, _stated_numbers(part, known)):
             ignored.append(key)
     if ignored:
         # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
@@ -207,9 +207,26 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
         )
 
 
-def _says_the_same(key: str, value: object, spec: RopeSpec) -> bool:
-    """Whether a key that a class ignores has the base or the share that the class computes with."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def _stated_numbers(part: Config, known: frozenset[str]) -> list[object]:
+    """The values of keys about RoPE that a class reads, with those of its RoPE dictionary."""
+    values = [part[key] for key in known if key in part]
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = part.get(name)
+        if isinstance(rope, dict):
+            values += rope.values()
+            for of_layer_type in rope.values():
+                if isinstance(of_layer_type, dict):
+                    values += of_layer_type.values()
+    return values
+
+
+def _says_the_same(key: str, value: object, spec: RopeSpec, stated: list[object]) -> bool:
+    """Whether a key that a class ignores has the base or the share that the class computes with.
+
+    The value must be in a key that the class reads: ropeconv itself may have read the ignored
+    one, as rope_theta of GPT-NeoX, where the class computes with its default.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value not in stated:
         return False
     if SHARE_KEY.search(key):
         return value == spec.rotary_dim / spec.head_dim

@@ -255,7 +255,7 @@ def _source_for(output: object, baked: Path, against: object) -> str:
 
 
 class Identified(Protocol):
-    """What the hook `identify_output` returns."""
+    """The result of the hook `identify_output`."""
 
     @property
     def sentence(self) -> str:

@@ -7,6 +7,7 @@
 tests/docs compares the pages with the code.
 """
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -35,20 +36,25 @@ def run_step(name: str, arguments: tuple[str, ...]) -> None:
     subprocess.run(command, check=True, cwd=ROOT)
 
 
-def main(arguments: list[str]) -> None:
-    """Run the steps that a command line names."""
-    known = {**FROM_CODE, **RUN}
-    if not arguments or arguments == ["all"]:
-        for name, given in FROM_CODE.items():
-            run_step(name, given)
-        if arguments:
-            for name, given in RUN.items():
-                run_step(name, given)
-    elif arguments[0] in known:
-        run_step(arguments[0], tuple(arguments[1:]))
-    else:
-        sys.exit(f"{arguments[0]} is not a step; choose from {', '.join(known)}, or all")
+def main() -> None:
+    """Run the steps that the command line names."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    steps = {**FROM_CODE, **RUN}
+    parser.add_argument("step", nargs="?", choices=["all", *steps])
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+
+    if given.step not in (None, "all"):
+        run_step(given.step, tuple(given.arguments))
+        return
+    for name, arguments in FROM_CODE.items():
+        run_step(name, arguments)
+    if given.step == "all":
+        for name, arguments in RUN.items():
+            run_step(name, arguments)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -249,7 +249,16 @@ IGNORED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {**LLAMA, "rope_theta_scale": 2.0, "rotary_base": 500000},
         ("rope_theta_scale", "rotary_base"),
     ),
-    ({**LLAMA, "model_type": "gpt_neox", "rotary_pct": 0.25}, ("rope_theta",)),
+    ({**LLAMA, "model_type": "gpt_neox", "rotary_pct": 0.25, "rope_theta": 5e5}, ("rope_theta",)),
+    (
+        {
+            **LLAMA,
+            "model_type": "gpt_neox",
+            "rope_theta": 5e5,
+            "rope_parameters": {"rope_theta": 5e5},
+        },
+        (),
+    ),
     (GEMMA3, ()),
     ({**GEMMA3, "rope_local_base_freq": 10000.0}, ()),
     ({**LLAMA, "model_type": "phi3", "original_max_position_embeddings": 32768}, ()),

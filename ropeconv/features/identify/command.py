@@ -25,7 +25,6 @@ EXAMPLES = """
 ropeconv identify ./Llama-2-7b-hf-yarn16
 ropeconv identify model-Q4_K_M-yarn4.gguf --against ./model
 ropeconv identify --server http://localhost:8000 --against ./Llama-2-7b-hf --yarn 16
-ropeconv identify ./from-somebody-else --against ./Llama-2-7b-hf --linear 8
 """
 
 

@@ -31,7 +31,7 @@ class CandidateResult:
 
 @dataclass(frozen=True)
 class Identification(TableSummary):
-    """What a runtime computes, among the right schedule and known mistakes. All KL in nats."""
+    """The result of `identify`: the right schedule and known mistakes by distance. KL in nats."""
 
     subject: str
     """The output or server, as the user named it."""
@@ -69,7 +69,7 @@ class Identification(TableSummary):
     left_out: tuple[str, ...] = ()
     """Names of candidates that could not be computed for this model."""
 
-    record_keys: ClassVar[tuple[str, ...]] = ("name", "kl", "kl_95", "fits", "words")
+    record_keys: ClassVar[tuple[str, ...]] = ("name", "words", "kl", "kl_95", "fits")
 
     @property
     def fits(self) -> tuple[str, ...]:

@@ -148,8 +148,8 @@ def identify(
     Args:
         output: A folder or GGUF file, of ropeconv or of others; None for a server.
         against: The source; not needed for an output of ropeconv whose source is found.
-        recipe: What should be computed, such as `Recipe(METHODS["yarn"](4.0))`; by default that of
-            the receipt.
+        recipe: The recipe that should be computed, such as `Recipe(METHODS["yarn"](4.0))`; by
+            default that of the receipt.
         server: The URL of a running vLLM, SGLang or llama-server, which is asked in place of
             `output`.
         model: Which of the models that the server runs.
@@ -267,9 +267,9 @@ def _judge(
 ) -> tuple[tuple[CandidateResult, ...], float]:
     """Return the results of the candidates, the nearest first, and the KL that is allowed.
 
-    A runtime that computes in the precision of the candidates is compared by its rounding. Of one
-    that rounds otherwise (a GGUF file whose activations are quantised, a server in bfloat16), the
-    noise of a long text is not known. There the nearest fits if it is far nearer than most, and
+    A runtime that computes in the precision of the candidates is compared by its rounding. For
+    one that rounds otherwise (a GGUF file whose activations are quantised, a server in bfloat16),
+    the noise of a long text is not known. There the nearest fits if it is far nearer than most, and
     with it those that are not farther beyond chance.
 
     Args:

@@ -23,7 +23,7 @@ from ropeconv.rope.spec import RopeSpec
 from .structure import Change, exchange_pairs, scale_local_layers
 
 RIGHT = "right"
-"""The name of the candidate that is no mistake."""
+"""The name of the right schedule among the candidates."""
 DEFAULT_BASE = 10000.0
 """The rope_theta of a runtime that does not find one: RoFormer's, the default of most classes."""
 
@@ -66,7 +66,7 @@ class Extension:
 
 @dataclass(frozen=True)
 class CandidateSchedule:
-    """What a runtime may compute."""
+    """A schedule that a runtime may compute, with its name."""
 
     name: str
 
@@ -76,7 +76,7 @@ class CandidateSchedule:
     schedule: Schedule
 
     change: Change | None = None
-    """What no schedule expresses."""
+    """The rest of the mistake, which no schedule expresses."""
 
 
 Mistake = Callable[[Extension], Schedule | None]

@@ -1,4 +1,4 @@
-"""What a runtime answers to some tokens: a checkpoint, a GGUF file, or a running server.
+"""The answers of a runtime to some tokens: a checkpoint, a GGUF file, or a running server.
 
 An observer reads token runs, and returns Answers for each, which can be compared with logits.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Answers(ABC):
-    """What a runtime answers after the compared tokens of a run."""
+    """The answers of a runtime after the compared tokens of a run."""
 
     @abstractmethod
     def compare(self, logits: Tensor, rows: slice) -> Measures:

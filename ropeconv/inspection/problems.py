@@ -194,7 +194,12 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             continue
         if key in known:
             used.append(key)
-        elif value and not _says_the_same(key, value, spec, _stated_numbers(part, known)):
+            continue
+        # where ropeconv reads a key that the class ignores, as rope_theta of GPT-NeoX, the spec has
+        # its value whatever the class computes
+        in_spec = key in (*family.keys.theta, *family.keys.partial)
+        is_known = not in_spec or value in _stated_numbers(part, known)
+        if value and not (is_known and _says_the_same(key, value, spec)):
             ignored.append(key)
     if ignored:
         # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
@@ -220,13 +225,9 @@ def _stated_numbers(part: Config, known: frozenset[str]) -> list[object]:
     return values
 
 
-def _says_the_same(key: str, value: object, spec: RopeSpec, stated: list[object]) -> bool:
-    """Whether a key that a class ignores has the base or the share that the class computes with.
-
-    The value must be in a key that the class reads: ropeconv itself may have read the ignored
-    one, as rope_theta of GPT-NeoX, where the class computes with its default.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value not in stated:
+def _says_the_same(key: str, value: object, spec: RopeSpec) -> bool:
+    """Whether a key that a class ignores has the base or the share that the class computes with."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     if SHARE_KEY.search(key):
         return value == spec.rotary_dim / spec.head_dim

@@ -269,7 +269,7 @@ READERS: dict[str, tuple[Scene, str]] = {
     "inspect": (scenes.checkpoint, "inspect model"),
     "advise": (scenes.checkpoint, "advise model --context 256"),
     "compare": (scenes.two_checkpoints, "compare model second"),
-    "identify": (scenes.checkpoint, "identify model --against model --yarn 4 --length 128"),
+    "identify": (scenes.checkpoint, "identify model --against model --as-is"),
     "list methods": (scenes.checkpoint, "list methods"),
     "list families": (scenes.checkpoint, "list families"),
     "list archs": (scenes.checkpoint, "list archs"),

@@ -187,6 +187,7 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
     known = class_keys().get(family.name)
     if known is None:
         return
+    stated = _stated_numbers(part, known)
     ignored = []
     used = []
     for key, value in part.items():
@@ -198,7 +199,7 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
         # where ropeconv reads a key that the class ignores, as rope_theta of GPT-NeoX, the spec has
         # its value whatever the class computes
         in_spec = key in (*family.keys.theta, *family.keys.partial)
-        is_known = not in_spec or value in _stated_numbers(part, known)
+        is_known = not in_spec or value in stated
         if value and not (is_known and _says_the_same(key, value, spec)):
             ignored.append(key)
     if ignored:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ropeconv.cli.command import expand_options
+from ropeconv.cli.command import OptionGroup, expand_options
 from ropeconv.cli.options import ExplainOption, RecipeValues, TrustOption
 from ropeconv.cli.screen import ProgressScreen
 from ropeconv.cli.typer_classes import Command
 from ropeconv.errors import UsageError
 from ropeconv.formats.files import expand_home
-from ropeconv.options import RUNNING, RunOptions, copied
+from ropeconv.options import Option, RunOptions, ValidateRequest, copied, options
 from ropeconv.rope.lengths import parse_tokens
 from ropeconv.verbs.recipes import build_recipe, chosen_methods
 
@@ -28,63 +29,30 @@ ropeconv identify --server http://localhost:8000 --against ./Llama-2-7b-hf --yar
 """
 
 
+LENGTH = "Tokens of the text (default: four times the trained context, 512 to 8192)."
+
+
+def shared_options() -> list[Option]:
+    """The options of `validate` that say what is asked, with which text."""
+    names = ("against", "server", "model", "length", "text")
+    shared = [option for option in options(ValidateRequest) if option.name in names]
+    return [
+        replace(option, help=LENGTH) if option.name == "length" else option for option in shared
+    ]
+
+
 @app.command("identify", cls=Command, epilog=EXAMPLES)
 @expand_options
 def identify_command(
     recipe: RecipeValues,
     running: RunOptions,
+    asked: Annotated[dict[str, Any], OptionGroup(shared_options)],
     screen: ProgressScreen,
     output: Annotated[
         Path | None,
         typer.Argument(
             metavar="OUTPUT",
             help="A folder or GGUF file, of ropeconv or of others.",
-            parser=expand_home,
-        ),
-    ] = None,
-    against: Annotated[
-        str,
-        typer.Option(
-            "--against",
-            help="The model it was made from (default: as the receipt says).",
-            rich_help_panel=RUNNING,
-            metavar="SOURCE",
-        ),
-    ] = "",
-    server: Annotated[
-        str,
-        typer.Option(
-            "--server",
-            help="Ask a running vLLM, SGLang or llama-server.",
-            rich_help_panel=RUNNING,
-            metavar="URL",
-        ),
-    ] = "",
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            help="Which of the models that the server runs.",
-            rich_help_panel=RUNNING,
-            metavar="NAME",
-        ),
-    ] = "",
-    length: Annotated[
-        str,
-        typer.Option(
-            "--length",
-            help="Tokens of the text (default: four times the trained context, 512 to 8192).",
-            rich_help_panel=RUNNING,
-            metavar="TOKENS",
-        ),
-    ] = "",
-    text: Annotated[
-        Path | None,
-        typer.Option(
-            "--text",
-            help="Read this instead of synthetic tokens.",
-            rich_help_panel=RUNNING,
-            metavar="FILE",
             parser=expand_home,
         ),
     ] = None,
@@ -102,21 +70,21 @@ def identify_command(
 
     from .identifying import identify
 
-    if model and not server:
+    if asked["model"] and not asked["server"]:
         raise UsageError("--model names one of a server's models; add --server URL")
     settings = copied(
         Settings,
         running,
-        length=parse_tokens(length) if length else 0,
-        text=text,
+        length=parse_tokens(asked["length"]) if asked["length"] else 0,
+        text=asked["text"],
         trust_remote_code=trust_remote_code,
     )
     result = identify(
         output,
-        against or None,
-        build_recipe(recipe) if chosen_methods(recipe) or recipe.get("recipe") else None,
-        server=server,
-        model=model,
+        asked["against"] or None,
+        build_recipe(recipe) if chosen_methods(recipe) else None,
+        server=asked["server"],
+        model=asked["model"],
         settings=settings,
         reporter=screen,
     )

@@ -87,15 +87,16 @@ class Identification(TableSummary):
         fitting = [candidate for candidate in self.candidates if candidate.fits]
         others = [candidate for candidate in self.candidates if not candidate.fits]
         if not fitting:
-            nearest, runner_up, *_ = [*others, None]
-            return (
+            text = (
                 f"It computes none of the {len(others)} candidates. The nearest is"
-                f" {_phrase(nearest)}, and {self.allowed:.1e} is allowed."
-                + (f" The next is {_phrase(runner_up)}." if runner_up else "")
+                f" {_phrase(others[0])}, and {self.allowed:.1e} is allowed."
             )
+            if len(others) > 1:
+                text += f" The next is {_phrase(others[1])}."
+            return text
         if len(fitting) > 1:
             words = "; ".join(candidate.words for candidate in fitting)
-            start = "It computes" if not self.is_right else f"It may compute {self.method}:"
+            start = f"It may compute {self.method}:" if self.is_right else "It computes"
             return f"{start} one of these, which cannot be told apart here: {words}."
 
         (found,) = fitting

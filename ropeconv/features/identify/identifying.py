@@ -49,7 +49,6 @@ from ropeconv.verbs.arguments import check_arguments, reference_of
 from .identification import CandidateResult, Identification
 from .mistakes import CandidateSchedule, Extension, candidates
 from .observing import Answers, CheckpointObserver, GgufObserver, Observer, ServerObserver
-from .structure import CannotChange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -221,31 +220,37 @@ def _identify(
         stored = stored_dtype(source.config())
         at = choose_place(source, settings.place(stored, subject.stands_for))
         observer = _observer(baked, server, model, settings, at)
-        runs = _runs(subject, observer, folder, settings)
-        found = candidates(subject.case)
-        work = sum(len(run.ids) for run in runs)
+        text = _text_run(subject, observer, folder, settings)
+        singles = _single_runs(text)
+        right, *mistakes = candidates(subject.case)
+        passes = 2 + len(mistakes)  # of the runtime, the right schedule, and each mistake
         progress.note(
-            f"{observer.runtime} and {len(found)} candidates read {work:,} tokens each, on"
-            f" {at.device} in {at.dtype}."
+            f"{observer.runtime} and {1 + len(mistakes)} candidates read {len(text.ids):,} tokens"
+            f" each, on {at.device} in {at.dtype}."
         )
-        progress.total(work * (1 + len(found)))
-        answers = observer.read(runs, progress)
+        progress.total(passes * len(text.ids) + 2 * sum(len(run.ids) for run in singles))
+        of_text, *of_singles = observer.read([text, *singles], progress)
 
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
-        distances: list[tuple[CandidateSchedule, Tensor]] = []
+        distances = [(right, _distances(engine, subject, right, text, of_text, progress))]
+        # a single token sees itself only, so no RoPE changes its logits
+        noise = statistics.fmean(
+            _distances(engine, subject, right, run, answer, progress).item()
+            for run, answer in zip(singles, of_singles, strict=True)
+        )
         left_out = []
-        noise = 0.0
-        for candidate in found:
-            kls = _distances(engine, subject, candidate, runs, answers, progress)
-            if kls is None:
-                left_out.append(candidate.name)
-                continue
-            if not distances:
-                # a single token sees itself only, so no RoPE changes its logits
-                noise = sum(kl.item() for kl in kls[1:]) / SINGLE
-            distances.append((candidate, kls[0]))
+        for mistake in mistakes:
+            try:
+                kl = _distances(engine, subject, mistake, text, of_text, progress)
+            except (
+                RuntimeError
+            ):  # CannotChange, or a class that rotates a fixed number of dimensions
+                left_out.append(mistake.name)
+            else:
+                distances.append((mistake, kl))
 
-    results, allowed = _judge(distances, noise, runs[0].positions[-1])
+    is_exact = noise <= EXACT
+    results, allowed = _judge(distances, is_exact, noise, text.positions[-1])
     return Identification(
         subject=server or str(baked),
         runtime=observer.runtime,
@@ -253,8 +258,8 @@ def _identify(
         candidates=results,
         allowed=allowed,
         noise=noise,
-        is_exact=noise <= EXACT,
-        tokens=len(runs[0].ids),
+        is_exact=is_exact,
+        tokens=len(text.ids),
         digest=subject.case.schedule.digest,
         device=at.device,
         dtype=at.dtype,
@@ -263,7 +268,7 @@ def _identify(
 
 
 def _judge(
-    distances: list[tuple[CandidateSchedule, Tensor]], noise: float, last: int
+    distances: list[tuple[CandidateSchedule, Tensor]], is_exact: bool, noise: float, last: int
 ) -> tuple[tuple[CandidateResult, ...], float]:
     """Return the results of the candidates, the nearest first, and the KL that is allowed.
 
@@ -274,11 +279,12 @@ def _judge(
 
     Args:
         distances: The KL of each compared token, by candidate.
+        is_exact: Whether the runtime computes in the precision of the candidates.
         noise: The KL after single tokens.
         last: The last position.
     """
     nearest = min((kl for _, kl in distances), key=lambda kl: float(kl.mean()))
-    if noise <= EXACT:
+    if is_exact:
         allowed = tolerance(last, noise, KL_FLOOR)
     else:
         allowed = SHARE * statistics.median(float(kl.mean()) for _, kl in distances)
@@ -287,7 +293,7 @@ def _judge(
     for candidate, kl in distances:
         mean = float(kl.mean())
         kl_95 = float(kl.quantile(0.95))
-        if noise <= EXACT:
+        if is_exact:
             fits = kl_95 <= allowed
         else:
             farther = kl - nearest
@@ -330,8 +336,8 @@ def _observer(
     return CheckpointObserver(baked, at, trust, settings.chunk)
 
 
-def _runs(subject: Subject, observer: Observer, folder: Path, settings: Settings) -> list[TokenRun]:
-    """Return the run over a text, and those of single tokens, of which one token is compared.
+def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Settings) -> TokenRun:
+    """Return the run over a text.
 
     Raises:
         BadSource: For a length beyond the context, or that the runtime does not accept.
@@ -355,42 +361,39 @@ def _runs(subject: Subject, observer: Observer, folder: Path, settings: Settings
         ids = synthetic(length, vocabulary, settings.seed)
 
     # a server gives no log-probabilities after the last token
-    runs = [TokenRun.over_all("whole", ids, spread_buckets(trained, length - 1, EACH))]
+    return TokenRun.over_all("whole", ids, spread_buckets(trained, length - 1, EACH))
+
+
+def _single_runs(text: TokenRun) -> list[TokenRun]:
+    """Return runs of two tokens, of which the first is compared."""
     first = [Bucket("0", [0])]
-    for token in ids[:SINGLE]:
-        runs.append(TokenRun.over_all("whole", [token, 0], first))
-    return runs
+    return [TokenRun.over_all("whole", [token, 0], first) for token in text.ids[:SINGLE]]
 
 
 def _distances(
     engine: TransformersEngine,
     subject: Subject,
     candidate: CandidateSchedule,
-    runs: list[TokenRun],
-    answers: list[Answers],
+    run: TokenRun,
+    answers: Answers,
     progress: Progress,
-) -> list[Tensor] | None:
-    """Return the KL of each compared token from a candidate, by run; None where it cannot run."""
+) -> Tensor:
+    """Return the KL of each compared token of a run from a candidate.
+
+    Raises:
+        RuntimeError: The model cannot compute the candidate.
+    """
     scale = subject.scale
     if candidate.schedule.log_n != subject.case.schedule.log_n:
         scale = candidate.schedule.log_n
-    kls = []
     with ExitStack() as stack:
         undo = patch(engine.model, candidate.schedule, subject.case.source, scale, subject.queries)
         stack.callback(undo)
         if candidate.change is not None:
-            try:
-                candidate.change(stack, engine.model)
-            except CannotChange:
-                return None
-        for run, answer in zip(runs, answers, strict=True):
-            try:
-                hidden = engine.hidden_states(run.ids, run.positions, run.kept, progress)
-            except RuntimeError:  # the class rotates a number of dimensions that is fixed
-                return None
+            candidate.change(stack, engine.model)
+        hidden = engine.hidden_states(run.ids, run.positions, run.kept, progress)
 
-            def compare(rows: slice, hidden: Tensor = hidden, answer: Answers = answer) -> Measures:
-                return answer.compare(engine.head(hidden[rows]), rows)
+        def compare(rows: slice) -> Measures:
+            return answers.compare(engine.head(hidden[rows]), rows)
 
-            kls.append(in_blocks(compare, len(run.kept), engine.vocabulary).kl)
-    return kls
+        return in_blocks(compare, len(run.kept), engine.vocabulary).kl

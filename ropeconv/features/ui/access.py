@@ -75,7 +75,7 @@ def write_redirect(folder: Path, address: str) -> Path:
 class OriginMiddleware:
     """Refuses what pages of other origins send.
 
-    That is reads, form posts, uploads, preflights of CORS and websockets. A request must be to a
+    It covers reads, form posts, uploads, preflights of CORS and websockets. A request must be to a
     host name of this machine, and all requests but reads must state their origin.
     """
 

@@ -438,6 +438,11 @@ class WeightNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fixed: str = ""
     """Why no factor can be folded into these tensors."""
 
+    @property
+    def queries(self) -> str:
+        """The end of the name of the last module that outputs queries before the rotation."""
+        return self.q_norm or self.q
+
     unmeasured: str = ""
     """Why these tensors do not give the variances of queries and keys."""
 

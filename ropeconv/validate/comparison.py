@@ -189,8 +189,7 @@ class Comparison:
         source = self.source
         if isinstance(source, GgufSource):
             source = GgufCheckpoint(source, with_tokenizer=False)
-        weights = source.family.weights
-        return weights.q_norm or weights.q
+        return source.family.weights.queries
 
     @property
     def remark(self) -> str:

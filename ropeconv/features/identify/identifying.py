@@ -119,7 +119,7 @@ class Subject:
     @property
     def queries(self) -> str:
         """The end of the name of the module whose output are unrotated queries."""
-        return self.case.weights.q_norm or self.case.weights.q
+        return self.case.weights.queries
 
     @property
     def method(self) -> str:
@@ -242,9 +242,8 @@ def _identify(
         for mistake in mistakes:
             try:
                 kl = _distances(engine, subject, mistake, text, of_text, progress)
-            except (
-                RuntimeError
-            ):  # CannotChange, or a class that rotates a fixed number of dimensions
+            except RuntimeError:
+                # a CannotChange, or torch's for a class that rotates a fixed number of dimensions
                 left_out.append(mistake.name)
             else:
                 distances.append((mistake, kl))

@@ -155,7 +155,6 @@ class CheckpointRunner(Runner):
             undo()
 
     def _patch(self, schedule: Schedule) -> Undo:
-        weights = self.family.weights
         spec = self.inspection.spec
-        queries = weights.q_norm or weights.q
+        queries = self.family.weights.queries
         return patch(self.loaded.model, schedule, spec, schedule.log_n, queries)

@@ -163,6 +163,14 @@ def _check_fits(folder: Path, at: DeviceSpec) -> None:
         )
 
 
+def lacks_memory(problem: Exception) -> bool:
+    """Whether an error says that the memory of a device is not enough."""
+    # torch raises a RuntimeError, also for the memory of the CPU
+    message = str(problem).lower()
+    words = ("out of memory", "can't allocate memory", "cannot allocate memory")
+    return isinstance(problem, MemoryError) or any(word in message for word in words)
+
+
 def out_of_memory(work: Callable[[], T]) -> T:
     """Run `work` and return its result.
 
@@ -172,10 +180,7 @@ def out_of_memory(work: Callable[[], T]) -> T:
     try:
         return work()
     except (MemoryError, RuntimeError) as problem:
-        # torch raises a RuntimeError, also for the memory of the CPU
-        message = str(problem).lower()
-        words = ("out of memory", "can't allocate memory", "cannot allocate memory")
-        if not isinstance(problem, MemoryError) and not any(word in message for word in words):
+        if not lacks_memory(problem):
             raise
         raise RopeconvError(
             "the memory of this device is not enough; pass a smaller --chunk or --length, --dtype"

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 from ropeconv.convert.from_gguf.source import GgufCheckpoint
 from ropeconv.engines.engine import Progress
 from ropeconv.engines.transformers.engine import TransformersEngine
-from ropeconv.engines.transformers.load import DeviceSpec, choose_place, folder_of, stored_dtype
+from ropeconv.engines.transformers.load import (
+    DeviceSpec,
+    choose_place,
+    folder_of,
+    lacks_memory,
+    out_of_memory,
+    stored_dtype,
+)
 from ropeconv.engines.transformers.patch import patch
 from ropeconv.environment import require
 from ropeconv.errors import BadSource, UsageError
@@ -49,6 +56,7 @@ from ropeconv.verbs.arguments import check_arguments, reference_of
 from .identification import CandidateResult, Identification
 from .mistakes import CandidateSchedule, Extension, candidates
 from .observing import Answers, CheckpointObserver, GgufObserver, Observer, ServerObserver
+from .structure import CannotChange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -173,7 +181,7 @@ def identify(
     subject = _subject(baked, against, recipe)
     with reporter.counting("Running") as (total, advance):
         progress = Progress(reporter.note, total, advance)
-        return _identify(subject, baked, server, model, settings, progress)
+        return out_of_memory(lambda: _identify(subject, baked, server, model, settings, progress))
 
 
 def identify_comparison(
@@ -181,7 +189,9 @@ def identify_comparison(
 ) -> Identification:
     """The hook `identify_output`: name what an output computes that a validation found wrong."""
     subject = Subject.of_comparison(comparison)
-    return _identify(subject, comparison.baked, server, model, settings, progress)
+    return out_of_memory(
+        lambda: _identify(subject, comparison.baked, server, model, settings, progress)
+    )
 
 
 def _subject(baked: Path | None, against: object, recipe: Recipe | None) -> Subject:
@@ -242,8 +252,10 @@ def _identify(
         for mistake in mistakes:
             try:
                 kl = _distances(engine, subject, mistake, text, of_text, progress)
-            except RuntimeError:
-                # a CannotChange, or torch's for a class that rotates a fixed number of dimensions
+            except (CannotChange, RuntimeError) as problem:
+                # torch raises a RuntimeError for a class that rotates a fixed number of dimensions
+                if lacks_memory(problem):
+                    raise
                 left_out.append(mistake.name)
             else:
                 distances.append((mistake, kl))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ropeconv.models.family import WeightNames
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import Layout
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class CannotChange(RuntimeError):
+class CannotChange(RopeconvError):
     """A mistake that a model cannot make."""
 
 

@@ -15,8 +15,14 @@ import pytest
 import safetensors.numpy
 
 import ropeconv
+from ropeconv.features.identify import identifying
 from ropeconv.features.identify.identifying import identify
-from ropeconv.features.identify.mistakes import MISTAKES, Extension, candidates
+from ropeconv.features.identify.mistakes import (
+    MISTAKES,
+    CandidateSchedule,
+    Extension,
+    candidates,
+)
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.spec import RopeSpec
@@ -160,6 +166,23 @@ def test_other_weights_are_none_of_these(tmp_path: Path) -> None:
     source = checkpoint("llama", tmp_path / "source")
     other = checkpoint("llama", tmp_path / "other", rms_norm_eps=0.3)
     assert identify(other, source, YARN).fits == ()
+
+
+def test_a_mistake_is_never_left_out_for_lack_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch raises the same error for a mistake that a class cannot make, which is left out."""
+    source, out = planted(tmp_path, "llama", YARN, rope(factor=4.0))
+    measure = identifying._distances
+
+    def lacking(engine: Any, subject: Any, candidate: CandidateSchedule, *rest: Any) -> Any:
+        if candidate.name == "linear":
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return measure(engine, subject, candidate, *rest)
+
+    monkeypatch.setattr(identifying, "_distances", lacking)
+    with pytest.raises(ropeconv.RopeconvError, match="memory"):
+        identify(out, source, YARN)
 
 
 @pytest.mark.parametrize("outtype", sample(["f32", "q8_0"], 1))

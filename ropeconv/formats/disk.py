@@ -85,6 +85,7 @@ def _copy(
     reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance
 ) -> None:
     """Copy a range without holes: by the kernel as far as that can, then through Python."""
+    # copy_file_range fails between filesystems before Linux 5.3, and on some network filesystems
     done = 0
     while hasattr(os, "copy_file_range") and done < size:
         length = min(RANGE, size - done)
@@ -96,7 +97,7 @@ def _copy(
             if problem.errno not in UNSUPPORTED:
                 raise
             break
-        if count == 0:
+        if count == 0:  # the file ends here, or its filesystem cannot say so (procfs)
             break
         done += count
         advance(count)
@@ -206,7 +207,7 @@ def make_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
         folder: The folder.
         fsync: Wait until the names of those that stay are on the disk.
     """
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]  # deepest first
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:  # a file has its name
@@ -300,10 +301,11 @@ NOT_FOR_FOLDERS = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EISDIR, errn
 
 def sync_file(path: Path) -> None:
     """Wait until the content of a file is on the disk. Raises OSError."""
+    # fsync(2) waits for all of the file, whichever descriptor wrote it
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
-    except OSError as problem:
+    except OSError as problem:  # os.fsync does not name the file
         raise OSError(problem.errno, problem.strerror, str(path)) from None
     finally:
         os.close(handle)
@@ -340,16 +342,16 @@ def writing_back(path: Path) -> Iterator[None]:
         return
     done = Event()
 
-    def work() -> None:
+    def begin_writing() -> None:
         while not done.wait(PAUSE):
-            with suppress(OSError):
+            with suppress(OSError):  # the file does not exist yet
                 handle = os.open(path, os.O_RDONLY)
                 try:
-                    call(handle, 0, 0, WRITE)
+                    call(handle, 0, 0, WRITE)  # from byte 0, and 0 for all that follow
                 finally:
                     os.close(handle)
 
-    thread = Thread(target=work, daemon=True)
+    thread = Thread(target=begin_writing, daemon=True)
     thread.start()
     try:
         yield
@@ -387,11 +389,14 @@ def rename_new(source: Path, target: Path) -> None:
     if _renameat2(source, target, NO_REPLACE):
         return
 
+    # link(2) refuses a name that is taken, in one step; then the old name goes
     try:
         os.link(source, target)
     except OSError as problem:
         if problem.errno not in NO_LINKS:
             raise
+        # without hard links (exFAT), two steps must do: a file that another process makes between
+        # them is replaced
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
         source.rename(target)
@@ -462,6 +467,7 @@ def sample_digest(path: Path) -> str:
     with path.open("rb") as file:
         size = file.seek(0, 2)
         digest = hashlib.sha256(str(size).encode())
+        # 64 places from the first byte to the last piece; a set, as they coincide in small files
         last = max(0, size - SAMPLE)
         places = {last * number // (SAMPLES - 1) for number in range(SAMPLES)}
         for place in sorted(places):
@@ -486,14 +492,17 @@ def weights_digest(path: Path, data_start: int, tensors: Iterable[tuple[int, int
     digest = hashlib.sha256(parts.encode())
 
     with path.open("rb") as file:
-        while data_start > 0:
-            block = file.read(min(BLOCK, data_start))
+        rest_of_header = data_start
+        while rest_of_header > 0:
+            block = file.read(min(BLOCK, rest_of_header))
             if not block:
                 break
             digest.update(block)
-            data_start -= len(block)
+            rest_of_header -= len(block)
+
         for start, size in tensors:
-            file.seek(start + max(0, size - TENSOR_SAMPLE) // 2)
+            before_middle = max(0, size - TENSOR_SAMPLE) // 2
+            file.seek(start + before_middle)
             digest.update(file.read(min(size, TENSOR_SAMPLE)))
 
     return digest.hexdigest()

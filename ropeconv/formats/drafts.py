@@ -59,7 +59,7 @@ def together() -> Iterator[None]:
     one before, each of them whole; the same command writes the rest. A set within another one
     belongs to that.
     """
-    if _open_set.get() is not None:
+    if _open_set.get() is not None:  # the outer set gives these files their names at its end
         yield
         return
     files = _FileSet()
@@ -129,7 +129,7 @@ def _draft_of(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
     try:
         with make_folder(target.parent, fsync), _open_locked(draft) as file:
             try:
-                file.truncate(0)
+                file.truncate(0)  # a draft that a killed process left
                 yield draft
                 _take_name(draft, target, fsync)
             except BaseException:

@@ -63,6 +63,8 @@ def open_regular(path: Path) -> BinaryIO:
         BadSource: Where it is not a regular file.
         OSError: Where it does not exist.
     """
+    # O_NONBLOCK: opening a FIFO would wait for a writer. The open file is checked, and not the
+    # name, which another process may give to something else in between.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check_regular(os.fstat(descriptor).st_mode, path)
@@ -118,6 +120,7 @@ def graph_names(folder: Path) -> list[str]:
         return []
     models = []
     for name in names:
+        # OpenVINO keeps weights in a .bin file of the same stem; an .xml file without is no graph
         has_weights = name.endswith(".onnx") or f"{name.removesuffix('.xml')}.bin" in names
         if name.endswith(GRAPHS) and "tokenizer" not in name and has_weights:
             models.append(name)
@@ -211,6 +214,8 @@ def _new_folder() -> tuple[Path, int]:
 
 def _lock(folder: Path) -> tuple[int, bool]:
     """Lock a folder: the descriptor of its lock, and whether the system has locks."""
+    # The temporary folder is open to all users, so everything is opened by way of the descriptor
+    # of the folder that was checked: a link that somebody puts there instead is never followed.
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(place).st_uid != os.getuid():

@@ -79,6 +79,7 @@ def decode_line(text: bytes, kind: Any, seed: int = 0) -> Any:
     body = text[:-LENGTH]
     if text[-LENGTH:] != CHECKSUM % zlib.crc32(body, seed):
         return None
+    # the checksum took the place of the last brace
     try:
         return msgspec.json.decode(body + b"}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -183,6 +184,9 @@ class Journal(Generic[L]):
             damaged += 1
         if complete < len(data):
             damaged += 1
+
+        # the seed is the first line's, so lines of another journal count as damaged; with a
+        # damaged first line, those that fit the seed show that the journal is this one
         self.lines = {}
         for text in others:
             line = decode_line(text, self.kind.line, self._seed)
@@ -202,6 +206,7 @@ class Journal(Generic[L]):
     def _begin(self, complete: int, fresh: bool) -> None:
         """Make the file ready for more lines behind the complete ones."""
         if fresh and complete:
+            # the lock of the earlier file is kept until the new one has its own
             earlier = self._file
             self.lines = {}
             complete = 0

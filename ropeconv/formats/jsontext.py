@@ -68,6 +68,8 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
             " again"
         )
 
+    # "\ud83d" without its other half is valid JSON and becomes a str that cannot be written as
+    # UTF-8. The attempt costs as much as parsing, so plain texts are spared it.
     try:
         if SURROGATE.search(text) or not text.isascii():
             json.dumps(data, ensure_ascii=False).encode()
@@ -81,6 +83,7 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
 
 def _is_too_deep(data: Any) -> bool:
     """Whether a JSON value has more than DEEPEST levels of lists and objects."""
+    # level by level, since a recursive function would itself go too deep
     level = [data]
     for _ in range(DEEPEST + 1):
         containers = [item for item in level if isinstance(item, (dict, list))]
@@ -138,7 +141,7 @@ def numbers(
         BadSource: For a string that is too long.
     """
     keys = list[str | None]()  # the key of each open level, None for a list
-    string = b""
+    string = b""  # the last string, a key or a value
     missing = set(outer)
 
     for start, token in _tokens(blocks, name):
@@ -146,11 +149,11 @@ def numbers(
         if begin == b'"':
             string = token
         elif begin == b"{":
-            keys.append("")
+            keys.append("")  # its first key follows
         elif begin == b"[":
             keys.append(None)
         elif begin in b"}]":
-            keys = keys[:-1]
+            keys = keys[:-1]  # not pop(), which fails on a text with too many brackets
         elif begin == b":":  # the string before it was a key
             if not keys or keys[-1] is None:
                 continue
@@ -162,9 +165,9 @@ def numbers(
                 keys[-1] = _key(string)
             if at_top:
                 missing.discard(keys[-1])
-        elif keys and keys[0] in outer and None not in keys:
+        elif keys and keys[0] in outer and None not in keys:  # a number, under one of the keys
             path = tuple(key for key in keys if key is not None)
-            with suppress(ValueError):  # true, false and null
+            with suppress(ValueError):  # such as 1-2, which the pattern accepts
                 yield Number(path=path, value=float(token), start=start, stop=start + len(token))
 
 
@@ -174,12 +177,13 @@ def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
     rest = b""  # the end of the last block, which may be the beginning of a token
     depth = 0
 
-    for block in chain(blocks, (None,)):
+    for block in chain(blocks, (None,)):  # None ends the text, so that its last token is complete
         data = rest + (block or b"")
-        rest = data[-1:]  # a sign, whose digits come with the next block
+        rest = data[-1:]  # may be a sign, whose digits come with the next block
         for match in TOKEN.finditer(data):
             token = match[0]
-            if match.end() == len(data) and block is not None:
+            may_continue = match.end() == len(data) and block is not None
+            if may_continue:
                 rest = data[match.start() :]
                 break
             if token in (b"{", b"["):

@@ -158,6 +158,8 @@ def kind_of_bytes(head: bytes) -> Kind:
     Args:
         head: The first 4,096 of them, or the whole file.
     """
+    # from the surest to the weakest sign: bytes that only one format has, then the formats
+    # without such bytes, then texts
     if not head:
         return "empty"
     for place, magic, kind in MAGIC:
@@ -168,9 +170,11 @@ def kind_of_bytes(head: bytes) -> Kind:
     if head.startswith(PICKLES):
         return "pickle"
 
+    # safetensors: the length of the header in 8 bytes, then the header, a JSON object ("{}" has 2)
     header_size = int.from_bytes(head[:8], "little")
     if len(head) > 8 and head[8:9] == b"{" and 2 <= header_size < MOST_HEADER:
         return "safetensors"
+    # ONNX, in protobuf: 0x08 is the tag of ir_version, a small number, and another field follows
     if len(head) > 2 and head[0] == 0x08 and 1 <= head[1] < 64 and head[2] in ONNX_FIELDS:
         return "onnx"
     return _text(head)
@@ -178,6 +182,7 @@ def kind_of_bytes(head: bytes) -> Kind:
 
 def _archive(head: bytes) -> Kind:
     """Return the kind of a ZIP archive, from the name of its first entry."""
+    # torch.save puts NAME/data.pkl first, and numpy.savez files that end in .npy
     if len(head) < ENTRY.size:
         return "zip"
     length, _ = ENTRY.unpack_from(head)

@@ -106,6 +106,7 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
     Raises:
         BadSource: As `read_header`.
     """
+    # the length is checked against the file before so many bytes are read
     start = file.read(8)
     if len(start) < 8:
         raise BadSource(f"{name} is {size} bytes, too short for safetensors; download it again")
@@ -121,6 +122,7 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
             " file"
         )
 
+    # entries stay raw until `__metadata__`, which has another form, is taken out
     try:
         entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
         metadata = {}
@@ -134,25 +136,27 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
             f"{name} has no readable safetensors header ({problem}); download it again"
         ) from None
 
-    at = 0
+    # the format forbids holes: the tensors cover the data completely
+    # (https://github.com/huggingface/safetensors#format)
+    end = 0
     data_size = size - 8 - length
     for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
-        if tensor.start != at:
+        if tensor.start != end:
             raise BadSource(
                 f"{name} has a hole or an overlap before {shown(tensor.name)}; it is damaged,"
                 " download it again"
             )
-        at = tensor.stop
+        end = tensor.stop
 
-    if at > data_size:
+    if end > data_size:
         raise BadSource(
-            f"{name} is truncated: its tensors need {at} bytes and it has {data_size}; download it"
-            " again"
+            f"{name} is truncated: its tensors need {end} bytes and it has {data_size}; download"
+            " it again"
         )
-    if at < data_size:
+    if end < data_size:
         raise BadSource(
-            f"{name} has {data_size - at} bytes behind its last tensor; it is damaged, download it"
-            " again"
+            f"{name} has {data_size - end} bytes behind its last tensor; it is damaged, download"
+            " it again"
         )
     return Header(tensors, metadata, 8 + length)
 
@@ -162,7 +166,8 @@ def _tensor(name: str, entry: _Entry) -> Tensor:
     start, stop = entry.data_offsets
     if entry.dtype not in BITS:
         raise ValueError(f"{shown(name)} has the dtype {shown(entry.dtype)}, which is not known")
-    too_many_sides = len(entry.shape) > MAX_SIDES
+    too_many_sides = len(entry.shape) > MAX_SIDES  # checked before they are multiplied
+    # rounded up to bytes: F4 and F6 have numbers of 4 and 6 bits
     if too_many_sides or stop - start != -(-math.prod(entry.shape) * BITS[entry.dtype] // 8):
         raise ValueError(
             f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes"
@@ -180,12 +185,13 @@ def header_bytes(
         metadata: Texts by their keys.
     """
     entries: JsonObject = {"__metadata__": metadata}
-    at = 0
+    start = 0
     for name, dtype, shape in tensors:
-        size = tensor_bytes(dtype, shape)
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
-        at += size
+        stop = start + tensor_bytes(dtype, shape)
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+        start = stop
     text = json.dumps(entries, separators=(",", ":")).encode()
+    # spaces, which JSON ignores, let the data begin at a multiple of 8, as the reference writes it
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
 
@@ -208,6 +214,7 @@ def widen(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
         dtype: "F64", "F32", "F16" or "BF16".
     """
     if dtype == "BF16":
+        # bfloat16 is the upper half of a 32-bit float: the same sign and exponent
         wide = stored.astype(np.uint32)
         wide <<= 16
         return wide.view(np.float32)
@@ -266,6 +273,7 @@ def _weight_map(text: str) -> dict[str, str]:
         raise BadSource(
             f"{INDEX} has {len(text):,} characters, and the limit is {LONGEST:,}; {TOO_MANY}"
         )
+    # msgspec decodes the millions of characters of weight_map without making objects of the rest
     try:
         entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         weight_map = msgspec.json.decode(entries.pop("weight_map", b"null"), type=dict[str, str])

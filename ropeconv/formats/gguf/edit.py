@@ -93,6 +93,8 @@ class Edit:
 
     def merge(self, other: Edit) -> Edit:
         """Return both edits as one; where both set the same key or tensor, `other` wins."""
+        # `values` are set before `dropped` are removed, so neither edit may undo what the other
+        # one wants last
         values = {key: value for key, value in self.values.items() if key not in other.dropped}
         dropped = self.dropped - other.values.keys()
         return Edit(
@@ -143,7 +145,8 @@ class RewrittenHeader:
             run = (old.offset, info.offset, old.size)
             if runs:
                 last_old, last_new, _ = runs[-1]
-                if old.offset - info.offset == last_old - last_new:  # they move together
+                moves_alike = old.offset - info.offset == last_old - last_new
+                if moves_alike:  # one run with the tensor before it, and the padding between them
                     runs.pop()
                     run = (last_old, last_new, old.offset + old.size - last_old)
             runs.append(run)
@@ -169,12 +172,16 @@ class RewrittenHeader:
         gap = start - len(bare)
         if gap < 0 or start % self.alignment:
             return None
+        # readers find the data at the next multiple of the alignment, so a gap up to that is
+        # padding, and a longer one must be filled by a key
         if gap < self.alignment:
             return bare + bytes(gap)
-        overhead = len(self._render({**self.values, RESERVED: string("")})) - len(bare)
-        if gap < overhead:
+
+        empty_reserve = len(self._render({**self.values, RESERVED: string("")})) - len(bare)
+        if gap < empty_reserve:
             return None
-        return self._render({**self.values, RESERVED: string(" " * (gap - overhead))})
+        spaces = " " * (gap - empty_reserve)
+        return self._render({**self.values, RESERVED: string(spaces)})
 
     def plain(self) -> bytes:
         """Return the header without a reserve, padded to where the data can begin."""
@@ -207,13 +214,17 @@ class RewrittenHeader:
     def _render(self, values: dict[str, GgufValue], version: int = 3) -> bytes:
         """The bytes of the header without padding."""
         parts = [b"GGUF", struct.pack("<IQQ", version, len(self.tensors), len(values))]
+        # a key: u64 length | name | u32 type | value
         for key, value in values.items():
             name = key.encode()
             parts += (struct.pack("<Q", len(name)), name, struct.pack("<I", value.kind), value.raw)
+
+        # a tensor: u64 length | name | u32 dimensions | u64 for each | u32 type | u64 offset
         for info in self.tensors.values():
             name = info.name.encode()
-            parts += (struct.pack("<Q", len(name)), name, struct.pack("<I", len(info.shape)))
-            parts.append(struct.pack(f"<{len(info.shape)}QIQ", *info.shape, info.type, info.offset))
+            dims = len(info.shape)
+            parts += (struct.pack("<Q", len(name)), name, struct.pack("<I", dims))
+            parts.append(struct.pack(f"<{dims}QIQ", *info.shape, info.type, info.offset))
         return b"".join(parts)
 
 
@@ -230,8 +241,9 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     The old reserve is gone, keys stay in their order, new keys and tensors come last.
     """
     values = dict(header.values if edit.base is None else edit.base)
-    if edit.layout is None:
+    if edit.layout is None:  # a file that is restored gets back the reserve that it had
         values.pop(RESERVED, None)
+    # the other keys of an edit already have the name of the new architecture
     if edit.arch:
         values = _rename_arch(values, edit.arch)
     for key in edit.dropped:
@@ -240,19 +252,22 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     if edit.added and COUNT in values:
         values[COUNT] = recount(values[COUNT], len(edit.added))
 
+    # the tensors that stay close up, and new ones come behind them
     tensors: dict[str, TensorInfo] = {}
     kept = 0
-    end = 0
+    next_offset = 0
     for name, info in header.tensors.items():
         if name not in edit.removed:
-            tensors[name] = replace(info, offset=end)
-            kept = end + info.size
-            end = pad_size(kept, header.alignment)
+            tensors[name] = replace(info, offset=next_offset)
+            kept = next_offset + info.size
+            next_offset = pad_size(kept, header.alignment)
+
     for name, data in edit.added.items():
+        floats = len(data) // 4
         tensors[name] = TensorInfo(
-            name=name, shape=(len(data) // 4,), type=F32, offset=end, size=len(data)
+            name=name, shape=(floats,), type=F32, offset=next_offset, size=len(data)
         )
-        end = pad_size(end + len(data), header.alignment)
+        next_offset = pad_size(next_offset + len(data), header.alignment)
     return RewrittenHeader(values=values, tensors=tensors, alignment=header.alignment, kept=kept)
 
 
@@ -262,6 +277,8 @@ def recount(value: GgufValue, more: int) -> GgufValue:
     Raises:
         BadSource: Where it is not a whole number.
     """
+    # gguf-py writes an i32. The number keeps the width that it has in the file, and stays in the
+    # range of a signed one, which suits an unsigned one too.
     number = value.decode()
     whole = isinstance(number, int) and not isinstance(number, bool)
     most = (1 << (8 * len(value.raw) - 1)) - 1
@@ -321,6 +338,9 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
     header = source.headers[shard]
     path = source.shards[shard].path()
     changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
+
+    # only the first shard has keys, so others are copied (as a reflink where the filesystem can)
+    # and changed in that copy
     if shard > 0:
         copy_file(path, target, advance)
         with target.open("r+b") as file:
@@ -335,6 +355,8 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
         advance(len(head))
         for old, new, size in edited.moves(header):
             copy_part(reader, header.data_start + old, writer, len(head) + new, size, advance)
+
+        # changed tensors are copied with the others first, then their pieces are replaced
         write_changes(writer, replace(header, tensors=edited.tensors), len(head), changes)
         for name, data in edit.added.items():
             writer.seek(len(head) + edited.tensors[name].offset)
@@ -396,9 +418,9 @@ def changed_pieces(
     """
     for name, change in changes.items():
         info = header.tensors[name]
-        for at in range(0, info.size, change.unit):
-            place = start + info.offset + at
-            size = min(change.unit, info.size - at)
+        for piece_start in range(0, info.size, change.unit):
+            place = start + info.offset + piece_start
+            size = min(change.unit, info.size - piece_start)
             old = b"".join(block for _, block in pieces_of(reader, place, size))
             yield place, change.apply(old)
 
@@ -410,12 +432,14 @@ def interleave(info: TensorInfo, head_dim: int) -> Change:
         info: The tensor.
         head_dim: The number of its rows per head.
     """
+    # [first half | second half] of a head, taken in turns: rows 0, d/2, 1, d/2 + 1, ...
     row = _row(info)
     return Change(head_dim * row, lambda head: _swap(head, 2, row), head_dim)
 
 
 def deinterleave(info: TensorInfo, head_dim: int) -> Change:
     """Return the change from pairs (2i, 2i + 1) to (i, i + d/2), the inverse of `interleave`."""
+    # d/2 pairs of a head: the first rows of all pairs, then the second rows
     row = _row(info)
     return Change(head_dim * row, lambda head: _swap(head, head_dim // 2, row))
 

@@ -86,6 +86,7 @@ def _shard_count(name: str, header: GgufHeader) -> int:
         BadSource: For another shard than the first, for more shards than any model has, and for a
             first one without the name of one.
     """
+    # gguf-split counts shards from 0 in split.no, and from 1 in the names of the files
     count = header.whole("split.count") or 1
     match = SHARD.match(name)
     named_number = int(match["number"]) - 1 if match else 0
@@ -100,6 +101,7 @@ def _shard_count(name: str, header: GgufHeader) -> int:
 
     if count > MAX_SHARDS:
         raise BadSource(f"{name} claims {count} shards, and no model has more than {MAX_SHARDS}")
+    # llama.cpp finds the others by the name of the first, so it refuses another name too
     if match is None or int(match["count"]) != count:
         raise BadSource(
             f"{name} is the first of {count} shards, so it must be named"
@@ -220,9 +222,10 @@ class GgufFile:
         Raises:
             BadSource: Where the file is cut off.
         """
-        number = self.shard(name)
-        info = self.headers[number].tensors[name]
-        at = self.headers[number].data_start + info.offset + start
+        index = self.shard(name)
+        header = self.headers[index]
+        info = header.tensors[name]
+        first = header.data_start + info.offset + start
         if size is None:
             size = info.size - start
-        return self.shards[number].read(at, at + size)
+        return self.shards[index].read(first, first + size)

@@ -74,20 +74,24 @@ class GgufValue:
         Bytes that are not UTF-8 become U+FFFD.
         """
         if self.kind == STRING:
-            return self.raw[8:].decode("utf-8", "replace")
+            return self.raw[8:].decode("utf-8", "replace")  # behind its length, a u64
         if self.kind != ARRAY:
             return struct.unpack("<" + FORMATS[self.kind], self.raw)[0]
 
+        # an array begins with the type of its elements (u32) and their number (u64): 12 bytes
         element, count = struct.unpack_from("<IQ", self.raw)
         if element != STRING:
             return list(struct.unpack_from(f"<{count}{FORMATS[element]}", self.raw, 12))
 
+        # each string has its own length in front, so they can only be read one after another
         texts = []
         at = 12
         for _ in range(count):
             (length,) = struct.unpack_from("<Q", self.raw, at)
-            texts.append(self.raw[at + 8 : at + 8 + length].decode("utf-8", "replace"))
-            at += 8 + length
+            start = at + 8
+            stop = start + length
+            texts.append(self.raw[start:stop].decode("utf-8", "replace"))
+            at = stop
         return texts
 
     def count(self) -> int:
@@ -383,40 +387,47 @@ class _HeaderReader:
     def header(self) -> GgufHeader:
         """Read the whole header."""
         version = self._magic()
-        tensors = self._number(U64)
-        keys = self._number(U64)
-        self._check_count(keys, 13, "keys", MAX_KEYS)
+        tensor_count = self._number(U64)
+        key_count = self._number(U64)
+
+        # the shortest key: the length of its name (8), its type (4) and one byte of value
+        self._check_count(key_count, least=13, noun="keys", most=MAX_KEYS)
         values: dict[str, GgufValue] = {}
-        for _ in range(keys):
+        for _ in range(key_count):
             key = self._text("a key")
             if key in values:
                 raise self._bad(f"has the key {key!r} twice")
             values[key] = self.value(key)
 
+        # only now the alignment is known, and with it where each tensor has to begin
         alignment = self._alignment(values.get(ALIGNMENT))
-        self._check_count(tensors, 24, "tensors", MAX_TENSORS)
+
+        # the shortest entry: length of the name (8), number of dimensions (4), type (4), offset (8)
+        self._check_count(tensor_count, least=24, noun="tensors", most=MAX_TENSORS)
         infos: dict[str, TensorInfo] = {}
         expected = 0
-        for _ in range(tensors):
+        for _ in range(tensor_count):
             info = self._tensor(expected)
             if info.name in infos:
                 raise self._bad(f"has the tensor {info.name!r} twice")
             infos[info.name] = info
             expected = info.offset + pad_size(info.size, alignment)
 
-        start = pad_size(self.at, alignment)
+        data_start = pad_size(self.at, alignment)
         for info in infos.values():
-            if start + info.offset + info.size > self.size:
+            stop = data_start + info.offset + info.size
+            if stop > self.size:
                 raise BadSource(
-                    f"{self.name} ends at {self.size} bytes, and {info.name} needs"
-                    f" {start + info.offset + info.size}; download it again"
+                    f"{self.name} ends at {self.size} bytes, and {info.name} needs {stop};"
+                    " download it again"
                 )
         return GgufHeader(
             version=version,
             values=values,
             tensors=infos,
             alignment=alignment,
-            data_start=min(start, self.size),
+            # a file without tensors may end before the padding
+            data_start=min(data_start, self.size),
             size=self.size,
         )
 
@@ -425,10 +436,12 @@ class _HeaderReader:
         magic = self._take(4)
         if magic != b"GGUF":
             hint = ""
+            # "ggml", "ggmf", "ggjt" and "ggla" as llama.cpp wrote them: little-endian numbers
             if magic in (b"lmgg", b"fmgg", b"tjgg", b"algg"):
                 hint = ", an older format; convert the model again"
             raise self._bad(f"begins with {magic!r} and not with b'GGUF'{hint}")
 
+        # the version of a big-endian file is in the upper half of this number (3 as 0x03000000)
         version = self._number(U32)
         if version & 0xFFFF == 0:
             raise self._bad(
@@ -492,6 +505,7 @@ class _HeaderReader:
 
     def value(self, key: str) -> GgufValue:
         """Read a value with the number of its type; `key` is its name in messages."""
+        # the reader only finds where the value ends; its bytes are decoded when somebody asks
         kind = self._number(U32)
         start = self.at
         if kind == STRING:
@@ -531,20 +545,25 @@ class _HeaderReader:
 
     def _skip_strings(self, count: int, key: str) -> None:
         """Pass over strings, of which only the lengths are read."""
+        # even empty strings take 8 bytes each, those of their length
         if count * 8 > min(self.size - self.at, MAX_VALUES):
             raise self._bad(f"claims {count} strings under {key!r}, more than a header can hold")
 
+        # vocabularies have some hundred thousand strings: local names make this loop twice as fast
         unpack: Callable[[mmap.mmap | bytes, int], tuple[int]] = U64.unpack_from
         view = self.view
         at = self.at
-        last = len(self.view) - 8
+        last_in_view = len(self.view) - 8  # where the last length in the view can begin
         for _ in range(count):
-            if at > last:
+            if at > last_in_view:
                 if at > self.size - 8:
                     raise self._bad(f"is cut off within {key!r}")
+                # the view may be the beginning of a file on the Hub: `_reach` asks for more of it,
+                # but not for a string that claims to be longer than all values of a header
                 self._refuse_long(at - self.at, key)
                 self._reach(at + 8)
-            at += 8 + unpack(view, at)[0]
+            (length,) = unpack(view, at)
+            at += 8 + length
 
         if at > self.size:
             raise self._bad(f"is cut off within {key!r}, or a length there is wrong")
@@ -571,6 +590,8 @@ class _HeaderReader:
 
     def _tensor(self, expected: int) -> TensorInfo:
         """Read the entry of a tensor, whose data must begin at `expected`."""
+        # these are the limits of ggml's own reader, which needs a zero byte behind a name
+        # (GGML_MAX_NAME, GGML_MAX_DIMS in ggml.h; gguf.cpp)
         name = self._text("a tensor name")
         if len(name.encode()) >= MAX_NAME:
             raise self._bad(
@@ -585,10 +606,13 @@ class _HeaderReader:
         kind = TYPES.get(number)
         if kind is None:
             raise self._bad(f"holds {name!r} in the unknown tensor type {number}")
+
+        # a row is whole blocks, such as 32 weights of Q8_0; ggml counts elements in an int64
         row = shape[0] if shape else 1
         if row % kind.block or prod(shape) >= 1 << 62:
             raise self._bad(f"gives {name!r} the shape {shape}, impossible for {kind.name}")
 
+        # llama.cpp loads only files whose tensors follow one another in the order of their entries
         offset = self._number(U64)
         if offset != expected:
             raise self._bad(

@@ -80,6 +80,8 @@ def change_by_phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]
                 f"too much of {path.name} changes for doing it in place; write a new file with -o"
             )
 
+        # From here on a kill is undone from the journal. The data is moved first: the new header
+        # is written to where it will be, and `_undo` sees by the size whether that has happened.
         with keep_journal(path, file, shift, places):
             yield "journal"
             if shift:
@@ -123,12 +125,13 @@ def _rewrite_in_place(header: GgufHeader, edit: Edit, path: Path) -> RewrittenHe
 
 def _final_size(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader, shift: int) -> int:
     """The size of the file after the edit, in bytes."""
-    size = header.data_start + shift + rewritten.data_size
+    end_of_tensors = header.data_start + shift + rewritten.data_size
     if edit.layout:
-        return size + edit.layout.tail
+        return end_of_tensors + edit.layout.tail
     if edit.removed:
-        return size
-    return max(header.size + shift, size)
+        return end_of_tensors
+    # a file may have padding behind its last tensor, which stays
+    return max(header.size + shift, end_of_tensors)
 
 
 def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[Place]:
@@ -138,6 +141,8 @@ def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[
         if name not in edit.removed:
             info = header.tensors[name]
             places.append((header.data_start + info.offset, info.size))
+
+    # all that is behind the last tensor that stays: removed tensors, or padding that others need
     if edit.added or edit.removed or edit.layout:
         end = header.data_start + rewritten.kept
         places.append((end, header.size - end))
@@ -157,6 +162,8 @@ def lock_file(path: Path, hard_links: bool = False) -> Iterator[int]:
             links, and for a filesystem without locks.
         BadSource: For anything but a file.
     """
+    # O_NOFOLLOW: the Hub's cache has links to blobs that other programs share.
+    # O_NONBLOCK: opening a FIFO would wait for a writer.
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
@@ -174,6 +181,7 @@ def lock_file(path: Path, hard_links: bool = False) -> Iterator[int]:
             raise RopeconvError(
                 f"another ropeconv is changing {path} in place; run again when that has ended"
             )
+        # the lock is on the open file, and the name may have gone to another one before it was got
         if not os.path.samestat(status, os.lstat(path)):
             raise RopeconvError(f"{path} was replaced by another file meanwhile; run again")
         if status.st_nlink > 1 and not hard_links:
@@ -251,6 +259,7 @@ def _open_journal(path: Path, flags: int) -> int:
         if problem.errno == errno.ELOOP:
             raise BadSource(f"{path} is a link, so it is not of ropeconv; remove it") from None
         raise
+    # another process may have renamed or removed the file between opening and locking it
     if lock(kept) and path.exists() and os.path.samestat(os.fstat(kept), path.lstat()):
         return kept
     os.close(kept)
@@ -261,19 +270,21 @@ def _write_journal(kept: int, file: int, shift: int, places: list[Place]) -> Non
     """Write the journal of a file that is about to be changed, and wait until it is on the disk."""
     status = os.fstat(file)
     digest = hashlib.sha256()
-    at = BODY
+    end = BODY
     os.ftruncate(kept, 0)
 
-    def put(data: bytes) -> None:
-        nonlocal at
+    def append(data: bytes) -> None:
+        nonlocal end
         digest.update(data)
-        at += write_at(kept, data, at)
+        end += write_at(kept, data, end)
 
-    put(FIXED.pack(status.st_ino, status.st_size, shift, len(places)))
+    append(FIXED.pack(status.st_ino, status.st_size, shift, len(places)))
     for place, length in places:
-        put(ENTRY.pack(place, length))
+        append(ENTRY.pack(place, length))
         for _, block in pieces_of(file, place, length):
-            put(block)
+            append(block)
+
+    # the digest is at the front and written last: a journal that a kill cut off has none
     write_at(kept, MAGIC + digest.digest(), 0)
     os.fsync(kept)
 
@@ -281,20 +292,21 @@ def _write_journal(kept: int, file: int, shift: int, places: list[Place]) -> Non
 def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry]]:
     """The size of a file before its change, the planned shift, and the entries: all checked."""
     name = journal_of(path)
-    whole = os.fstat(kept).st_size
+    journal_size = os.fstat(kept).st_size
     status = os.fstat(file)
     damaged = BadSource(
         f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it"
     )
-    if not BODY + FIXED.size <= whole <= MAX_KEPT + MAX_ENTRIES * ENTRY.size:
+    if not BODY + FIXED.size <= journal_size <= MAX_KEPT + MAX_ENTRIES * ENTRY.size:
         raise damaged
 
     digest = hashlib.sha256()
-    for _, block in pieces_of(kept, BODY, whole - BODY):
+    for _, block in pieces_of(kept, BODY, journal_size - BODY):
         digest.update(block)
     if os.pread(kept, BODY, 0) != MAGIC + digest.digest():
         raise damaged
 
+    # a model that was downloaded again has the name, and must not get bytes of the earlier one
     inode, size, shift, count = FIXED.unpack(os.pread(kept, FIXED.size, BODY))
     if inode != status.st_ino:
         raise BadSource(
@@ -302,11 +314,10 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
             " the journal, else fetch the model again"
         )
 
-    at = BODY + FIXED.size
     entries = []
-
+    at = BODY + FIXED.size
     for _ in range(count):
-        if at + ENTRY.size > whole:
+        if at + ENTRY.size > journal_size:
             raise damaged
         place, length = ENTRY.unpack(os.pread(kept, ENTRY.size, at))
         at += ENTRY.size
@@ -314,10 +325,16 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
             raise damaged
         entries.append((place, length, at))
         at += length
+    if at != journal_size:
+        raise damaged
 
-    cut_off = sum(length for _, length, _ in entries)
-    possible = min(size, size + shift) > 0 and shift % PAGE == 0 and abs(shift) <= MAX_KEPT
-    if at != whole or not possible or size > status.st_size + cut_off + max(0, -shift):
+    # numbers that no change of ropeconv has: undoing them would lengthen or empty the file
+    is_possible_shift = shift % PAGE == 0 and abs(shift) <= MAX_KEPT
+    if not is_possible_shift or min(size, size + shift) <= 0:
+        raise damaged
+    kept_bytes = sum(length for _, length, _ in entries)
+    removed_in_front = max(0, -shift)
+    if size > status.st_size + kept_bytes + removed_in_front:
         raise damaged
     return size, shift, entries
 
@@ -327,6 +344,7 @@ def move_data(file: int, shift: int) -> None:
 
     `shift` is a multiple of the filesystem's block size.
     """
+    # os.posix_fallocate has no modes, so this is the function of the C library
     call = libc("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     mode = INSERT_RANGE if shift > 0 else COLLAPSE_RANGE
     if call(file, mode, 0, abs(shift)) != 0:
@@ -338,6 +356,7 @@ def _refuse_no_space(path: Path, shift: int) -> None:
     """Raise RopeconvError where the filesystem cannot move the data."""
     if shift == 0:
         return
+    # fallocate(2) moves whole blocks of the filesystem, of which a PAGE is a multiple
     if shift % PAGE == 0 and can_insert(path):
         return
     if shift > 0:
@@ -401,6 +420,8 @@ def keep_journal(path: Path, file: int, shift: int, places: list[Place]) -> Iter
 
     done = False
     try:
+        # the journal and its name are on the disk before the first byte of the model changes,
+        # and it goes when the last one is on the disk (`change_by_phases` waits for that)
         _write_journal(kept, file, shift, places)
         os.replace(draft, journal)
         sync_folder(folder)
@@ -432,6 +453,8 @@ def recover(path: Path) -> bool:
         return False
 
     with lock_file(path, hard_links=True) as file:
+        # nothing has changed before a draft became the journal; opening it shows that it is not
+        # another process's, or a link
         if os.path.lexists(draft):
             os.close(_open_journal(draft, os.O_RDONLY))
             draft.unlink()
@@ -455,10 +478,12 @@ def recover(path: Path) -> bool:
 def _undo(path: Path, file: int, kept: int) -> None:
     """Restore a file from its journal and remove that. Each step can be repeated after a kill."""
     size, shift, entries = _read_journal(path, file, kept)
-    if shift and os.fstat(file).st_size != size:  # the data has moved
+    data_has_moved = os.fstat(file).st_size != size  # see `_refuse_not_undoable`
+    if shift and data_has_moved:
         os.ftruncate(file, size + shift)
         move_data(file, -shift)
     os.ftruncate(file, size)
+
     for place, length, at in entries:
         for done, block in pieces_of(kept, at, length):
             write_at(file, block, place + done)
@@ -475,6 +500,7 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
     if isinstance(problem, OSError) and problem.errno in FULL:
         reason = "the disk is full"
 
+    # without a journal the change had not begun
     draft = _draft_of(path)
     journal = journal_of(path)
     try:

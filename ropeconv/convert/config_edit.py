@@ -50,22 +50,27 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     """
     baked = copy.deepcopy(config)
     keys = family.keys
+    # a model with an encoder and a decoder has the settings of both
     for part in text_parts(baked, family):
         rope = _with_kept_keys(part, family, spec, written.rope)
         _put_context(part, family, written.context)
         _put_bases(part, family, spec, written.theta)
         if family.writing.head_dim and not family.mla:
             put(part, keys.head_dim[0], spec.head_dim, after="hidden_size")
+
+        # a length at the top level that the source has must not contradict the new one
         original = written.top_original
         if original is None and part.get("original_max_position_embeddings") is not None:
             original = rope.get("original_max_position_embeddings", written.context)
         if original is not None:
             put(part, "original_max_position_embeddings", original, after=keys.context[0])
+
         beta = rope.get(keys.query_beta)
         if beta:  # a second time, where vLLM reads it (vllm#48621)
             length = rope["original_max_position_embeddings"]
             scale = {"original_max_position_embeddings": length, "beta": beta}
             put(part, QUERY_SCALE, scale, after="rope_parameters")
+
         if keys.partial and first_present(part, keys.partial) is None:
             share = _share(part, family, spec)
             if share != family.defaults.partial_rotary_factor:
@@ -121,6 +126,7 @@ def put(part: Config, key: str, value: object, after: str = "") -> None:
     before = list(part)
     part[key] = value
     if is_new and after in before:
+        # a dict keeps the order of insertion: the keys that come behind are inserted again
         for name in before[before.index(after) + 1 :]:
             part[name] = part.pop(name)
 
@@ -134,6 +140,8 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
     before, _ = rope_dict(part, family)
     kept = {key: before[key] for key in writing.keep if key in before}
 
+    # classes with two kinds of dimensions in a head (qk_rope_head_dim, qk_nope_head_dim) read the
+    # share of the former
     sizes = {}
     for key in writing.share_of:
         size = positive_int(part, (key,))
@@ -142,6 +150,8 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
         sizes[key] = size
     if sizes:
         kept["partial_rotary_factor"] = sizes[writing.share_of[0]] / sum(sizes.values())
+
+    # the length is the unit of the query scaling too, so it stays where that is kept
     if writing.pinned_original and writing.keep and writing.keep[0] in kept:
         kept = {"original_max_position_embeddings": spec.query_length, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
@@ -160,11 +170,13 @@ def _number(key: str, value: object) -> object:
 
 def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
     """The value of `rope_scaling`, the schema of transformers 4."""
+    # null means no scaling, unless the class has a default scaling that null would bring back
     kind = rope["rope_type"]
     has_kept_keys = bool(set(rope) & set(family.writing.keep))
     if kind == "default" and family.defaults.scaling is None and not has_kept_keys:
         return None
-    full = {"rope_type": kind, "type": kind}
+
+    full = {"rope_type": kind, "type": kind}  # `type` for transformers before 4.43
     for key, value in rope.items():
         if key != "rope_type":
             full[key] = value

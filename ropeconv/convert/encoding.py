@@ -276,6 +276,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
 
 def _select(request: EncodeRequest) -> CheckpointResult:
     """The result as in `select`, without the note on untested runtimes."""
+    # what the family forbids for every encoding
     family = request.family
     target = request.target
     reason = why_no_attention_factor(request.config, family)
@@ -295,6 +296,8 @@ def _select(request: EncodeRequest) -> CheckpointResult:
             f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}"
         )
 
+    # A named encoding is written even where no runtime is named and none was tested. It is refused
+    # where a runtime would silently compute another RoPE, or a named one does not run it.
     result = ENCODINGS[target.encoding].encode(request)
     result.refuse_approximate(request.schedule, target, "use --encoding buffers")
     silent = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
@@ -333,6 +336,7 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     """The result that "auto" selects."""
+    # first those that only change config.json, of which the best known one is taken
     results, refusals = try_all(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
     selected = max(fitting, key=partial(_exact_versions, request), default=None)
@@ -345,6 +349,7 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
             results = [*results, *further]
             refusals = refusals | refused
 
+    # at last an approximation, and what nobody has tested
     if selected is None:
         selected = _first_that_suits(results, request, RUNS)
         if selected is None and request.target.allow_untested:
@@ -429,13 +434,15 @@ def nothing_fits(
         refusals: Errors of encodings that cannot hold the schedule.
         request: The schedule and the runtimes.
     """
+    # why: what each runtime does with each encoding, or else why no encoding holds the schedule
     rows = request.runtimes
     reasons = []
     if len(rows) > 1:
         reasons += _conflict(results, rows)
     why_not = []
     for result in results:
-        for verdict in map(result.verdict_of, rows):
+        for row in rows:
+            verdict = result.verdict_of(row)
             if verdict.status != "exact":
                 who = f"{verdict.display_name} with" if len(rows) > 1 else "with"
                 why_not.append(f"{who} {result.encoding}: {verdict.reason or verdict.status}")
@@ -443,6 +450,7 @@ def nothing_fits(
         why_not = [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     reasons += why_not
 
+    # what to do: the most specific repair that is known
     native = refusals.get("native")  # the only encoding with two factor lists
     repair = ""
     if native is not None and request.schedule.short_inv_freq is not None:
@@ -517,6 +525,7 @@ def _base_instead(request: EncodeRequest) -> str:
     factor = schedule.context / schedule.original_context
     if factor <= 1 or spec.scaled or isinstance(schedule.form, Plain):
         return ""
+    # every runtime reads rope_theta, so another base often works where a scaling does not
     schedule_of_base = replace(
         Ntk(factor).schedule(spec), context=schedule.context, query_scaling=schedule.query_scaling
     )
@@ -556,6 +565,7 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
     original = 0
     if attention_factor > 1:
         for longer in range(context, context + REACH):
+            # ln M / ln O = A^2, so O = M^(1 / A^2), rounded to a whole number of tokens
             shorter = round(longer ** (1 / attention_factor**2))
             if shorter < 2:
                 continue

@@ -126,6 +126,7 @@ def fold(
     for layer, kind in enumerate(spec.layers):
         if kind != "global":
             continue
+        # a layer that uses the keys of another one has no keys to multiply
         sides: list[Which] = ["q"] if "q" in fold_into else []
         if "k" in fold_into and makers[layer] == layer:
             sides.append("k")
@@ -212,6 +213,7 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
     prefix = layer_prefix(layer, family, tensors)
     if prefix is not None:
         return prefix
+    # GPTQ and AWQ have qweight and qzeros in place of weight
     probe = family.weights.k or family.weights.fused
     quantised = next((name for name in tensors if f"{probe}.q" in name), None)
     if quantised:
@@ -265,6 +267,7 @@ class _Layer:
             sides: The sides that are multiplied here.
             count: The number of sides that share the factor.
         """
+        # logits are products of queries and keys: both sides by A, or one of them by A^2
         squared = schedule.attention_factor**2
         factor = schedule.attention_factor if count == 2 else squared
         for which in sides:
@@ -274,6 +277,8 @@ class _Layer:
         if abs(squared - 1) > NEGLIGIBLE:
             yield from self._further_norms("product", squared)
 
+        # the softmax scale multiplies whole logits, so it goes into all rows of queries, and leaves
+        # out a gate behind them
         if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
             rows, *columns = self.tensors[self.queries].shape
             width = rows // head_count(self.part, self.family) if self.gate else rows
@@ -288,6 +293,7 @@ class _Layer:
         norm = weights.q_norm if which == "q" else weights.k_norm
         norms = self._norms(f"{self.prefix}{norm}")
         if norms:
+            # weights of one head [head_dim] that all share, or of all heads [heads * head_dim]
             for name in norms:
                 heads = prod(tensors[name].shape) // spec.head_dim
                 spans = per_head(heads, spec.head_dim, spec.rotary_dim)
@@ -325,11 +331,13 @@ class _Layer:
         """The rows of a projection of queries or of keys that rotate."""
         spec = self.spec
         weights = self.family.weights
-        if which == "k" and weights.keys_and_values:
+        if which == "k" and weights.keys_and_values:  # the second half is values
             rows //= 2
         if weights.rows == "first":
             return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
 
+        # latent attention: a head of queries has its rotated rows last, and all heads share the
+        # rotated rows of one key
         heads = 1
         gate = 0
         if which == "q":
@@ -390,6 +398,7 @@ def scale_ranges(path: Path, scalings: Iterable[Scaling]) -> None:
 
     try:
         with ThreadPoolExecutor(threads()) as pool:
+            # one scaling after another: two may change the same elements
             for scaling in scalings:
                 starts = []
                 stops = []
@@ -398,7 +407,7 @@ def scale_ranges(path: Path, scalings: Iterable[Scaling]) -> None:
                         starts.append(at)
                         stops.append(min(at + PIECE, last))
                 scale_piece = partial(scale, header.tensors[scaling.tensor], scaling)
-                list(pool.map(scale_piece, starts, stops))
+                list(pool.map(scale_piece, starts, stops))  # waits, and raises what a piece raised
     finally:
         os.close(file)
 

@@ -84,6 +84,7 @@ class GgufModel:
 
     def after(self, edit: Edit) -> GgufModel:
         """Return the model after an edit, without writing anything."""
+        # only keys, tensors and rope vectors count for the RoPE, so places in the file are 0 here
         edited = rewrite(self.header, edit)
         header = GgufHeader(
             version=3,
@@ -93,6 +94,7 @@ class GgufModel:
             data_start=0,
             size=0,
         )
+
         vectors = {
             name: vector for name, vector in self.vectors.items() if name not in edit.removed
         }
@@ -154,6 +156,7 @@ def gguf_features(model: GgufModel) -> frozenset[Feature]:
 def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     """The features of scaling keys."""
     arch = file.arch
+    # llama.cpp takes a missing type for linear, and a factor of 0 for none (src/llama-model.cpp)
     kind = file.text("rope.scaling.type", "linear")
     factor = 1.0
     if kind != "none":
@@ -171,6 +174,9 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     has_keys = (
         file.get("rope.scaling.type") is not None or file.get("rope.scaling.factor") is not None
     )
+
+    # the last three are not about the RoPE itself: single readers of GGUF assume something where a
+    # file has these values (gguf_readers.py has them in words)
     is_gemma3 = arch.name == "gemma3" and file.whole("block_count") in GEMMA3_LAYERS
     return {
         "linear": linear,
@@ -194,6 +200,7 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
     heads = file.get("attention.head_count")
     in_use = {name for name, vector in model.vectors.items() if not np.all(vector == 1)}
 
+    # ik_llama.cpp requires embedding_length / head_count / 2 divisors, whatever width heads have
     width = 0
     if freqs is not None and isinstance(heads, int):
         width = 2 * len(freqs) * heads
@@ -324,6 +331,7 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
     table = arch_table()
     arch = model.reading().arch
 
+    # what llama.cpp computes is the meaning of the file, so that its own verdict is exact
     scaling = file.get(f"{arch.name}.rope.scaling.type")
     status: Status = "exact"
     if refused_tensors(model.reading(), model.vectors, scaling):
@@ -358,6 +366,8 @@ def judge_edit(
     Raises:
         UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
     """
+    # the edited header is read back by the rules of llama.cpp, and what comes out is compared with
+    # the schedule: the encoding does not judge itself
     table = arch_table()
     planned = model.after(edit)
     before = model.kept or model.reading()
@@ -395,6 +405,7 @@ def judge_edit(
 
 def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: GgufModel) -> str:
     """Why llama.cpp does not compute a schedule from an edited header; empty where it does."""
+    # first whether it loads, then the layers that are extended, then those that must stay
     scaling = planned.get(f"{after.arch.name}.rope.scaling.type")
     refused = refused_tensors(after, planned.vectors, scaling)
     if refused:
@@ -469,6 +480,7 @@ def _words(verdict: Verdict, named: bool) -> str:
 
 def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
     """The repair where no encoding suits all readers."""
+    # another encoding keeps all readers, so it comes before leaving a reader out
     for result in results:
         if result.suits(readers):
             if result.encoding == "carrier":
@@ -524,12 +536,13 @@ def without_scaling(model: GgufModel) -> Edit:
     """Return the edit that removes a scaling: its keys, and divisors other than 1."""
     prefix = model.get("general.architecture")
     stale = {f"{prefix}.rope.scaling.{key}" for key in SCALING}
-    stale.add(f"{prefix}.rope.scale_linear")
+    stale.add(f"{prefix}.rope.scale_linear")  # the factor in files from before rope.scaling.*
     if pinned_original(model):
         stale.remove(f"{prefix}.rope.scaling.original_context_length")
     if arch_of_header(model).softmax:
         # in other architectures the multiplier only has a part in the attention factor
         stale.add(f"{prefix}.rope.scaling.{MULTIPLIER}")
+    # a tensor that is removed would move the data behind it; divisors of 1 change nothing
     ones = {}
     for name, vector in model.vectors.items():
         if name in ROPE_TENSORS:
@@ -637,6 +650,7 @@ def carry(model: GgufModel, to: str) -> Edit:
             f"take {known}" if known else fitting_keys(arch),
         )
 
+    # llama rotates neighbouring dimensions (2i, 2i + 1), and qwen2 those half a head apart
     changes = {}
     if arch.pairs != arch_table().arch[to].pairs:
         changes = _interleave_all(model)

@@ -79,6 +79,7 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
             "leave --log-n out",
         )
 
+    # three edits that build on one another: the carrier, the query scaling, the frequencies
     steps = approximate_log_n(schedule.log_n, EXPONENT)
     edit = Edit() if name == TO else carry(model, TO)
     keys = {
@@ -129,6 +130,8 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
             )
         added[f"{name}.scale"] = struct.pack("<f", gain)
 
+        # llama.cpp multiplies W x by the scale and then adds the bias, which is not multiplied
+        # (build_lora_mm and build_qkv in src/llama-graph.cpp)
         if bias is None:
             continue
         if bias.type != F32:
@@ -184,6 +187,7 @@ def _select(
     schedule: Schedule, model: GgufModel, target: Target, readers: tuple[Reader, ...]
 ) -> GgufResult:
     """The result as in `select_gguf`, without the note on untested readers."""
+    # what the architecture forbids for every encoding
     arch = arch_of_header(model)
     present = model.reading().spec
     if arch.fixed:
@@ -194,6 +198,7 @@ def _select(
         reason = "llama.cpp computes it without one"
         refuse_attention_factor(schedule, present.attention_factor, arch.name, reason)
 
+    # log-n needs mistral3, whichever encoding was named
     encoding = target.encoding
     carrier = target.carrier or ""
     untested = target.allow_untested
@@ -204,12 +209,15 @@ def _select(
         result.refuse_approximate(schedule, target, "take --log-n full")
         return _check_suits(result, {}, readers, untested)
 
+    # only these two may fall back on another ramp, since only keys can describe one
     tries = _tries(schedule, model, carrier)
     if encoding in ("auto", "keys") and not carrier:
         try:
             return _exact(encoding, tries, arch.name, readers, untested)
         except UnsupportedBake as refusal:
             return _other_ramp(schedule, model, target, refusal)
+
+    # the encoding that the user named
     name = "carrier" if carrier else encoding
     if name not in tries:
         if name == "carrier":
@@ -288,6 +296,7 @@ def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
 
 def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
     """The result that most readers compute exactly, of those that the named readers compute."""
+    # another architecture is the last resort: tools show its name, and queries and keys change
     plain = {name: encode for name, encode in tries.items() if name != "carrier"}
     results, refusals = attempts(plain)
     if arch in DEFAULT_CARRIERS and not any(result.suits(readers) for result in results):
@@ -321,6 +330,7 @@ def _nothing_plain(
         return refusals["carrier"]
     why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
     repairs = [refusal.alternatives for refusal in refusals.values()]
+    # "another method" is said where an encoding knows nothing better
     specific = [words for words in repairs if words not in (OTHERWISE, ANOTHER)]
     repair = specific[0] if specific else repairs[-1]
     return UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, repair)

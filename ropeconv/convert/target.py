@@ -33,6 +33,7 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
         to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
         self._check_values()
 
+        # what is done with the scaling that a model has
         if self.replace and isinstance(recipe.method, AsIs):
             raise UsageError(
                 "--as-is keeps the scaling that --replace would take away; give one of them"
@@ -42,6 +43,7 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
                 "--on-top keeps the scaling that --replace would take away; give one of them"
             )
 
+        # options that only count for some formats: log-n and llama.cpp's ramp may be approximations
         if self.allow_approximate and recipe.log_n is None and not to_gguf:
             raise UsageError("--allow-approximate needs --log-n or GGUF output; leave it out")
         if self.assume_arch_keys and not from_gguf:
@@ -51,6 +53,7 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
                 "--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out"
             )
 
+        # the name of the output
         if self.out is not None and to_gguf and not is_gguf(self.out):
             to_folder = ", or add --to safetensors" if from_gguf else ""
             raise UsageError(
@@ -94,6 +97,7 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
 
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
         """Raise UsageError for options that GGUF as output does not have."""
+        # options of a conversion: a GGUF file as source is patched, and its weights stay
         of_conversion = {
             "--outtype": self.outtype,
             "--pre": self.pre,

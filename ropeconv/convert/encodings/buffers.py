@@ -41,6 +41,8 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     family = request.family
     _refuse(request)
 
+    # the config names no scaling: the modelling file takes the frequencies from the tensor, and
+    # the rest from the settings below
     setting = RopeSetting({"rope_type": "default"}, request.spec.rope_theta, schedule.context)
     baked = bake_config(request.config, family, request.spec, setting)
     settings: JsonObject = {"attention_factor": float(schedule.attention_factor)}

@@ -57,12 +57,15 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     divisors = written_divisors([float(value) for value in exact])
     attention_factor = float(schedule.attention_factor)
     rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
+
+    # classes that derive the attention factor from two lengths get lengths that give it
     if family.writing.longrope == "original":
         context, original, notes = original_for(schedule.context, attention_factor)
         return RopeSetting(
             rope=rope, theta=spec.rope_theta, context=context, top_original=original, notes=notes
         )
 
+    # others get both lengths equal, where any reader derives 1, and the attention factor as a key
     original = spec.query_length if family.writing.pinned_original else schedule.context
     rope |= {
         "factor": 1.0,

@@ -39,11 +39,13 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
         kind = form.kind if form else "an arbitrary frequency vector"
         raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
 
+    # the base, also of layers with a window that are extended like the others
     pinned = pinned_original(model)
     values: dict[str, GgufValue] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
     if _window_base_follows(model):
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
 
+    # the scaling
     if not isinstance(form, Plain):
         original = schedule.original_context
         if isinstance(form, Yarn):
@@ -59,6 +61,7 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     if arch.assumed:
         values[ASSUMED_KEY] = boolean(True)
 
+    # the attention factor comes last: it depends on what the keys so far already give
     edit = start(model, schedule).merge(Edit(values))
     if arch.softmax and arch.log_multiplier:
         edit = _with_log_multiplier(model, schedule, edit, form)
@@ -112,6 +115,9 @@ def _window_base_follows(model: GgufModel) -> bool:
         return False
     if window.scaling != "same" and window.rotates != "window":
         return False
+
+    # without a key or default of their own, these layers have the base of the others anyway;
+    # "local" layers are those that keep an unscaled RoPE
     has_key = model.get(f"{model.get('general.architecture')}.rope.freq_base_swa") is not None
     has_default = window.own_theta and window.theta is not None
     return (has_key or has_default) and "local" not in model.reading().spec.layers

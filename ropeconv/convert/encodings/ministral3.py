@@ -45,6 +45,8 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         )
     _check_layout(request.config, family)
 
+    # the rest of the schedule is written as for a Ministral 3 checkpoint, whose class has the query
+    # scaling; the gain is not in its config, and goes into the weights further below
     steps = approximate_log_n(schedule.log_n)
     in_config = QueryScaling(steps.beta, steps.length)
     inner = replace(
@@ -57,6 +59,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
     try:
         result = furthest(inner)
     except UnsupportedBake:
+        # perhaps only the attention factor has no key, and weights can hold that
         if inner.schedule.attention_factor == 1 or not inner.tensors():
             raise
         result = weights(inner)
@@ -103,6 +106,7 @@ def _check_layout(config: Config, family: Family) -> None:
 
 def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
     """The config as one of Ministral 3, with the defaults that Ministral 3 does not share."""
+    # a key that is absent has the default of the old class, and must not get that of the new one
     renamed = copy.deepcopy(config)
     part = text_part(renamed, family)
     rules = family.ministral3

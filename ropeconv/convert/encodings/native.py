@@ -53,6 +53,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             )
         raise UnsupportedBake("this frequency vector", "the native keys", why, others)
 
+    # the keys of each rope type, by the names that transformers reads (modeling_rope_utils.py)
     _check_class(form, schedule, spec, family, others)
     rope: JsonObject = {"rope_type": form.kind}
     if isinstance(form, InterpolatedForm):
@@ -73,6 +74,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     elif isinstance(form, LongRope):
         return _longrope(rope, form, schedule, family)
 
+    # of the types that come here, only yarn has a key for the attention factor
     if not isinstance(form, Yarn) and abs(schedule.attention_factor - 1) > SAME:
         given = f"attention_factor {schedule.attention_factor:g}"
         kind = f"rope_type {form.kind}"
@@ -97,6 +99,8 @@ def _check_class(
         )
         raise UnsupportedBake(kind, family.name, why, WITH_ZEROS)
 
+    # Ministral 3 scales queries by the length under original_max_position_embeddings, so a form
+    # that has another length there would change them
     if not family.writing.pinned_original or not isinstance(form, (Yarn, Llama3, LongRope)):
         return
     may_change = isinstance(form, LongRope) and not two_lists
@@ -149,6 +153,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     rope["short_factor"] = written_divisors(form.short_factor)
     rope["long_factor"] = written_divisors(form.long_factor)
 
+    # classes like Phi-3's have no key for the attention factor: they derive it from the two lengths
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
     if family.writing.longrope == "original":
@@ -176,6 +181,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
         "attention_factor": float(schedule.attention_factor),
         "original_max_position_embeddings": form.original_context,
     }
+    # the names under which vLLM reads the attention factor (Phi3LongRoPEScaledRotaryEmbedding)
     if family.writing.longrope == "mscale" or abs(schedule.attention_factor - usual) > SAME:
         rope["short_mscale"] = schedule.attention_factor
         rope["long_mscale"] = schedule.attention_factor

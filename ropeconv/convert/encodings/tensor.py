@@ -27,12 +27,14 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     Raises:
         UnsupportedBake: Where llama.cpp uses no divisors.
     """
+    # llama.cpp divides the frequencies of the base, a float of 32 bits in the file
     arch = arch_of_header(model)
     spec = model.reading().spec
     base = Plain(float(np.float32(spec.rope_theta))).inv_freq(spec.rotary_dim)
-
     long = divisors(base, schedule.inv_freq)
     short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)
+
+    # the pair rope_factors_long and rope_factors_short, or the single rope_freqs
     two_lists = short is not long
     as_pair = arch.factors == "always"
     if arch.factors == "longrope":
@@ -56,6 +58,9 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     stored = stored_pairs(ArchKeys(model, arch), spec.rotary_dim)
     long = _fill(long, stored)
     short = _fill(short, stored)
+
+    # the divisors are the whole scaling, so the type is none but where llama.cpp loads the pair
+    # only under longrope
     scaling = f"{arch.name}.rope.scaling"
     kind = "longrope" if as_pair and arch.factors == "longrope" else "none"
     edit = start(model, schedule).merge(Edit({f"{scaling}.type": string(kind)}))

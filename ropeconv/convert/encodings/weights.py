@@ -34,7 +34,7 @@ def weights(request: EncodeRequest) -> CheckpointResult:
             change, "only a config.json", "its weights are not here", "give the whole folder"
         )
 
-    # both factors are folded into weights
+    # both factors are folded into weights, so that the config has neither
     bare = replace(schedule, attention_factor=1.0, softmax_scale=1.0)
     result = furthest(replace(request, schedule=bare))
     folded = fold(
@@ -46,6 +46,7 @@ def weights(request: EncodeRequest) -> CheckpointResult:
         request.target.fold_into or "k",
     )
 
+    # a factor that is not a power of two rounds every weight that it multiplies
     verdicts = []
     for verdict in result.verdicts:
         if folded.expected_kl and verdict.status == "exact":

@@ -81,6 +81,7 @@ def family_of(file: GgufFile) -> Family:
             TAKE,
         )
 
+    # a family with fewer keys also fits the files of one that has the same keys and more
     family, _ = max(fitting, key=lambda pair: len(pair[1].u32))
     return family
 
@@ -95,10 +96,11 @@ def _fits(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
         if is_needed and file.get(f"{rules.arch}.{key}") is None:
             return False
     for key, value in rules.fixed.items():
+        # a header has floats of 32 bits: 0.1 is 0.10000000149
         expected = float(np.float32(value)) if isinstance(value, float) else value
         if file.get(f"{rules.arch}.{key}", rules.absent.get(key)) != expected:
             return False
-    if len(windows) == 1:
+    if len(windows) == 1:  # windows do not tell the families of this architecture apart
         return True
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
     return has_window == bool(rules.window)
@@ -119,6 +121,9 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     """
     rules = gguf_rules(family)
     gguf_map = gguf_names(rules.arch, layers)
+
+    # The map from names in checkpoints to those in GGUF is not one to one, so every name that such
+    # a checkpoint may have is converted. The first name that becomes a tensor of the file has it.
     by_target = dict[str, _TracedKeys]()
     for stem in _stems(file, family, rules, layers):
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
@@ -136,6 +141,8 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
                 f"the tensor {target}", checkpoint, "it has no counterpart there", TAKE
             )
         shapes |= _unstack(by_target[target], rules)
+
+    # tensors of one number, which are in metadata keys
     scalars = dict(rules.scalars.values())
     for number in range(layers):
         for name, shape in scalars.items():
@@ -171,6 +178,7 @@ def _trace(
 
     `gguf_map` has the names of gguf-py.
     """
+    # the first rule that matches makes new names, and the rules behind it apply to those
     for number, rule in enumerate(rules, 1):
         if not re.search(rule.match, name):
             continue
@@ -192,11 +200,13 @@ def _trace(
     target = gguf_map.get_name(key=name, try_suffixes=(".weight", ".bias"))
     if target not in file.tensors:
         return None
-    return _TracedKeys(name, tuple(reversed(file.tensors[target].shape)), (target,))
+    shape = tuple(reversed(file.tensors[target].shape))  # GGUF has the fastest dimension first
+    return _TracedKeys(name, shape, (target,))
 
 
 def _unstack(traced: _TracedKeys, rules: Gguf) -> dict[str, Shape]:
     """The shapes of the tensors of a stack by name; that of the tensor itself for others."""
+    # the inverse of `_stack` in to_gguf/tensors.py: mlp.experts becomes mlp.experts.0, .1, ...
     for pattern, merged in rules.stacked.items():
         match = re.search(re.escape(merged) + r"(?=\.|$)", traced.name)
         if match:
@@ -238,6 +248,8 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     config |= _settings(keys, rules)
     config |= _assumed(file, rules, spec)
     if rules.scale_layers:
+        # Gemma 27B scales queries by hidden_size / heads and not by the width of a head. llama.cpp
+        # recognises it by its number of layers, and has no key (f_attention_scale).
         width = spec.head_dim
         if len(spec.layers) == rules.scale_layers:
             width = config["hidden_size"] // config["num_attention_heads"]
@@ -262,6 +274,7 @@ def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
     heads = keys.whole("attention.head_count")
     config[family.keys.heads[0]] = heads
     if family.keys.kv_heads:
+        # converters write one key head for latent attention, as its cache has one
         kv_heads = heads if family.mla else keys.whole("attention.head_count_kv", heads)
         config[family.keys.kv_heads[0]] = kv_heads
     return config
@@ -285,6 +298,7 @@ def _assumed(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
 
 def _vocabulary(file: GgufFile, rules: Gguf) -> Config:
     """The settings of embeddings and special tokens."""
+    # llama.cpp takes the embeddings for the output where a file has no output.weight
     config: Config = {
         "vocab_size": file.tensors["token_embd.weight"].shape[-1],
         "tie_word_embeddings": rules.tied or "output.weight" not in file.tensors,
@@ -318,6 +332,7 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
 
 def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
     """Raise UnsupportedBake for a key that the conversion of this family does not write."""
+    # a key that is not read may change what the model computes, and the checkpoint would lack it
     read = {
         *SIZES,
         *rules.u32,
@@ -347,6 +362,7 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
     if family.window.switch:
         config[family.window.switch] = False
 
+    # transformers reads these names under layer_types, one for each layer
     if rules.window == "pattern" or (sizes and None in spec.windows):
         kinds = ["full_attention" if size is None else "sliding_attention" for size in spec.windows]
         config["layer_types"] = kinds

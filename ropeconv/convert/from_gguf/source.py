@@ -74,7 +74,8 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         file = self.inner.file
         receipt = valid_gguf_receipt(file, inspection.spec)
         is_carried = receipt is not None and receipt.encoding == "carrier"
-        if file.get(WINDOW_NORM) is not None or is_carried:
+        norms_are_scaled = file.get(WINDOW_NORM) is not None
+        if norms_are_scaled or is_carried:
             why = "only unchanged conversions become checkpoints"
             repair = "run `ropeconv restore` on it first"
             raise UnsupportedBake(
@@ -120,6 +121,8 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         """
         narrow = replace(tensor, dtype=self._dtype)
         types = {type_of(self.inner.file, part) for part in tensor.parts}
+        # In a file of F16 or BF16, a tensor in F32 may have been widened by the converter, or have
+        # more precision than the others. In a file that is F32 as a whole, the user asked for less.
         if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
             return narrow
         if is_exact_in(self.inner.file, tensor, self._dtype):

@@ -48,9 +48,11 @@ def shape_before(rule: str, results: Sequence[Shape]) -> Shape | None:
 def _rows(shapes: Sequence[Shape]) -> Shape:
     """The shape of tensors whose rows were together."""
     first = shapes[0]
-    row = -1 if len(first) < 2 else -2
-    rows = sum(shape[row] for shape in shapes)
-    return (*first[:row], rows, *first[len(first) + row + 1 :])
+    if len(first) < 2:  # vectors, such as biases
+        return (sum(shape[0] for shape in shapes),)
+    *outer, _, columns = first
+    rows = sum(shape[-2] for shape in shapes)
+    return (*outer, rows, columns)
 
 
 def _before_squeeze(shapes: Sequence[Shape]) -> Shape:
@@ -179,6 +181,8 @@ def restore_tensors(
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
     starts = [tensor.start for tensor in tensors]
     parts = [list[RowRange]() for _ in tensors]
+
+    # the same code as for an export says where every row would go, so both directions agree
     for out in out_tensors([(NOWHERE, header)], rules, sizes, F32):
         info = file.tensors.get(out.name)
         if info is None or _trim(info.shape) != _trim(out.gguf_shape):
@@ -186,13 +190,13 @@ def restore_tensors(
                 f"{out.name} has the shape {info and info.shape} in the GGUF file, and"
                 f" {out.gguf_shape} is expected; download it again"
             )
-        first = 0
+        first_in_gguf = 0
         for rows in out.parts:
             # the place of rows is in bytes of the whole checkpoint, of 4 for each element
             number = bisect_right(starts, rows.start) - 1
-            at = (rows.start - starts[number]) // 4
-            parts[number].append(_row_range(out, rows, first, at))
-            first += rows.rows * rows.columns
+            first_in_tensor = (rows.start - starts[number]) // 4
+            parts[number].append(_row_range(out, rows, first_in_gguf, first_in_tensor))
+            first_in_gguf += rows.rows * rows.columns
 
     restored = []
     for tensor, of_tensor in zip(tensors, parts, strict=True):
@@ -252,6 +256,7 @@ def _scalar(name: str, rules: Gguf) -> list[RowRange]:
     ranges = []
     for key, (ending, _) in rules.scalars.items():
         if name.endswith(f".{ending}"):
+            # a tensor of one number: the entry of its layer in the list
             number = RowRange(
                 origin=key,
                 first=int(layer[1]),
@@ -269,19 +274,25 @@ def _scalar(name: str, rules: Gguf) -> list[RowRange]:
 
 def _regions(tensor: Tensor, parts: list[RowRange]) -> tuple[Region, ...]:
     """The regions of a tensor: each packed part, and others with those that they overlap."""
+    # Rows that came together in GGUF are interleaved in the checkpoint (every second row, or the
+    # columns of a transposed matrix), so the ranges from their first to their last element overlap.
+    # They are gathered into one region; parts that touch nothing else are regions of their own.
     groups: list[list[RowRange]] = []
     edges = [0]  # where regions end
     for part in sorted(parts, key=lambda part: part.at):
-        if part.at >= edges[-1]:
+        begins_behind_all = part.at >= edges[-1]
+        if begins_behind_all:
             groups.append([])
             edges.append(part.at)
         groups[-1].append(part)
         edges[-1] = max(edges[-1], part.at + part.extent)
 
     regions = []
-    for inside, first, last in zip(groups, edges[:-1], edges[1:], strict=True):
-        placed = tuple(replace(part, at=part.at - first) for part in inside)
-        regions.append(Region(last - first, placed))
+    for inside, start, stop in zip(groups, edges[:-1], edges[1:], strict=True):
+        placed = tuple(replace(part, at=part.at - start) for part in inside)
+        regions.append(Region(stop - start, placed))
+
+    # every element once: as many as the tensor has, and none behind its end
     elements = sum(part.rows * part.columns for part in parts)
     if elements != prod(tensor.shape) or edges[-1] != elements:
         why = "the GGUF file lacks some of its elements"
@@ -302,18 +313,20 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
     for shard in file.shards:
         shard.path()  # fetched as a whole, where it is not here
 
+    # threads work ahead of the caller, and the pieces come out in order; the number of elements
+    # that wait is limited, so that memory does not grow with the model
     workers = threads()
     pending: deque[tuple[int, Future[NDArray[np.generic]]]] = deque()
-    waiting = 0
-    most = 2 * workers * PIECE
+    elements_waiting = 0
+    most_waiting = 2 * workers * PIECE
     with ThreadPoolExecutor(workers) as pool:
         for tensor in tensors:
             for region in _pieces(tensor):
                 pending.append((region.size, pool.submit(_gather, file, region, tensor.dtype)))
-                waiting += region.size
-                while waiting > most:
+                elements_waiting += region.size
+                while elements_waiting > most_waiting:
                     size, future = pending.popleft()
-                    waiting -= size
+                    elements_waiting -= size
                     yield _bytes(future.result())
         while pending:
             _, future = pending.popleft()
@@ -326,14 +339,15 @@ def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes
     Raises:
         BadSource: Where the GGUF file is cut off.
     """
-    at = 0
     blocks = []
+    begin = 0
     for region in _pieces(tensor):
-        size = tensor_bytes(tensor.dtype, (region.size,))
-        if at < stop and start < at + size:
+        end = begin + tensor_bytes(tensor.dtype, (region.size,))
+        is_needed = begin < stop and start < end
+        if is_needed:
             data = _bytes(_gather(file, region, tensor.dtype))
-            blocks.append(data[max(start - at, 0) : stop - at])
-        at += size
+            blocks.append(data[max(start - begin, 0) : stop - begin])
+        begin = end
     return b"".join(blocks)
 
 
@@ -344,6 +358,8 @@ def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
             stored = _values(file, part)
             values = BACK[part.values](stored) if part.values else stored
             narrow = encode(values, DTYPES[dtype])
+
+            # the way of an export: from the narrow numbers to those of GGUF
             again = widen(narrow.view(STORED[dtype]), dtype)
             if part.values:
                 again = VALUES[part.values](again)
@@ -372,11 +388,14 @@ def _pieces(tensor: RestoredTensor) -> Iterator[Region]:
         if len(region.parts) > 1 or not part.is_packed:
             yield region
             continue
+
+        # whole heads, since `_in_order` moves rows within a head
         unit = part.interleave or 1
-        step = max(unit, PIECE // max(1, part.columns) // unit * unit)
-        for first in range(0, part.rows, step):
-            rows = min(step, part.rows - first)
-            piece = replace(part, first=part.first + first * part.columns, rows=rows)
+        rows_of_piece = PIECE // max(1, part.columns)
+        step = max(unit, rows_of_piece // unit * unit)
+        for row in range(0, part.rows, step):
+            rows = min(step, part.rows - row)
+            piece = replace(part, first=part.first + row * part.columns, rows=rows)
             yield Region(rows * part.columns, (piece,))
 
 
@@ -384,16 +403,19 @@ def _gather(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
     """The elements of a region in the dtype of the checkpoint."""
     if region.parts[0].is_packed:
         return _convert(file, region.parts[0], dtype)
+    # each part is a matrix that lies in the region with gaps, which the other parts fill
     out = np.empty(region.size, STORED[dtype])
     for part in region.parts:
+        shape = (part.rows, part.columns)
         strides = (part.stride * out.itemsize, part.apart * out.itemsize)
-        place = np.lib.stride_tricks.as_strided(out[part.at :], (part.rows, part.columns), strides)
+        place = np.lib.stride_tricks.as_strided(out[part.at :], shape, strides)
         place[:] = _convert(file, part, dtype).view(out.dtype)
     return out
 
 
 def _convert(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.generic]:
     """A piece in the dtype and the order of the checkpoint."""
+    # rows of the right dtype are only moved, which keeps their bits (also those of NaN)
     if FLOATS.get(type_of(file, piece)) == dtype and not piece.values:
         return _in_order(_read(file, piece), piece)
     values = _values(file, piece)
@@ -416,9 +438,11 @@ def _values(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
 
 def _read(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
     """A piece of the file: floats [rows, columns], or the bytes of blocks [rows, bytes]."""
-    if piece.origin not in file.tensors:
+    if piece.origin not in file.tensors:  # a metadata key that lists a number of each layer
         numbers = np.array(file.get(piece.origin), "<f4")
         return numbers[piece.first :][:1].reshape(1, 1)
+
+    # in quantised types, blocks of some numbers have a size: 32 of Q8_0 take 34 bytes
     info = file.tensors[piece.origin]
     kind = TYPES[info.type]
     size = piece.rows * piece.columns // kind.block * kind.size
@@ -436,6 +460,8 @@ def _in_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
     """
     shape = (piece.rows, piece.columns)
     if piece.interleave:
+        # [heads, pairs, 2, columns]: in GGUF the two rows of a pair are neighbours, and in a
+        # checkpoint they are half a head apart
         half = piece.interleave // 2
         pairs = values.reshape(-1, half, 2, piece.columns)
         values = pairs.swapaxes(1, 2).reshape(shape)

@@ -60,6 +60,7 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
         )
     parts = makers[kind](file, family, texts, kinds)
 
+    # tokens that the splitting of words must not touch; SentencePiece writes spaces as U+2581
     added = []
     for index, text in enumerate(texts):
         if kinds[index] not in (*ADDED, TokenKind.UNKNOWN):
@@ -114,6 +115,7 @@ def _texts(file: GgufFile) -> list[str]:
 
 def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
     """Ids by text, without unused rows."""
+    # converters fill rows of the embeddings that have no token with [PAD5], [PAD6], ...
     ids = {}
     for index, text in enumerate(texts):
         if kinds[index] != TokenKind.UNUSED or text != f"[PAD{index}]":
@@ -123,6 +125,7 @@ def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
 
 def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
     """The parts of tokenizer.json for byte-level BPE."""
+    # some families have a name of their own for a pre-tokenizer that others use too
     name = file.get("tokenizer.ggml.pre")
     own_names = family.gguf.pre if family.gguf else {}
     for usual, own in own_names.items():
@@ -184,6 +187,7 @@ def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
         elif kind == "gpt2":
             yield BYTE_LEVEL | {"use_regex": True}
 
+    # the text is cut already, and only its bytes become letters of the vocabulary ("Ġ" for a space)
     if "gpt2" not in pre.steps:
         yield BYTE_LEVEL | {"use_regex": False}
 
@@ -234,6 +238,7 @@ def _sentencepiece(
     unknown_ids = _unknown_ids(kinds)
     unknown = texts[unknown_ids[0]] if unknown_ids else None
 
+    # llama.cpp puts the space in front where the key is absent
     before = []
     after = []
     if file.get("tokenizer.ggml.add_space_prefix", True):
@@ -266,6 +271,8 @@ def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]
 
     llama.cpp joins the pair whose result has the highest score first.
     """
+    # every way to cut a piece into two pieces is a merge; of equal scores, that of earlier pieces
+    # comes first
     merges = []
     for text, index in pieces.items():
         for cut in range(1, len(text)):

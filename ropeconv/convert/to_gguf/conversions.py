@@ -42,6 +42,7 @@ def value_of(config: Config, text: str) -> Any:
     Raises:
         BadSource: For a value in a sum or product that is not a number.
     """
+    # a sum is split before its products, such as in "a * b + c"; "a | b" is whichever key is there
     for sign, operator in OPERATORS:
         if sign in text:
             values = [value_of(config, part) for part in text.split(sign)]
@@ -96,11 +97,14 @@ def solve(values: Mapping[str, object]) -> Config:
     Raises:
         BadSource: Where no values of the keys make all expressions true.
     """
+    # plain keys have their values
     config: Config = {}
     for text, value in values.items():
         if not _sign(text):
             config |= dict.fromkeys(names_in(text), value)
 
+    # an expression with one unknown key gives that key, which may make others solvable; one without
+    # is checked
     left = {text for text in values if _sign(text)}
     while True:
         ready = {text for text in left if len(_unknown(text, config)) <= 1}
@@ -110,7 +114,8 @@ def solve(values: Mapping[str, object]) -> Config:
             sign = _sign(text)
             unknown = _unknown(text, config)
             known = [value_of(config, part) for part in text.split(sign) if part not in unknown]
-            config |= dict.fromkeys(unknown, reduce(INVERSE[sign], known, values[text]))
+            solution = reduce(INVERSE[sign], known, values[text])
+            config |= dict.fromkeys(unknown, solution)
             if value_of(config, text) != values[text]:
                 raise BadSource(
                     f"the header has {shown(values[text])} for {text}, and other keys deny it;"
@@ -261,6 +266,7 @@ def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
 
 def by_projection(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """All queries, then keys, then values, of a projection that has them by key head."""
+    # with 2 queries per key head: q q k v q q k v -> q q q q k k v v
     width = sizes.head_dim
     queries = sizes.heads // sizes.kv_heads  # of each head of keys
     group = (queries + 2) * width
@@ -279,22 +285,26 @@ def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Stor
 
     They are together in its second projection.
     """
-    key = count(sizes.config, "qk_nope_head_dim")
-    value = count(sizes.config, "v_head_dim")
-    _fits(tensor, sizes.heads * (key + value))
+    # kv_b_proj [heads * (key_width + value_width), rank]; llama.cpp multiplies queries by the keys'
+    # part in place of making keys, and so needs it transposed
+    key_width = count(sizes.config, "qk_nope_head_dim")
+    value_width = count(sizes.config, "v_head_dim")
+    _fits(tensor, sizes.heads * (key_width + value_width))
     (matrix,) = tensor.matrices
     rank = tensor.shape[-1]
-    starts = [head * (key + value) for head in range(sizes.heads)]
-    keys = tuple(matrix.part(start, key).transpose() for start in starts)
-    values = tuple(matrix.part(start + key, value) for start in starts)
+
+    starts = [head * (key_width + value_width) for head in range(sizes.heads)]
+    keys = tuple(matrix.part(start, key_width).transpose() for start in starts)
+    values = tuple(matrix.part(start + key_width, value_width) for start in starts)
     return [
-        replace(tensor, name=names[0], shape=(sizes.heads, rank, key), parts=keys),
-        replace(tensor, name=names[1], shape=(sizes.heads, value, rank), parts=values),
+        replace(tensor, name=names[0], shape=(sizes.heads, rank, key_width), parts=keys),
+        replace(tensor, name=names[1], shape=(sizes.heads, value_width, rank), parts=values),
     ]
 
 
 def by_key_head(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
     """Queries, keys and values of linear attention, and its gates, which are stored by key head."""
+    # a key head has `each` value heads: q k v.. z.. q k v.. z.. -> q q k k v.. v.., and z.. z..
     heads, each, key, value = _linear(sizes)
     widths = (key, key, each * value, each * value)  # of queries, keys, values and gates
     group = sum(widths)
@@ -322,10 +332,14 @@ def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
     blocks = (inner, inner, states, states, count(sizes.config, "mamba_n_heads"))
     (matrix,) = tensor.matrices
     _fits(tensor, sum(blocks))
+
+    # llama.cpp has no keys for the multipliers, so they go into the rows
     parts: list[Rows] = []
+    start = 0
     for index, rows in enumerate(blocks):
-        block = replace(tensor, parts=(matrix.part(sum(blocks[:index]), rows),))
+        block = replace(tensor, parts=(matrix.part(start, rows),))
         parts += times(block, [_factor(sizes, f"ssm_multipliers.{index}")]).parts
+        start += rows
     return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
@@ -351,9 +365,12 @@ def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> lis
 
     Rows before them stay. https://github.com/ggml-org/llama.cpp/pull/19468
     """
+    # Qwen 3.5 repeats key heads for their value heads, and llama.cpp tiles them: a b -> a a b b
+    # there, a b a b here. So value heads are sorted by their place within a key head.
     heads, each, key, value = _linear(sizes)
     (matrix,) = tensor.matrices
-    # a row is a number, or a dimension of a head
+    # a row is a number of each head (time steps), or a dimension of a head; queries and keys may be
+    # in front (the convolution)
     width = value if matrix.rows >= heads * each * value else 1
     before = matrix.rows - heads * each * width
     _fits(tensor, heads * each * width + (2 * heads * key if before else 0))
@@ -361,9 +378,10 @@ def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> lis
     parts = []
     if before:
         parts.append(matrix.part(0, before))
-    for row in range(each):
+    for place in range(each):
         for head in range(heads):
-            parts.append(matrix.part(before + (head * each + row) * width, width))
+            value_head = head * each + place
+            parts.append(matrix.part(before + value_head * width, width))
     return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
@@ -478,6 +496,8 @@ def gguf_name(name: str) -> str | None:
 
 def as_layer(name: str, layers: int) -> str:
     """Return the name of a tensor; those in Qwen's `mtp` are named as layers behind the others."""
+    # mtp.layers.0.self_attn.q_proj.weight -> model.layers.48.self_attn.q_proj.weight, and the parts
+    # that only one such layer has: mtp.fc.weight -> model.layers.48.eh_proj.weight
     apart = APART.match(name)
     if apart is None:
         return name

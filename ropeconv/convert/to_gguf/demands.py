@@ -128,12 +128,16 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
     count = len(spec.layers)
     file = ArchKeys(header, arch)
 
+    # what llama.cpp derives from the header for each layer, against what transformers derives from
+    # config.json: windows, rotation, shared keys, numbers of key heads
     _check_windows(file, family, spec, part)
     kinds = layer_kinds(file)
     for layer, (kind, expected) in enumerate(zip(kinds, spec.layers, strict=True)):
-        if (kind == "none") is not (expected == "none"):
+        stands_still = kind == "none"
+        should_stand_still = expected == "none"
+        if stands_still != should_stand_still:
             flags = family.layers.flags or family.hooks.types_key
-            does = "does not rotate" if kind == "none" else "rotates"
+            does = "does not rotate" if stands_still else "rotates"
             rotates = f"llama.cpp {does} layer {layer} (the first is 0)"
             raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
     _check_shared_keys(file, family, key_layers(part, family, count))
@@ -154,6 +158,8 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
 
     `makers` has for each layer the number of the layer that makes its keys.
     """
+    # by default every layer uses its own keys; with shared ones, those behind the first `first`
+    # layers use the keys of the last layers before, some with a window and some without
     arch = file.arch
     count = len(makers)
     used = list(range(count))
@@ -199,6 +205,7 @@ def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObj
         if window != expected:
             has = f"a window of {window} tokens" if window else "no window"
             why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
+            # some architectures have windows only with a certain number of layers
             if arch.window.present.isdigit() and count != int(arch.window.present):
                 stated = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
                 why = f"llama.cpp has windows there in models of {arch.window.present} layers only"
@@ -246,7 +253,11 @@ def general_name(name: str) -> str:
 
 def _fits(shape: tuple[int, ...], demand: str, sizes: JsonObject) -> bool:
     """Whether a shape is as wanted; unknown sizes and trailing dimensions of 1 fit all."""
+    # "n_embd, n_ff" gives [4096, 14336], with None for a size that is not known
     expected = [None if text == "?" else value_of(sizes, text) for text in demand.split(", ")]
     sides = list(shape) + [1] * (len(expected) - len(shape))
     expected += [1] * (len(sides) - len(expected))
-    return all(want is None or want == have for have, want in zip(sides, expected, strict=True))
+    for side, wanted in zip(sides, expected, strict=True):
+        if wanted is not None and wanted != side:
+            return False
+    return True

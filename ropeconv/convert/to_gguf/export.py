@@ -107,7 +107,7 @@ def export(
     # sizes and keys of the architecture
     kind = _kind(options.outtype or "auto", source)
     quantised = options.outtype if options.outtype in FTYPES else ""
-    vocabulary = _vocabulary(source.tensors)
+    vocabulary = _vocabulary(source.tensors)  # config.json may be smaller than padded embeddings
     rules = gguf_rules(family)
     sizes = sizes_of(source.config(), family, spec)
     names = [as_layer(plain_name(name), sizes.layers) for name in source.tensors]
@@ -187,6 +187,7 @@ def _still_pairs(spec: RopeSpec) -> StoredRows:
 
 def _weight_counts(tensors: list[StoredRows], values: dict[str, GgufValue]) -> tuple[int, int, int]:
     """The weights of the model, those of one expert in all layers, and the number of experts."""
+    # GGUF stacks the experts of a layer in one tensor, such as blk.0.ffn_up_exps.weight
     total = sum(tensor.elements for tensor in tensors)
     in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
     experts = 0
@@ -267,6 +268,9 @@ def describe(
     for logger in ("gguf", "metadata"):  # gguf-py logs on stderr how it reads a card
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     origin = (Path(repository or name), total)
+
+    # gguf-py guesses from the card and from the name; the keys are made once here, to see whether
+    # it can write what it has guessed
     try:
         readme = folder / "README.md"
         card = gguf.Metadata.load_model_card(folder) if _is_harmless(readme) else {}
@@ -279,6 +283,7 @@ def describe(
     if not metadata.size_label:  # 8B, or 8x7B with the weights of one expert and the others
         metadata.size_label = gguf.size_label(total, total - expert * experts, expert, experts)
 
+    # with a label the model is a new one, whose base is the source
     if label:
         base = {"name": metadata.name}
         if repository:

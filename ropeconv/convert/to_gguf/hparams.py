@@ -38,9 +38,9 @@ def kv_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
 def heads_of_layers(sizes: ModelSizes, family: Family) -> list[int]:
     """Return the heads of keys and values of each layer, 0 for a layer with a state."""
     part = sizes.config
-    kinds = layer_kinds(sizes.config, family, sizes.layers)
+    kinds = layer_kinds(part, family, sizes.layers)
     names = layer_names(part, family, sizes.layers)
-    settings = own_settings(part)
+    settings = own_settings(part)  # by layer, where a config lists blocks of their own
     heads = []
     for layer, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         if name in STATES:
@@ -65,7 +65,10 @@ def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
             raise BadSource(
                 "config.json has block_multiple_of = 0; write 1 for sizes that are not rounded"
             )
-        size = unit * -(-int(factor * int(2 * size / 3)) // unit)
+        # each product is cut to a whole number, as in transformers (Lfm2MLP)
+        adjusted = int(factor * int(2 * size / 3))
+        units = -(-adjusted // unit)
+        size = unit * units
     return u32(size)
 
 
@@ -99,6 +102,8 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     Raises:
         UnsupportedBake: For other shares than it computes.
     """
+    # without the setting, transformers makes the first ten layers sparse where there are more
+    # (Gemma3nTextConfig)
     computed = [0.95 if layer < 10 else 0.0 for layer in range(sizes.layers)]
     shares = sizes.config.get("activation_sparsity_pattern")
     if not shares:
@@ -112,6 +117,7 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
 
     deviations = []
     for share in computed:
+        # 95 % of a normal distribution are below 1.645 deviations, and nothing is below -inf
         deviations.append(NormalDist().inv_cdf(share) if share else float("-inf"))
     return array(FLOAT32, deviations)
 
@@ -177,6 +183,8 @@ def hparams(
     part = sizes.config
     rules = gguf_rules(family)
     _check_needs(part, rules, spec)
+
+    # keys of all architectures, from the sizes that ropeconv knows for every family
     keys: dict[str, GgufValue] = {
         "context_length": u32(spec.original_context),
         "attention.head_count": u32(sizes.heads),
@@ -192,6 +200,7 @@ def hparams(
         if key not in rules.u32 and key not in rules.computed:
             keys[key] = u32(count(part, name))
 
+    # the keys of this architecture, by the tables of the family; later ones replace earlier ones
     keys |= _settings(part, rules)
     if sizes.prediction:
         keys["block_count"] = u32(sizes.layers + sizes.prediction)
@@ -210,6 +219,7 @@ def hparams(
         keys[key] = COMPUTED[rule](sizes, family)
     for key, value in rules.fixed.items():
         keys[key] = _value(value)
+
     arch = rules.arch
     named = {f"{arch}.{key}": value for key, value in keys.items()}
     return {"general.architecture": string(arch)} | named | _temperature(part, arch, spec)
@@ -230,6 +240,7 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         elif key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
         elif rules.defaults.get(name) is not None:
+            # the class has a default, so the config itself says null: the model does without
             raise _not_supported(f"{name} = null", rules, "llama.cpp cannot switch it off")
 
     for key, name in rules.flag.items():
@@ -245,7 +256,7 @@ def _value(value: float | bool | str | list[int]) -> GgufValue:
         return array(INT32, value)
     if isinstance(value, str):
         return string(value)
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # before int, of which bool is a subclass
         return boolean(value)
     if isinstance(value, int):
         return u32(value)
@@ -279,7 +290,8 @@ def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
         if need.when and not part.get(need.when):
             continue
         value = _finite_or_not(part.get(need.key))
-        if (need.default if value is None else value) != need.value:
+        in_force = need.default if value is None else value
+        if in_force != need.value:
             setting = f"{need.key} = {shown(value)}"
             raise _not_supported(setting, rules, f"llama.cpp computes {need.value!r}")
 
@@ -291,6 +303,8 @@ def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
         raise _not_supported(setting, rules, f"llama.cpp computes {rules.act}")
     if rules.tied and part.get("tie_word_embeddings") is False:
         raise _not_supported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
+    # Gemma: no key has the scale of queries, so it must be the one that llama.cpp chooses by the
+    # number of layers
     if rules.scale_layers:
         width = spec.head_dim
         if len(spec.layers) == rules.scale_layers:

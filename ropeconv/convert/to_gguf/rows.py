@@ -64,6 +64,7 @@ class ShardWeights:
         stop = start + count * kind.itemsize
         if self.path is None:
             return np.frombuffer(self.read(start, stop), kind)
+        # a mapped file that is cut off ends the process by SIGBUS, and np.fromfile returns less
         if self.path.stat().st_size < stop:
             raise BadSource(f"{self.path.name} was cut off while it was read; run again")
         if sparse:
@@ -119,7 +120,7 @@ class Rows:
         """Return `count` rows, every step-th from the first on."""
         skipped = self.bytes(first * self.stride)
         scales = 0
-        if self.scales:
+        if self.scales:  # a byte for each block of 16 bytes
             scales = self.scales + skipped // NIBBLES
         return replace(
             self,

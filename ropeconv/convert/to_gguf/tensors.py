@@ -56,10 +56,14 @@ def out_tensors(
     """
     names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
     tensors = _stack(_read_all(headers, rules, sizes), rules)
+
+    # a few architectures of llama.cpp need output weights, which tied checkpoints do not have
     if rules.copy_output and not any(tensor.name in OUTPUTS for tensor in tensors):
         embeddings = [tensor for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
         tensors += [replace(tensor, name="lm_head.weight") for tensor in embeddings]
-    return [_out(tensor, names, rules, type) for tensor in convert(tensors, rules.convert, sizes)]
+
+    converted = convert(tensors, rules.convert, sizes)
+    return [_out(tensor, names, rules, type) for tensor in converted]
 
 
 def infos(tensors: Iterable[StoredRows]) -> dict[str, TensorInfo]:
@@ -111,6 +115,8 @@ def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> Stor
     shape = tensor.shape
     dtype = tensor.dtype
 
+    # gpt-oss has NAME_blocks [..., blocks, 16] and NAME_scales [..., blocks], both U8: two numbers
+    # of 4 bits per byte, so 32 numbers per block
     scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
     if dtype == "U8" and name.endswith("_blocks") and scales is not None and scales.dtype == "U8":
         dtype = "MXFP4"
@@ -125,29 +131,31 @@ def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> Stor
         )
 
     columns = shape[-1] if shape else 1
-    count = prod(shape) // columns if columns else 0
-    place = 0
+    row_count = prod(shape) // columns if columns else 0
+    scales_start = 0
     if scales is not None and dtype == "MXFP4":
-        place = header.data_start + scales.start
+        scales_start = header.data_start + scales.start
     rows = Rows(
         file=file,
         dtype=dtype,
         start=start,
-        rows=count,
+        rows=row_count,
         columns=columns,
         stride=columns,
-        scales=place,
+        scales=scales_start,
     )
     return StoredRows(name, shape, (rows,))
 
 
 def _stack(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
     """The tensors with numbered ones in stacks."""
+    # mlp.experts.{} becomes a pattern with the number of the expert as its group
     patterns = []
     for pattern, whole in rules.stacked.items():
         numbered = re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)"
         patterns.append((re.compile(numbered), whole))
 
+    # by the name in the stack: the tensors of a group, each with its number (-1 for the others)
     groups: dict[str, list[tuple[int, StoredRows]]] = {}
     for tensor in tensors:
         name = tensor.name
@@ -199,7 +207,9 @@ def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> St
             " architecture?"
         )
 
-    # as llama.cpp's converter chooses types
+    # As llama.cpp's converter chooses types: F32 for vectors, norms, routers and all that is not a
+    # weight, whatever type the file has. A row of Q8_0 must be whole blocks of 32, and where it is
+    # not, the converter falls back to F16 (convert_hf_to_gguf.py).
     in_table = general_name(target) in demands()[rules.arch].float32
     always_f32 = in_table or target.endswith("_norm.weight")
     if tensor.parts[0].dtype == "MXFP4":

@@ -101,9 +101,12 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
             f" ({shown(cuts)}), and a guess would change the tokens; if you know its name in"
             " llama.cpp, pass --pre NAME"
         )
+    # two names of llama.cpp may split alike and differ only in ignore_merges, so those that agree
+    # come first; otherwise the difference must not matter for this vocabulary
     same.sort(key=lambda pre: pre.ignore_merges != ignore_merges)
-    name = names.get(same[0].name, same[0].name)
-    if same[0].ignore_merges == ignore_merges or merges_make_every_token(tokenizer.bpe):
+    best = same[0]
+    name = names.get(best.name, best.name)
+    if best.ignore_merges == ignore_merges or merges_make_every_token(tokenizer.bpe):
         return name
 
     stated = str(ignore_merges).lower()
@@ -124,6 +127,7 @@ def merges_make_every_token(bpe: Bpe) -> bool:
         return False
     ranks: dict[tuple[str, ...], int] = {}
     for rank, merge in enumerate(bpe.merges):
+        # "a b" in files of tokenizers before 0.20, ["a", "b"] since
         pair = tuple(merge.split(" ", 1)) if isinstance(merge, str) else merge
         ranks.setdefault(pair, rank)
     return all(_merge_all(text, ranks) for text in bpe.vocab)
@@ -135,11 +139,11 @@ def _merge_all(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
     It merges the best pair first, and the first one of equal pairs.
     """
     parts = list(text)
-    last = len(ranks)
+    no_merge = len(ranks)  # behind the rank of every merge
     while len(parts) > 1:
-        pair_ranks = [ranks.get(pair, last) for pair in pairwise(parts)]
+        pair_ranks = [ranks.get(pair, no_merge) for pair in pairwise(parts)]
         best = min(pair_ranks)
-        if best == last:
+        if best == no_merge:
             return False
         at = pair_ranks.index(best)
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
@@ -172,6 +176,8 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
     if kind == "Punctuation" and pre_tokenizer.behavior == "Contiguous":
         return ("punctuation",)
     if kind == "Split" and pattern is not None and pattern.Regex is not None:
+        # "Removed" with invert drops what the pattern does not match, and keeps each match as a
+        # word: the same as "Isolated" for patterns that match every character
         cuts = (pre_tokenizer.behavior, pre_tokenizer.invert)
         if cuts not in (("Isolated", False), ("Removed", True)):
             return None
@@ -201,6 +207,8 @@ def tokenizer_keys(
             f" {', '.join(pre_table().names)}"
         )
 
+    # SentencePiece first: a folder with tokenizer.model often has a tokenizer.json made from it,
+    # and only the model has the scores. A tokenizer.json with byte fallback is one of these too.
     model = folder / "tokenizer.model"
     data = read(folder / "tokenizer.json", TokenizerJson)
     pieces = from_model(model, vocabulary) if model.is_file() else None
@@ -284,6 +292,8 @@ def _value(entry: GGUFValue) -> GgufValue:
         return string(value)
     if kind != ARRAY:
         return GgufValue(kind, struct.pack("<" + FORMATS[kind], value))
+
+    # gguf-py derives the type of elements from the first one where none was given
     sub_type = entry.sub_type
     if sub_type is None:
         sub_type = gguf.GGUFValueType.get_type(value[0])
@@ -319,7 +329,7 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue
     """
     import gguf
 
-    logging.getLogger("gguf").setLevel(logging.CRITICAL)
+    logging.getLogger("gguf").setLevel(logging.CRITICAL)  # it logs what it finds on stderr
 
     def fill(writer: GGUFWriter) -> None:
         try:

@@ -154,7 +154,8 @@ def decode_json(data: bytes, kind: type[T], name: str) -> T:
     Raises:
         BadSource: Where it is not of this type.
     """
-    # bytes of a Python string, of a container, and of an entry
+    # Checked before the text becomes objects, which may take fifty times its bytes: those of a
+    # Python string (two quotes of 40), of a container, and of an entry.
     strings = data.count(b'"')
     containers = data.count(b"[") + data.count(b"{")
     objects = 40 * strings + 64 * containers + 16 * data.count(b",")
@@ -233,9 +234,12 @@ class Vocabulary:
                 raise BadSource(
                     f"the added token {shown(text)} has no id; download tokenizer.json again"
                 )
+            # <unk> and <0x0A> of a SentencePiece model are among the added tokens of
+            # tokenizer.json, and keep the kind that the model gives them
             if index < len(self.texts) and self.kinds[index] in (TokenKind.UNKNOWN, TokenKind.BYTE):
                 continue
 
+            # DeepSeek spells its special tokens with U+FF5C, a wide bar
             is_control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
             if is_control:
                 self.put(index, text, TokenKind.CONTROL, -1000.0)
@@ -316,7 +320,9 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
             tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
     except UnicodeError:
         raise BadSource(f"{path.name} has a piece that is not UTF-8; download it again") from None
-    return tokens, processor.EncodeAsPieces("a")[:1] != ["a"]
+    # the setting add_dummy_prefix, by what the tokenizer does: ["▁a"], or ["▁", "a"]
+    puts_space_before = processor.EncodeAsPieces("a")[:1] != ["a"]
+    return tokens, puts_space_before
 
 
 def _check_model(content: bytes) -> None:
@@ -382,6 +388,7 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
             kind = TokenKind.BYTE
         tokens.put(index, text, kind, -float(ranks.get(text, len(ranks))))
 
+    # either a normalizer puts the space in front (Llama 2), or a pre-tokenizer does
     cutter = data.pre_tokenizer or PreTokenizer()
     prepends = any(step.type == "Prepend" for step in normalizer.steps)
     if cutter.type == "Metaspace" and cutter.prepend_scheme != "never":

@@ -56,6 +56,7 @@ def write_tensors(
         BadSource: Where a file of the checkpoint was cut off.
     """
     with target.open("r+b") as writer:
+        # the file has its length from the beginning, so that tasks write their parts in any order
         size = max((info.offset + info.size for info in infos.values()), default=0)
         writer.truncate(start + size)
         places = [start + infos[tensor.name].offset for tensor in tensors]
@@ -63,6 +64,7 @@ def write_tensors(
             _tasks(tensor, place, writer) for tensor, place in zip(tensors, places, strict=True)
         )
 
+        # a new task starts when one is done: a large model has more tasks than a queue should hold
         pool = ThreadPoolExecutor(threads())
         try:
             running = {pool.submit(task) for task in islice(tasks, 2 * threads())}
@@ -92,6 +94,7 @@ def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
 
     is_plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
     if is_plain and all(_is_copied(part, tensor.type) for part in tensor.parts):
+        # the bytes stay as they are, so the kernel copies them, or shares their blocks
         for part in tensor.parts:
             assert part.file.path is not None
             for first in range(0, part.extent, COPY):
@@ -120,8 +123,10 @@ def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
     """Yield some rows of a tensor at a time, and the place of their first byte in the output."""
     kind = TYPES[tensor.type]
     for part in tensor.parts:
+        # whole heads, since `_array` moves rows within a head
         unit = tensor.interleave or 1
-        step = max(unit, PIECE // max(1, part.columns) // unit * unit)
+        rows_of_piece = PIECE // max(1, part.columns)
+        step = max(unit, rows_of_piece // unit * unit)
         for first in range(0, part.rows, step):
             count = min(step, part.rows - first)
             yield part.part(first, count), place
@@ -145,16 +150,20 @@ def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
     """Some rows of a tensor converted to its type, as a contiguous array."""
     if rows.dtype == "MXFP4":
         return mxfp4(rows)
+
+    # the order of rows and columns, which does not change bits
     raw = _read(rows)
     shape = (rows.rows, rows.columns)
     if tensor.tiles != (1, 1):
         raw = raw.reshape(rows.rows, *tensor.tiles, -1).swapaxes(1, 2).reshape(shape)
     if tensor.interleave:
+        # [heads, 2, pairs, columns]: rows half a head apart become neighbours
         half = tensor.interleave // 2
         raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(shape)
     if DTYPES[rows.dtype] == tensor.type and not tensor.values and not rows.factors:
         return np.ascontiguousarray(raw)
 
+    # the numbers, in float32
     values = widen(raw, rows.dtype)
     for factor in rows.factors:
         values = values * np.float32(factor)
@@ -166,15 +175,18 @@ def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
 def _read(rows: Rows) -> NDArray[np.generic]:
     """Rows as a file has them, [rows, columns]; of rows with gaps only the needed numbers."""
     dtype = np.dtype(STORED[rows.dtype])
+    shape = (rows.rows, rows.columns)
     if rows.zeros:
-        return np.zeros((rows.rows, rows.columns), dtype)
+        return np.zeros(shape, dtype)
     count = rows.extent // dtype.itemsize
     sparse = not rows.is_one_piece
     stored = rows.file.numbers(STORED[rows.dtype], rows.start, count, sparse=sparse)
     if rows.is_one_piece:
-        return stored.reshape(rows.rows, rows.columns)
+        return stored.reshape(shape)
+
+    # a view of the mapped file that skips the gaps; the copy reads only the pages that it touches
     strides = (rows.stride * dtype.itemsize, rows.apart * dtype.itemsize)
-    return np.array(np.lib.stride_tricks.as_strided(stored, (rows.rows, rows.columns), strides))
+    return np.array(np.lib.stride_tricks.as_strided(stored, shape, strides))
 
 
 def mxfp4(rows: Rows) -> NDArray[np.uint8]:
@@ -231,17 +243,22 @@ def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
     None where a scale is not a number or infinite. A half is rounded away from zero: the integer
     part of twice the number says on which side of a half it is.
     """
+    # without the sign bit, floats compare like the integers with the same bits
     blocks = values.reshape(-1, TYPES[Q8_0].block)
-    largest = (blocks.view(np.int32) & 0x7FFFFFFF).max(axis=1, keepdims=True).view(np.float32)
+    absolute = blocks.view(np.int32) & 0x7FFFFFFF
+    largest = absolute.max(axis=1, keepdims=True).view(np.float32)
     scale = largest / np.float32(127)
     twice = np.where(scale == 0, np.float32(0), 2 / scale)
     if not (scale.max() < np.inf and twice.max() < np.inf):
         return None
 
+    # 2x cut to a whole number: 1.5 is 3, and (3 + 1) >> 1 = 2; -1.5 is -3, and -3 >> 1 = -2.
+    # numbers >> 15 is -1 for negative numbers, so that only the others get the 1.
     numbers = (blocks * twice).astype(np.int16)
     numbers += 1 + (numbers >> 15)
     numbers >>= 1
 
+    # a block of 34 bytes: the scale as float16, then 32 numbers of 8 bits
     out = np.empty((len(blocks), TYPES[Q8_0].size), np.uint8)
     out[:, :2] = scale.astype(np.float16).view(np.uint8)
     out.view(np.int8)[:, 2:] = numbers
@@ -294,6 +311,8 @@ def quantise(source: Path, target: Path, outtype: str) -> None:
     Raises:
         RopeconvError: Where llama.cpp fails.
     """
+    # in a process of its own, since llama.cpp aborts the whole process on some errors; -P keeps
+    # modules of the current folder out
     quantiser(outtype).check()
     number, _ = FTYPES[outtype]
     arguments = [str(source), str(target), str(number)]

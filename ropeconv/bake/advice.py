@@ -95,6 +95,7 @@ def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "")
     for other in REGISTRY:
         if other == name:
             continue
+        # numbers of two studies are of other models and texts, so only one with both counts
         both = [study for study in studies_of(on_top) if {name, other} <= study.beyond.keys()]
         comparable = [study for study in both if study.fine_tuned == fine_tuned]
         if not comparable:
@@ -311,6 +312,7 @@ def advise(
         RopeconvError: No layer of the model sees the whole context, or it declares less than its
             scaling covers.
     """
+    # where all methods start, and whether any can reach the length
     inspection = inspection or inspect_source(source)
     training = why_scaling_is_kept(inspection)
     start = inspection.spec if training else inspection.first_spec.unscaled()
@@ -343,6 +345,7 @@ def advise(
                 passed_over[name] = str(problem)
         return sorted(rows, key=lambda row: row.rank)
 
+    # where none can be written as it is, options of the target may help, which the commands name
     rows = advice_on_methods({})
     if rows and not any(row.writable for row in rows):
         needs = _needs_of_output(source, rows)
@@ -357,6 +360,7 @@ def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dic
     They name a runtime that loads the model, where the first default one does not, or accept one
     that was not tested.
     """
+    # a runtime that was tested comes before one that was not
     named: list[dict[str, Any]] = [{"runtimes": (name,)} for name in DEFAULT_RUNTIMES]
     untested = [{**way, "allow_untested": True} for way in ({}, *named)]
     ways = [*named, *untested]
@@ -513,6 +517,7 @@ def _advice(
         outputs: Formats that are planned; None for all that the model can have.
         needs: Options of the target of a checkpoint, without which none can be written.
     """
+    # the recipe, what formats can hold it, and the training that it needs
     on_top = bool(training)
     trained = inspection.first_spec if on_top else start
     factor = context / trained.context
@@ -522,12 +527,14 @@ def _advice(
     schedule = planned.schedule(start) if plan is None else plan.schedule
     need = fine_tuning_for(planned, inspection, schedule)
 
+    # a publisher recommends a method, or has trained with its scaling, which the method widens
     recommended = ""
     if not on_top:
         recommended = recommendation_of(method.name, inspection, start.context, factor)
     elif total_factor(method, start):
         recommended = training
 
+    # the command: only what the user has to type
     replaces = not on_top and (inspection.extended or inspection.first_spec.scaled)
     words = list(flags(recipe) or ())
     if replaces:
@@ -583,6 +590,7 @@ def matrix() -> tuple[MatrixCell, ...]:
 
     A family has none for a way that its stock class does not support.
     """
+    # no checkpoint is needed: a config with the defaults of the family, extended four times
     cells = []
     for family in families():
         if family.refuse:

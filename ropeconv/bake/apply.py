@@ -84,6 +84,8 @@ class OutputCheck:
             self.reason = NOT_INSTALLED
             return None
 
+        # the table predicts what the installed version does; a prediction of a silent error stops
+        # an output for transformers, and does not matter for one that vLLM is to run
         answer = self.query(folder)
         result = self.plan.result
         version = answer.get("transformers", "")
@@ -105,6 +107,7 @@ class OutputCheck:
             self.uncomputed = True
             return None
 
+        # a family that a user has described may be of a model that transformers does not have
         origin = result.family.origin
         if origin and answer.get("error", "").startswith("LookupError: it has no model type"):
             self.reason = (
@@ -132,6 +135,8 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     stands_for = family.text_type if family.assumed else ""
     model_type = stands_for or str(plan.result.config.get("model_type", ""))
 
+    # the text of config.json is known before anything is written, so a cached answer is found now,
+    # and the probe need not go on importing torch
     cache = ProbeCache()
     if not has_code:
         planned = next(file.text for file in plan.files if file.name == "config.json") or ""
@@ -170,6 +175,8 @@ def change_in_place(
         for phase in changing:
             if phase != "durable":
                 continue
+            # all bytes are on the disk and the journal is still there: an error that is thrown
+            # into the generator here undoes the change
             try:
                 verify(source.path)
             except RopeconvError as problem:
@@ -271,6 +278,7 @@ def _apply_gguf(
     plan: GgufOutput, options: ApplyOptions, check: bool, advance: Advance
 ) -> AppliedPlan:
     """Write a GGUF file, or change one in place, and read it back, as `apply` says."""
+    # a change in place is checked while it can be undone, and a new file before it has its name
     checking = GgufOutputCheck(plan)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         if check:
@@ -341,6 +349,7 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
     target = target or Target()
     target.check(recipe, from_gguf=source.kind == "gguf")
 
+    # four ways: GGUF to GGUF, GGUF to a checkpoint, a checkpoint to GGUF, and to a checkpoint
     if isinstance(source, GgufSource):
         if target.to != "safetensors":
             with assumed_keys(target.assume_arch_keys):
@@ -385,6 +394,7 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     family = detect(config)
     spec = read_spec(config, family)
 
+    # a recipe is applied to the model in memory, and a plan must have been made for it
     if isinstance(recipe_or_plan, Recipe):
         recipe = recipe_or_plan
         if spec.scaled and recipe.start(spec) is not spec:

@@ -62,6 +62,7 @@ def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> E
         source: The checkpoint.
         tensors: The tensors by name, written as float32.
     """
+    # transformers 4 refuses a file without this entry of metadata (load_state_dict)
     entries = [(name, "F32", data.shape) for name, data in tensors.items()]
     header = header_bytes(entries, {"format": "pt"})
     sizes = {name: data.nbytes for name, data in tensors.items()}
@@ -92,6 +93,7 @@ class CheckpointPlan(Plan):
 
     @cached_property
     def original(self) -> OriginalRecord:
+        # what `restore` has to undo: other texts, files that the source lacks, and other names
         texts = {}
         added = []
         renamed = {}
@@ -140,6 +142,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
             " not have; leave it out"
         )
 
+    # the schedule, and the encoding that holds it
     start = begin(inspection, first, recipe, target)
     recipe = start.recipe
     spec = start.spec
@@ -162,9 +165,11 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         _check_tokenizer(source, result.family)
     if first.draft is not None:
         result = replace(result, verdicts=draft_verdicts(first.draft, family, result.verdicts))
+    # classes that derive the attention factor from two lengths may need a longer one (original_for)
     if result.context != schedule.context:
         schedule = replace(schedule, context=result.context)
 
+    # the files of the output
     copied, skipped = source.files_to_copy(target.all_files)
     limits = [limit for limit in length_limits(source) if limit.tokens < schedule.context]
     files = _files(source, result, copied, limits, schedule.context)
@@ -338,6 +343,8 @@ def _files(
     files = list(extra.files)
     for name, text in texts.items():
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
+
+    # files of the source: changed by a fold, made by a conversion, or copied
     generated = {item.name: item for item in source.generated_files()}
     for file in copied:
         name = extra.renamed.get(file.name, file.name)

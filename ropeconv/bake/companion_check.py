@@ -35,6 +35,7 @@ def check_companion(folder: Path) -> str:
 
 def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     """Return in clauses what differs between an adapter or a graph and its receipt."""
+    # files for people, such as a card, may be changed or added
     faults = []
     for file in receipt.files:
         fault = _fault_of(folder, file)
@@ -44,6 +45,8 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     for name in sorted(set(files_of(folder)) - listed - {RECEIPT}):
         if not is_document(name):
             faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
+
+    # an adapter has no RoPE of its own, and goes with the output of its schedule
     output = folder.with_name(receipt.output) if receipt.output else None
     if output is not None and has_receipt(output):
         schedule = read_receipt(output).schedule.digest
@@ -65,6 +68,8 @@ def member_faults(output: Path, receipt: Receipt) -> list[str]:
             faults.append(f"its adapter {adapter.name} has no receipt")
         else:
             faults += [f"{adapter.name}: {fault}" for fault in companion_faults(adapter, companion)]
+
+    # the receipt of a draft in GGUF is in its own header, and lists no files
     draft = _beside(output, receipt.target.draft)
     if draft is not None and draft.is_dir():
         try:

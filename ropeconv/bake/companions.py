@@ -87,6 +87,7 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
         notes.append(declared_length(inspection, plan))
     notes = [note for note in notes if note]
 
+    # the same recipe and target as those of the model, for the place beside it
     out = draft_out(plan.out)
     target = dataclasses.replace(plan.target, out=out, draft="", drafts_for=plan.out.name)
     draft_plan = make_plan(source, draft_recipe(inspection, plan, trained), target)
@@ -129,6 +130,8 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
     spec = inspection.spec
     _refuse_length(inspection, context, trained)
 
+    # the length over which the method is repeated: as the user says it, else what a draft that
+    # keeps its scaling declares, else what it was trained on before any scaling
     on_top = recipe.on_top and spec.scaled
     if trained is not None:
         length = trained
@@ -208,6 +211,7 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
     compares the tokens of GGUF files itself: common/speculative.cpp,
     common_speculative_are_compatible.
     """
+    # sizes that both must share, by the key that has them, such as hidden_size
     if isinstance(draft, Source) and isinstance(target, Source):
         sizes = draft_sizes(draft.config())
         other = draft_sizes(target.config())
@@ -264,6 +268,7 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         BadSource: For an adapter that has no place in the source.
         RopeconvError: Where its place is taken, but for the same adapter.
     """
+    # whether it is an adapter of this model
     source = open_source(reference)
     out = plan.out.with_name(f"{plan.out.name}-adapter")
     assert isinstance(plan, CheckpointPlan)
@@ -280,6 +285,7 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
             "--adapter adds to weights that --encoding weights scales; choose another encoding"
         )
 
+    # its files: the weights unchanged, and a config that names the output as its base
     config = adapter.config | {"base_model_name_or_path": str(plan.out)}
     if "revision" in config:
         config["revision"] = None  # it is that of the source
@@ -295,6 +301,7 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
         source=adapter.source, out=out, files=tuple(files), skipped=(), base=plan
     )
 
+    # the same files at its place are kept: `apply` ends with them when it is run again
     is_taken = os.path.lexists(out) and not is_empty(out)
     if not is_taken:
         refuse_early(adapter_plan, force=False)

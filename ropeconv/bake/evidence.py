@@ -89,10 +89,10 @@ def recommendation_of(method: str, inspection: Inspection, trained: int, factor:
     trained: the context before any scaling, in tokens. factor: of the wanted length over it.
     """
     for recommendation in evidence().recommendations:
-        of_model = (
+        is_of_model = (
             inspection.family_name in recommendation.families and trained == recommendation.original
         )
-        if of_model and method == recommendation.method and factor <= recommendation.factor:
+        if is_of_model and method == recommendation.method and factor <= recommendation.factor:
             return recommendation.source
     return ""
 
@@ -156,6 +156,8 @@ def why_edited(inspection: Inspection) -> str:
     # the settings and the card of an output are about the output, not about its first source
     of_output = inspection.first is not None
     if isinstance(form, Yarn) and (of_output or settings <= README_KEYS):
+        # Qwen's cards tell users to add yarn with a factor and the trained length, so that all
+        # other numbers are the defaults
         is_usual = abs(spec.attention_factor - temperature_attention_factor(form.factor)) < 1e-6
         has_usual_ramp = (form.beta_fast, form.beta_slow, form.truncate) == (32.0, 1.0, True)
         recommended = recommendation_of("yarn", inspection, form.original_context, form.factor)

@@ -113,6 +113,7 @@ def execute_plan(
         make_folder(plan.out.parent, options.fsync),
         locked(plan.out) as hidden,
     ):
+        # end what a killed run had begun, then decide whether the output may be there already
         journal = settle(hidden, OutputJournal.read(hidden.journal))
         again = not options.staged and _keeps_finished(plan, options.force)
         if not again:
@@ -127,6 +128,7 @@ def execute_plan(
             refuse_changed(plan.identities)
             raise
 
+        # the same output is kept; for another one the place is taken after all
         if not (again and is_finished(plan, hidden.new)):
             if again:
                 hidden.clear()
@@ -184,6 +186,7 @@ def _write(
     advance: Advance,
 ) -> None:
     """Write and check everything in the hidden folder."""
+    # files of an earlier run are only used for the same plan, options and source
     plan = whole
     if options.staged:
         plan = replace(whole, files=tuple(file for file in whole.files if file.action != "copy"))
@@ -191,6 +194,7 @@ def _write(
     if journal.stamp != stamp:
         hidden.clear()
         journal.add(Begun(stamp))
+
     root = hidden.new / (plan.out.name if plan.is_folder else "")
     writer = Writer(
         plan=plan,
@@ -210,6 +214,7 @@ def _write(
     writer.write(pending)
     check = verify(root)
 
+    # the receipt comes last: it has the size and digest of every file, and the check
     if receipt is not None:
         files = tuple(writer.record(file) for file in whole.files)
         receipt = msgspec.structs.replace(receipt, files=files, check=check)
@@ -313,6 +318,7 @@ class Writer:
             else:
                 pending.append(file)
 
+        # a file whose source has changed since, or that was not finished
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = Path(folder, name)
@@ -375,6 +381,7 @@ class Writer:
         )
 
     def _write(self, file: PlannedFile) -> None:
+        """Write a file as a draft, check it, give it its name, and note it in the journal."""
         target = self.root / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = self.drafts / f"{self.plan.files.index(file)}{target.suffix}"
@@ -383,6 +390,8 @@ class Writer:
             sample, digest = self._check(file, draft)
             if self.options.fsync:
                 sync_file(draft)
+
+        # only now: a file with its name in the hidden folder is complete and on the disk
         draft.replace(target)
         after = identity(target)
         assert after is not None, target
@@ -421,6 +430,7 @@ class Writer:
 
         Raises BadSource where it is not as planned.
         """
+        # pieces of 4 MB in all: enough to see a file that was replaced while it was copied
         sample = sample_digest(draft)
         same = _has_planned_size(file, draft.stat().st_size)
         origin = self.plan.origin(file) if file.action == "copy" else None

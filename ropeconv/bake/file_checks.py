@@ -170,6 +170,7 @@ class FolderCheck:
 
     def _compare(self, file: PlannedFile, path: Path) -> None:
         """Compare one file of the plan, each kind in its way."""
+        # texts first: config.json is compared by keys, and a digest would only say that it differs
         if not path.is_file():
             self.findings.differs(f"it has no {file.name}", harmless=is_document(file.name))
         elif file.text is not None:
@@ -205,6 +206,7 @@ class FolderCheck:
             self.findings.differs(f"{name} has other contents", harmless=harmless)
             return
 
+        # JSON: each key that differs, or only the layout
         options = self.findings.options
         if not differences:
             words = f"{name} has the same values in another layout"
@@ -216,6 +218,7 @@ class FolderCheck:
 
     def _compare_other(self, file: PlannedFile, path: Path) -> None:
         """Compare a file that is neither a text of the plan nor weights, such as a tokenizer."""
+        # byte by byte first, which takes no memory; only small files that differ are read as texts
         with scratch() as folder:
             planned = self._find_planned(file, folder)
             size = planned.stat().st_size
@@ -244,6 +247,7 @@ class FolderCheck:
 
         if not quick:
             self.findings.bytes += size
+        # the Hub lists the sha256 of weights, so that the source need not be downloaded for this
         if file.action == "copy" and file.sha256 is not None:
             digest = sha256(path)
             self.advance(size)
@@ -262,6 +266,7 @@ class FolderCheck:
         if folded:
             return folded
 
+        # converted weights come as a stream, without a file of their size on the disk
         if file.action != "copy":
             streams = {item.name: item.stream for item in self.plan.source.generated_files()}
             stream = streams.get(file.origin or file.name)
@@ -432,6 +437,7 @@ class GgufCheck:
         options = self.findings.options
         self.findings.files += 1
 
+        # the header: keys, then tensors with their places, then its bytes
         clauses = list(unlike_keys(ours, planned))
         self._record_keys(clauses)
         same_order = list(ours.tensors) == list(planned.tensors)
@@ -446,12 +452,13 @@ class GgufCheck:
             self.findings.differs(f"it has {after:,} bytes after its last tensor")
             return
 
+        # the data
         if options.quick:
             self._compare_small(path, ours.tensors, ours.data_start, 0)
             return
-        ranges: list[Range] = [
-            CopiedRange(start=0, stop=ours.data_start, origin=path, place=0)
-        ]  # compared above
+        # the header counts as equal to itself here, since it was compared above
+        header = CopiedRange(start=0, stop=ours.data_start, origin=path, place=0)
+        ranges: list[Range] = [header]
         if remade is not None:
             ranges.append(remade)
         else:
@@ -583,16 +590,16 @@ def _edit_ranges(
 
     infos = list(tensors.values())
     for info, following in zip_longest(infos, infos[1:]):
-        at = start + info.offset
-        stop = start + info.offset + info.size
+        first = start + info.offset
+        stop = first + info.size
         old = header.tensors[info.name]
         change = edit.changes.get(info.name)
         place = header.data_start + old.offset
         if change is None or (info.name in edit.removed and shard == 0):
-            yield CopiedRange(start=at, stop=stop, origin=path, place=place)
+            yield CopiedRange(start=first, stop=stop, origin=path, place=place)
         else:
             yield GeneratedRange(
-                start=at, stop=stop, make=partial(change_bytes, change, place), unit=change.unit
+                start=first, stop=stop, make=partial(change_bytes, change, place), unit=change.unit
             )
 
         if following is None:
@@ -667,6 +674,7 @@ def _unlike_tensors(ours: Mapping[str, TensorInfo], planned: Mapping[str, Tensor
 
 def _has_layout(path: Path, ours: GgufHeader, planned: RewrittenHeader) -> bool:
     """Whether the bytes of a header are those that ropeconv writes for its keys."""
+    # the receipt has results and versions of its own, and the reserve fills what is left
     values = dict(planned.values)
     values.pop(RESERVED, None)
     if RECEIPT in values:

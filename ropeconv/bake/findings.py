@@ -252,6 +252,7 @@ class RangeReader:
         if ours == expected:  # of a bytearray and any buffer: memcmp
             return None
 
+        # the exact place is only needed for the message, and a file may also end too early
         count = min(len(ours), len(expected))
         differs = np.frombuffer(ours, np.uint8, count) != np.frombuffer(expected, np.uint8, count)
         if not differs.any():
@@ -279,6 +280,7 @@ def first_difference(
     Raises:
         OSError: Where a file cannot be read.
     """
+    # the gaps between the ranges are padding
     expected: list[Range] = list(ranges)
     if whole:
         stop = 0
@@ -287,6 +289,7 @@ def first_difference(
             stop = part.stop
         expected.append(GeneratedRange(stop, path.stat().st_size, _zeros))
 
+    # each thread takes the next piece until one has found a difference
     tasks = chain.from_iterable(part.tasks() for part in expected)
     places = list[int]()
     lock = Lock()
@@ -317,6 +320,7 @@ def _zeros(at: int, size: int) -> bytes:
 
 def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
     """Bytes of an open file, fewer where it ends. buffer: used where it has the wanted size."""
+    # preadv(2) reads into memory that is there, and may read less than was asked for
     place = buffer if size == len(buffer) else bytearray(size)
     done = 0
     with memoryview(place) as view:

@@ -32,12 +32,14 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
         inspection: The model that the recipe starts from: with `--replace` its first source.
         schedule: The schedule of the recipe for the model.
     """
+    # an output that is written again needs what it needed before
     context = schedule.context
     as_is = isinstance(recipe.method, AsIs)
     in_receipt = inspection.fine_tuning
     if as_is and in_receipt is not None and context == inspection.spec.context:
         return in_receipt
 
+    # the two cases at the beginning of this module
     first = inspection.first_spec
     scaling = trained_scaling(inspection)
     keeps = recipe.on_top or as_is
@@ -84,6 +86,7 @@ def _on_trained_scaling(
     if isinstance(recipe.method, AsIs):
         return "needed", "its RoPE does not change"
 
+    # here no publisher recommends anything, so only measurements count
     name = recipe.method.name
     studies = [study for study in studies_of(first.form.kind) if name in study.beyond]
     if _all_better([study for study in studies if study.factor >= factor], name):
@@ -114,6 +117,8 @@ def _from_unscaled(
     if method is InvFreq:
         return "recommended", "nothing is known of these frequencies without training"
 
+    # the publisher of the model knows more than a paper about other models, and a paper more than
+    # single measurements
     recommended = recommendation_of(method.name, inspection, trained, factor)
     if recommended:
         return "none", recommended

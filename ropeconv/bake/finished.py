@@ -30,6 +30,7 @@ def may_be_finished(plan: FilePlan) -> bool:
         place = _place(plan, file.name)
         if not place.is_file() or place.is_symlink():
             return False
+        # the sizes of some files are not known before they are written
         if not file.estimated and file.size and place.stat().st_size != file.size:
             return False
     if not isinstance(plan, Plan):
@@ -75,6 +76,7 @@ def _same(new: Path, old: Path) -> bool:
         return False
     if old.samefile(new) or filecmp.cmp(new, old, shallow=False):
         return True
+    # `validate` and `eval` write their results into the receipt later
     if new.name != RECEIPT:
         return False
     with suppress(BadSource):

@@ -80,7 +80,7 @@ class GgufPlan(GgufOutput):
         if receipt is None or receipt.original is None or receipt.original.gguf is None:
             return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
 
-        # the source is an output of ropeconv itself
+        # the source is an output of ropeconv itself: restoring leads to the first source, not to it
         replaces = self.target.replace
         first = receipt.original.gguf
         record = record_of_output(file, first, earlier(file, receipt), edit, replaces)
@@ -98,6 +98,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
     reading = read_file(source.file)
     model = _open_model(source.file, reading, target)
     first = inspection
+    # with --replace, an output of ropeconv is undone first, in the same edit
     undo = first_gguf(source.file, reading.spec) if target.replace else None
     if undo is not None:
         model = model.after(undo)
@@ -234,6 +235,7 @@ def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> Planned
         BadSource: For a first shard whose keys do not fit the shards, which llama.cpp would not
             load.
     """
+    # later shards have no keys, and most have no tensor that changes
     header = source.file.headers[shard]
     if shard == 0:
         _check_split(source.file, rewrite(header, edit))
@@ -383,12 +385,15 @@ def _write_export(
     exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance
 ) -> None:
     """Write a conversion with its edit, and let llama.cpp quantise it where that is planned."""
+    # llama.cpp quantises a file of floats, which is written first and removed then
     floats = target.with_name(f"{target.name}.floats") if exported.quantised else target
     head = header.place(0)
     try:
         floats.write_bytes(head)
         advance(len(head))
         write_tensors(floats, len(head), exported.tensors, header.tensors, advance)
+
+        # the edit changes converted tensors, such as rows that a carrier has in another order
         with floats.open("r+b") as file:
             write_changes(file, exported.model.header, len(head), dict(edit.changes))
             for name, data in edit.added.items():

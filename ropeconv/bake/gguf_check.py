@@ -44,9 +44,10 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
     with assumed_keys(plan.target.assume_arch_keys):
         file, spec = _read_back(path)
 
-    schedule = (
-        plan.schedule if plan.result.ramp is None else plan.result.ramp.apply_to(plan.schedule)
-    )
+    # what was written: the schedule, or the ramp that llama.cpp computes in place of YaRN's own
+    schedule = plan.schedule
+    if plan.result.ramp is not None:
+        schedule = plan.result.ramp.apply_to(schedule)
     wrong = _unlike_schedule(schedule, plan.result.kept, spec) or next(_unlike_plan(plan, file), "")
     if wrong:
         raise _disagreement(wrong)
@@ -63,7 +64,8 @@ def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
     Raises Disagreement where it is damaged, or where its RoPE or a tensor is not that of the
     source.
     """
-    before, (file, spec) = read_file(source).spec, _read_back(path)
+    before = read_file(source).spec
+    file, spec = _read_back(path)
     wrong = _unlike_schedule(before.current(), before, spec)
     if not wrong and file.tensors.keys() != source.tensors.keys():
         wrong = (
@@ -118,15 +120,19 @@ def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) 
 
 def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
     """Yield clauses on keys and tensors that differ from those of the plan."""
+    # keys; llama.cpp's quantiser writes two of its own
     quantised = isinstance(plan, ExportPlan) and bool(plan.exported.quantised)
-    ignored = {RESERVED, *(QUANTISER if quantised else ())}
+    ignored = {RESERVED}
+    if quantised:
+        ignored.update(QUANTISER)
     planned = rewrite(plan.start.header, plan.edit)
     written = _keys(file.header.values, ignored)
     wanted = _keys(planned.values, ignored)
-    for key in (*wanted, *(key for key in written if key not in wanted)):
+    for key in dict.fromkeys((*wanted, *written)):
         if written.get(key) != wanted.get(key):
             yield f"the written header has another {key} than was planned"
 
+    # tensors of all shards, of which an edit changes only the first
     tensors = dict(planned.tensors)
     if isinstance(plan, GgufPlan):
         for header in plan.source.file.headers[1:]:
@@ -157,6 +163,7 @@ def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
     for name, info in source.tensors.items():
         if name in edit.removed or name not in file.tensors:
             continue
+        # both ends show a file that is cut off or shifted, without reading all of it again
         change = edit.changes.get(name)
         size = min(END, info.size) if change is None else change.unit
         for start in dict.fromkeys((0, info.size - size)):

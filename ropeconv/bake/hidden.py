@@ -51,6 +51,7 @@ def refuse_place(plan: FilePlan) -> None:
     if out.name in ("", ".."):
         raise RopeconvError(f"{out} is a folder without a name of its own; name a new one with -o")
 
+    # an output in its own source would change what is being read
     source = Path(plan.source.reference).resolve()
     if source.exists() and plan.source.kind != "hub":
         place = out.resolve()
@@ -60,6 +61,7 @@ def refuse_place(plan: FilePlan) -> None:
                 f"{out} and the source lie within each other; choose another place with -o"
             )
 
+    # a rename would replace the link, and leave its target as it was
     for path in _places(plan):
         if path.is_symlink():
             raise RopeconvError(
@@ -261,6 +263,7 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
 
 
 def _remove(hidden: HiddenFolder) -> None:
+    """Remove the lock and the hidden folder. Raises OSError for a folder with other files."""
     names = {path.name for path in hidden.root.iterdir()}
     # NFS keeps a removed file that is open, under a name such as .nfs0001
     is_cleared = all(name == LOCK or name.startswith(".nfs") for name in names)
@@ -413,6 +416,8 @@ def take_names(
             output. All moves are undone then.
         OSError: Where a move fails. All moves are undone then.
     """
+    # Inodes say after a kill which of two files has a name. The moves are on the disk before the
+    # first of them, and so are the files that move.
     hidden.old.mkdir(exist_ok=True)
     moves = []
     for name in names:
@@ -426,6 +431,7 @@ def take_names(
             sync_folder(folder)
 
     try:
+        # without its first shard the earlier model cannot be loaded, nor the new one before its end
         if len(moves) > 1 and moves[-1].old is not None:
             last = moves[-1].name
             parent.joinpath(last).rename(hidden.old / last)
@@ -465,10 +471,12 @@ def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
 
 
 def _move(hidden: HiddenFolder, move: Move) -> None:
+    """Give a file its final name, in exchange with a file that it replaces."""
     new = hidden.new / move.name
     final = hidden.out.with_name(move.name)
     old = hidden.old / move.name
-    if move.old is not None and _inode(old) is None:
+    is_in_place = _inode(old) is None  # the first shard was moved away before
+    if move.old is not None and is_in_place:
         exchange(new, final, old)
         return
     try:
@@ -484,6 +492,7 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
 
 def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
     """Undo moves; the name that is taken last is freed first, and restored last."""
+    # the new files go back into the hidden folder
     for move in reversed(moves):
         new = hidden.new / move.name
         final = hidden.out.with_name(move.name)
@@ -498,6 +507,7 @@ def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
         else:
             rename_new(final, new)
 
+    # the replaced files get their names back, from wherever a kill left them
     for move in moves:
         final = hidden.out.with_name(move.name)
         for place in (hidden.new / move.name, hidden.old / move.name):

@@ -76,6 +76,8 @@ def run_commands(
     purpose = plan_purpose(plan)
     context = plan.schedule.context
     projector = None if plan.is_folder else projector_beside(plan.source)
+
+    # vLLM's --speculative-config: the kind of the head, or "draft_model" for a whole smaller model
     kind = "draft_model"
     if draft is not None and draft.draft is not None:
         kind = draft.draft.name
@@ -83,6 +85,8 @@ def run_commands(
     if draft is not None:
         settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
         speculation = shlex.quote(json.dumps(settings))
+
+    # the template has the command of each runtime and purpose; what goes into a shell is quoted
     text = render(
         "run.jinja",
         runtime=runtime_to_show(plan, draft),
@@ -141,6 +145,7 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
     if against or not _is_found(plan, path):
         words += ["--against", against or plan.source.reference]
     if not computed_here:
+        # the installed transformers would compute another model, so a server is asked
         port = PORTS.get(runtime_to_show(plan))
         if port is None:
             return ""
@@ -186,6 +191,7 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
     in_any = set()
     in_newest = {}
     for verdict in verdicts:
+        # the verdict of llama.cpp on a GGUF file is that of llama-cpp-gguf
         name = verdict.runtime.partition("@")[0].removesuffix("-gguf")
         runs = verdict.status in (accepted if name in named else RUNS)
         in_newest[name] = runs  # verdicts go from the oldest version to the newest
@@ -205,6 +211,7 @@ def _is_found(plan: Plan, path: Path) -> bool:
     """Whether the source of an output is found on the Hub or beside it, on every machine."""
     if plan.source.commit:
         return True
+    # the notes in the user's state are on this machine only, and people copy commands
     beside = find_source(path, use_state=False)
     if not beside:
         return False

@@ -84,7 +84,7 @@ def changed_keys(before: Config, after: Config) -> JsonObject:
     for key, value in after.items():
         old = before.get(key)
         is_same = key in before and value == old
-        if key == "rope_scaling" or is_same:
+        if key == "rope_scaling" or is_same:  # rope_parameters has the same, see above
             continue
         if isinstance(value, dict) and isinstance(old, dict) and key not in ROPE:
             changes[key] = changed_keys(old, value)
@@ -95,6 +95,7 @@ def changed_keys(before: Config, after: Config) -> JsonObject:
 
 def removed_keys(before: Config, after: Config) -> Iterator[str]:
     """Yield the keys that a config loses, with dots between levels."""
+    # settings of RoPE, wherever the source has them, against those of the override
     old = dict[str, object]()
     for dictionary in ROPE:
         old.update(_settings(before.get(dictionary)))
@@ -109,6 +110,7 @@ def removed_keys(before: Config, after: Config) -> Iterator[str]:
         if name not in new or says_otherwise:
             yield f"{place}.{name}"
 
+    # all other keys, level by level
     for key, value in before.items():
         if key in ROPE:
             continue

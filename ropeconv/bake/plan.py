@@ -472,6 +472,7 @@ class GgufOutput(Plan):
     @cached_property
     def edit(self) -> Edit:
         """The edit from `start` to the output, with the receipt as a key."""
+        # the receipt does not name the size of the file, which depends on it
         receipt = Edit({RECEIPT: string(embedded(self.receipt()))})
         edit = self.result.edit.merge(receipt)
         if self.undo is None:

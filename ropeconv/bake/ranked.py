@@ -125,6 +125,7 @@ class RankedMethods(TableSummary):
 
     def shown_tables(self) -> list[SummaryTable]:
         """Return a table with a row for each method."""
+        # measured columns only with an evaluation, and the name of a format only beside another one
         formats = self.formats
         measured = ("loss", "price", "holds to") if self.ranking else ()
         titles = ("runtimes",) if len(formats) == 1 else formats

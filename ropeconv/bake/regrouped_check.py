@@ -83,6 +83,7 @@ class RegroupedCheck(GgufCheck):
         if self.findings.options.quick:
             self._quick_export(plan)
             return
+        # a conversion is made again, since there is no file whose tensors could be compared
         with scratch() as folder:
             remade = folder / plan.out.name
             write = plan.files[0].make
@@ -168,6 +169,7 @@ class RegroupedCheck(GgufCheck):
         """Compare tensors. source: a file with those that are not added; None where all are."""
         for path, header in zip(self.file.paths, self.file.headers, strict=True):
             self.findings.files += 1
+            # padding of the alignment, or what the source has there
             extra = header.size - header.data_start - header.data_size
             if extra >= max(header.alignment, *self._tails(source)):
                 self.findings.differs(f"{path.name} has {extra:,} bytes after its last tensor")
@@ -191,21 +193,24 @@ class RegroupedCheck(GgufCheck):
 
     def _range(self, info: TensorInfo, start: int, source: GgufFile | None) -> Range:
         """The range of a tensor of a shard, whose data begins at `start`."""
-        at = start + info.offset
-        stop = at + info.size
+        first = start + info.offset
+        stop = first + info.size
         added = self.plan.edit.added.get(info.name)
         if added is not None:
-            return StreamedRange(at, stop, partial(iter, (added,)))
+            return StreamedRange(first, stop, partial(iter, (added,)))
+
+        # its place in the source, where it may be in another shard
         assert source is not None
         number = source.shard(info.name)
         header = source.headers[number]
         path = source.shards[number].path()
         place = header.data_start + header.tensors[info.name].offset
         change = self.plan.edit.changes.get(info.name)
+        # a conversion that was made again has the changes of the edit already
         if change is None or not isinstance(self.plan, GgufPlan):
-            return CopiedRange(start=at, stop=stop, origin=path, place=place)
+            return CopiedRange(start=first, stop=stop, origin=path, place=place)
         return GeneratedRange(
-            start=at, stop=stop, make=partial(_changed, change, path, place), unit=change.unit
+            start=first, stop=stop, make=partial(_changed, change, path, place), unit=change.unit
         )
 
 

@@ -131,6 +131,7 @@ def restore(
 
 def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     """The plan for an output that is a folder."""
+    # the files that are there now, and those that ropeconv wrote
     first = original_source(source)
     receipt = first.receipt
     record = first.record
@@ -215,6 +216,7 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
             f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv"
         )
 
+    # the edit that leads back; with the places of an earlier file, its bytes come back too
     receipt = parse_receipt(text, source.reference)
     edit = earlier(file, receipt, whole=True).edit
     assert receipt.original is not None

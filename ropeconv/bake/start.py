@@ -186,6 +186,7 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             asks for it; else what `start_spec` raises.
         RecipeError: As `Recipe.schedule`.
     """
+    # the schedule: the recipe with what it takes over from the scaling of the model
     spec = start_spec(first, recipe, target)
     with_mscale = inherit_settings(recipe, first)
     inherited = keep_attention_factor(with_mscale, first)
@@ -197,6 +198,7 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
         if unseen:
             raise RopeconvError(f"{first.source.reference} cannot be extended: {unseen}")
 
+    # sentences on numbers that the user did not give
     notes = _derivation(inspection, inherited, spec)
     if first.assumption:
         notes.insert(0, first.assumption)
@@ -205,6 +207,7 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             f"{first.name} has no attention factor of the method: it keeps"
             f" {spec.attention_factor:.5g}"
         )
+
     method = inherited.method
     given = getattr(recipe.method, "mscale", None)
     if isinstance(method, YarnMethod) and method.mscale is not None and given is None:
@@ -213,6 +216,7 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             factors += f", softmax_scale {schedule.softmax_scale:.5g}"
         pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
         notes.append(f"{pair} are the model's own: {factors}")
+
     need = fine_tuning_for(inherited, first, schedule)
     replaced = "" if recipe.on_top else describe_replaced(inherited, first, schedule)
     return PlanStart(
@@ -261,6 +265,7 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
             why = f"each sees a {spec.window_kind} with its own"
         return f"{layers} has the RoPE that a method changes ({why}); {declare}"
 
+    # every layer that sees the whole context makes an extension worthwhile
     windows = [window for window in spec.windows if window is not None and window < context]
     if not spec.layers or len(windows) < len(spec.layers):
         return ""
@@ -319,6 +324,7 @@ def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) 
     if wanted is None:
         return []
 
+    # methods for a length: theta-for and theta-bound have a target, a frozen dynamic one has `at`
     flag = method.flag()
     meant = getattr(method, "target", None) or getattr(method, "at", None)
     if meant is not None and meant < wanted:
@@ -326,6 +332,7 @@ def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) 
             f"{flag}: it is made for {meant:,} tokens, which does not cover --context {wanted:,}"
         ]
 
+    # methods with a factor, over the context that they start from
     if recipe.on_top:
         kind = "declared"
         over = inspection.spec.context
@@ -355,6 +362,7 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     )
     if not recipe.on_top and not is_yarn_again:
         return recipe
+
     source = inspection.source
     if isinstance(source, GgufSource):
         arch = arch_of(source.file)
@@ -405,12 +413,15 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
     if not source.scaled or isinstance(method, AsIs):
         return ""
 
+    # the settings of the scaling that is replaced
     pair = _mscale_pair(first)
     settings: dict[str, object] = {}
     for name in SETTINGS.get(form.kind, ()):
         settings[name] = getattr(form, name)
     settings |= pair
     scaling = f"the {form.kind} scaling"
+
+    # another method keeps none of them
     if method.name != form.kind:
         parts = [_setting_text(name, value) for name, value in settings.items()]
         factor = getattr(form, "factor", None)
@@ -419,6 +430,7 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
         details = f" ({', '.join(parts)})" if parts else ""
         return f"--replace drops {scaling}{details}; --on-top keeps it"
 
+    # the same method with another factor keeps those that the user did not set
     kept = []
     dropped = []
     for name, value in settings.items():
@@ -427,6 +439,8 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
             kept.append(text)
         else:
             dropped.append(f"{text} (now {_setting_text(name, getattr(method, name), False)})")
+
+    # an attention factor that does not follow from the factor was set by the publisher
     if abs(source.attention_factor - _usual_attention_factor(source, pair)) > SAME_FACTOR:
         text = f"attention_factor {source.attention_factor:.6g}"
         if abs(source.attention_factor - schedule.attention_factor) <= SAME_FACTOR:
@@ -514,6 +528,8 @@ def _read_gguf_mscale(source: GgufSource) -> tuple[float | None, float | None]:
     if not multiplier:
         return 1.0, None
 
+    # converters write a tenth of mscale_all_dim for architectures whose graph multiplies the
+    # softmax by it, and all of it for others
     if arch.softmax:
         multiplier /= 0.1
     # the file has a number of 32 bits, 0.70700001716 for 0.707

@@ -48,6 +48,7 @@ def plan_again(comparison: Comparison) -> Plan:
     Raises BadSource where recipe and source give no plan with the schedule and the encoding of the
     receipt.
     """
+    # a GGUF file as source becomes GGUF without `to`, which the receipt states all the same
     receipt = comparison.receipt
     source = comparison.source
     recipe = Recipe.from_dict(receipt.recipe)
@@ -88,11 +89,17 @@ def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[s
         receipt = without_shards(receipt)
     planned = _plain(again)
     recorded = _plain(receipt)
-    unlike = [key for key in planned if key not in NOT_COMPARED and planned[key] != recorded[key]]
+    unlike = []
+    for key in planned:
+        if key not in NOT_COMPARED and planned[key] != recorded[key]:
+            unlike.append(key)
+
     # a source of another kind copies files that were converted, or converts those that were copied
-    same = (receipt.source.kind in CONVERTED) == (plan.source.kind in CONVERTED)
-    if plan.is_folder and _files(receipt.files, same) != _files(plan.files, same):
-        unlike.append("list of files")
+    same_actions = (receipt.source.kind in CONVERTED) == (plan.source.kind in CONVERTED)
+    if plan.is_folder:
+        recorded_files = _files(receipt.files, same_actions)
+        if recorded_files != _files(plan.files, same_actions):
+            unlike.append("list of files")
     return unlike
 
 
@@ -129,6 +136,7 @@ def verify_output(
             and where recipe and source do not give this output.
         Disagreement: Where a file differs, or cannot be compared.
     """
+    # first what costs nothing: small files against the receipt, and code that is not ropeconv's
     options = options or Options()
     baked = comparison.baked
     if not is_gguf(baked):
@@ -136,6 +144,7 @@ def verify_output(
             check_files(baked, comparison.receipt, weights=False)
         needs_trust(baked, options.code)
 
+    # then everything against a plan from the source, since a receipt may have been edited too
     plan = plan_again(comparison)
     findings = Findings(options)
     if isinstance(plan, GgufOutput):
@@ -165,6 +174,7 @@ def _verify_gguf(
     regrouped = is_regrouped(file, plan)
     _verify_receipt(comparison, plan, findings, regrouped or len(file.shards) > 1)
 
+    # receipts name local sources without a path, so only the kind of these is compared
     written = comparison.receipt.source
     actual = comparison.source
     reference = actual.reference if written.reference else None

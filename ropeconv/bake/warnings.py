@@ -46,10 +46,13 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
     recipe = start.recipe
     schedule = start.schedule
     spec = inspection.spec
+
+    # what the output will not do
     yield from warn_of_short_reach(recipe, inspection, start.spec)
     if not start.fine_tuning.works_untuned:
         yield start.fine_tuning.sentence
 
+    # what changes that the user may not expect
     if start.replaced:
         yield start.replaced
     if not isinstance(recipe.method, AsIs):
@@ -68,6 +71,7 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
     if is_base and schedule.context == spec.context:
         yield f"the context stays {schedule.context:,}; pass --context to declare a longer one"
 
+    # what is wrong with the source, and stays
     carried = [problem for problem in inspection.problems if problem.code in CARRIED_OVER]
     for problem in sorted(carried, key=lambda problem: CARRIED_OVER.index(problem.code)):
         yield problem.message
@@ -84,6 +88,8 @@ def cannot_gain(spec: RopeSpec, context: int) -> str:
     window = spec.rotating_window
     if window is None or window >= context:
         return ""
+    # Llama 4 and others have layers without RoPE that see everything: only the declared context
+    # limits those
     words = f"{window:,} tokens ({spec.window_kind})"
     rotating = spec.count("global")
     unrotated = spec.count("none")
@@ -247,6 +253,7 @@ def _text(plan: Plan) -> str:
     if plan.source.modelfile is None:
         return render("Modelfile.jinja", path=path, context=context, projector=beside)
 
+    # the Modelfile of the source with a higher num_ctx, and paths as seen from the output
     content = plan.source.modelfile.text.encode()
     limits = limits_in("Modelfile", (content,))
     low = [limit for limit in limits if limit.tokens < context]
@@ -254,6 +261,8 @@ def _text(plan: Plan) -> str:
         content = raise_limits(low, context, content)
     before = Path(plan.source.modelfile.name).parent
     text = _move_text(content.decode(), before, plan.out.parent, path)
+
+    # a second FROM names the projector of a multimodal model
     if beside and len(FROM.findall(text)) == 1:
         text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {beside}\n", text, count=1)
     if not limits:
@@ -275,6 +284,7 @@ def _move_text(text: str, before: Path, after: Path, model: str) -> str:
     def move_line(line: re.Match[str]) -> str:
         if first is not None and line.start() == first.start():
             return line[0].replace(line["path"], model)
+        # a word that is no file there may be the name of a model, which stays
         there = before / line["path"].strip("\"'")
         if os.path.isabs(line["path"]) or not there.exists():
             return line[0]

@@ -114,6 +114,7 @@ class LlamaCppProcess(ProgramProcess):
         self, kind: type[T], question: object, advance: Callable[[int], None] = lambda count: None
     ) -> T:
         """Send a question, and return its answer; the process ends with any failure."""
+        # patience is for each line: a long sequence reports every batch that it has read
         try:
             self.send(msgspec.json.encode(question))
             while True:
@@ -244,6 +245,7 @@ class LlamaCppEngine(Engine):
         """
         import torch
 
+        # logits of long texts are gigabytes, so they come by a file and not by the pipe of answers
         with scratch() as folder:
             out = str(folder / "logits.npy")
             tokens = list(ids)
@@ -327,6 +329,7 @@ def why_not_run(path: Path) -> tuple[str, str]:
             if size > _memory():
                 larger = f"the file ({human(size)}) is larger than the memory"
                 return "", f"{larger}, so llama.cpp only loaded it"
+            # five tokens are read, in batches of four and one; what they are does not matter
             tokens = [token % process.loaded.vocabulary for token in range(1, 7)]
             losses, _ = process.ask(tuple[bytes, bytes], "losses", tokens, [4, 5])
     except LlamaCppError as problem:
@@ -368,6 +371,7 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     if isinstance(form, Yarn) and (form.beta_fast, form.beta_slow, form.truncate) != STOCK_RAMP:
         return None
 
+    # theta, and the scaling; 0.1 ln s is what YaRN's attention factor adds to 1
     row = find_arch(arch, assumed=True)
     values: dict[str, Override] = {
         row.theta_key: ("float", form.theta),
@@ -383,6 +387,7 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     if isinstance(form, Yarn):
         values["rope.scaling.original_context_length"] = ("int", form.original_context)
 
+    # the attention factor, of which llama.cpp computes a part by itself
     mscale_all_dim = _mscale_all_dim(schedule, row, log)
     if row.log_multiplier:  # the one of the file would count otherwise
         unit = YARN_SLOPE if row.softmax else 1.0

@@ -108,8 +108,7 @@ def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
         elif kind == "bool":
             union.val_bool = bool(value)
         else:
-            data = str(value).encode()
-            ctypes.memmove(ctypes.addressof(union), data + b"\0", len(data) + 1)
+            union.val_str = str(value).encode()  # up to 128 bytes (llama.h)
     array[len(values)].key = b""
     return array
 
@@ -182,15 +181,16 @@ class LlamaModel:
         load = self.load
         settings = self.llama.llama_context_default_params()
         settings.n_ctx = size
+        # n_batch is what llama_decode accepts, n_ubatch what is computed at once
         settings.n_batch = settings.n_ubatch = min(load.batch, size)
         settings.n_outputs_max = min(self.rows, settings.n_batch)
         settings.type_k = settings.type_v = TYPES[load.cache]
         settings.swa_full = load.plain
-        settings.flash_attn_type = 0 if load.plain else -1
+        settings.flash_attn_type = 0 if load.plain else -1  # never, or where it is faster
         settings.n_threads = settings.n_threads_batch = load.threads
         if sequences > 1:
             settings.n_seq_max = sequences
-            settings.kv_unified = True
+            settings.kv_unified = True  # else each sequence would have its own share of the cells
         context = self.llama.llama_init_from_model(self.model, settings)
         if not context:
             raise RuntimeError(f"llama.cpp makes no context of {size} tokens for the model")
@@ -208,6 +208,7 @@ class LlamaModel:
         largest = min(self.load.batch, self.size)
         start = 0
         while start < len(tokens):
+            # a batch ends at its size, or before more logits than exist at a time
             rows = list[int]()
             count = 0
             while start + count < len(tokens) and count < largest:
@@ -263,6 +264,7 @@ class LlamaModel:
             wanted: Rising indices into `tokens`.
             out: The .npy file.
         """
+        # the blocks without gaps
         starts = [0]
         for index in range(1, len(tokens)):
             if places[index] != places[index - 1] + 1:
@@ -303,6 +305,7 @@ class LlamaModel:
         rows = self._read(needed, 0, {target - 1 for target in targets})
         for index, (target, row) in enumerate(zip(targets, rows, strict=True)):
             token = tokens[target]
+            # logsumexp: without the largest logit taken out, exp would overflow
             likeliest = int(row.argmax())
             most = float(row[likeliest])
             with np.errstate(all="ignore"):
@@ -319,6 +322,7 @@ class LlamaModel:
         generated = list[int]()
         self._begin(len(tokens) + count)
         while len(generated) < count:
+            # the whole prompt at first, then one token at a time behind the cache
             last = first + len(unread) - 1
             (row,) = self._read(unread, first, {last})
             token = int(row.argmax())
@@ -332,7 +336,7 @@ class LlamaModel:
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without a prefix and without special tokens."""
         data = text.encode()
-        most = len(data) + 8
+        most = len(data) + 8  # a token is at least a byte, but for the space that SPM puts in front
         tokens = (self.llama.llama_token * most)()
         add_special = False
         parse_special = False
@@ -363,7 +367,7 @@ def main() -> None:
     """Answer until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # whatever a library prints is not an answer
     lines: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, lines), daemon=True).start()
 

@@ -151,6 +151,7 @@ class ProbeCache:
             context: The length in tokens.
             stands_for: As for `Probe.ask`.
         """
+        # the question, then all code that answers it: that of ropeconv, then that of transformers
         digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
         here = Path(__file__)
         for path in (here.with_name("probe_program.py"), here.parents[1] / "loader.py"):
@@ -163,6 +164,7 @@ class ProbeCache:
             spec = importlib.util.find_spec("transformers")
             if spec is not None and spec.origin:
                 root = Path(spec.origin).parent
+            # size and time show an edited installation; reading all files would take longer
             code = [root / "modeling_rope_utils.py", root / "configuration_utils.py"]
             code += sorted((root / "models" / model_type).glob("*.py"))
             for path in code:

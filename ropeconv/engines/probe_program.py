@@ -93,6 +93,7 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
         stands_for: The model type of a config whose own is not known here; empty to read it
             unchanged.
     """
+    # the text model, built with few layers and without weights
     config, read_as = read(Path(path), stands_for)
     halves = getattr(config, "is_encoder_decoder", False)
     if halves:
@@ -174,6 +175,7 @@ def build(text: PretrainedConfig) -> Module:
     import torch
     from transformers import PreTrainedModel
 
+    # random numbers for weights would take minutes, and nothing is computed with them
     PreTrainedModel.init_weights = lambda self: None
     model_class = class_of(text)
     for member in vars(sys.modules[model_class.__module__]).values():
@@ -292,6 +294,8 @@ def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
         kind: The layer type of the set; None for a module with one set.
         context: The length in tokens.
     """
+    # dynamic types and LongRoPE write other frequencies into the buffer for longer sequences, so it
+    # is read after a pass at the beginning and after one at the end
     buffer = "inv_freq" if kind is None else f"{kind}_inv_freq"
     forward(module, kind, [0, 1])
     short = getattr(module, buffer).double().tolist()
@@ -307,6 +311,7 @@ def forward(module: Module, kind: str | None, positions: list[int]) -> float:
     """
     import torch
 
+    # the states only give the dtype and the device; cos(0) = 1, so cosines at 0 are the factor
     states = torch.zeros(1, len(positions), 2)
     extra = {}
     if kind is not None:

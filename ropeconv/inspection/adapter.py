@@ -83,6 +83,7 @@ class Adapter(Summary):
     @cached_property
     def sizes(self) -> dict[str, dict[int, int]]:
         """Rows (0) and columns (-1) of each matrix of the base that LoRA changes, by its name."""
+        # W + B A: lora_A [rank, columns] has the columns of W, and lora_B [rows, rank] its rows
         if all(file.name != WEIGHTS for file in self.source.files()):
             return {}
         sizes: dict[str, dict[int, int]] = {}

@@ -48,23 +48,24 @@ def compare_frequencies(first: Vector, second: Vector) -> FrequencyDifference | 
     """
     if first.shape != second.shape:
         return None
+    # infinite where one of the two stands still, and 1 where both do
     larger = np.maximum(first, second)
     smaller = np.minimum(first, second)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(larger == smaller, 1.0, larger / smaller)
-    at = int(ratio.argmax())
+    worst = int(ratio.argmax())
     largest_ratio = None
-    if np.isfinite(ratio[at]):
-        largest_ratio = float(ratio[at])
+    if np.isfinite(ratio[worst]):
+        largest_ratio = float(ratio[worst])
 
     distances = np.abs(_places(first) - _places(second))
     return FrequencyDifference(
         pairs=len(first),
         differing=int((larger - smaller > TOLERANCE * smaller).sum()),
         largest_ratio=largest_ratio,
-        largest_ratio_at=at,
-        first=float(first[at]),
-        second=float(second[at]),
+        largest_ratio_at=worst,
+        first=float(first[worst]),
+        second=float(second[worst]),
         max_ulp=int(distances.max(initial=0)),
     )
 

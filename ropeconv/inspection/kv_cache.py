@@ -53,6 +53,7 @@ class KvCache:
         Args:
             tokens: The length of the sequence.
         """
+        # a layer with a window drops what it no longer sees
         numbers = 0
         for group in self.layers:
             kept = min(tokens, group.window or tokens)

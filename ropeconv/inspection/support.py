@@ -65,6 +65,7 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
         Pairs such as `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`: ranges of
         versions that were executed come before those that were read.
     """
+    # versions with one status that follow each other become a range, such as 4.51-5.23
     ranges: dict[str, list[_Range]] = {}
     for _, of_runtime in groupby(verdicts, key=_runtime_of):
         previous = ""
@@ -184,6 +185,7 @@ def support(
     Returns:
         Pairs such as `("supported", "vLLM 0.20 or newer, SGLang 0.5.23")`.
     """
+    # a runtime has one place in the table: that of its newest version, or of the one named
     runtimes = by_runtime(verdicts)
     words: dict[str, list[str]] = {}
     for name in named or POPULAR:
@@ -251,6 +253,7 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
 
     Untested versions between two for which the word holds do not end the range.
     """
+    # back from the newest version as long as the word holds
     newest = rows[-1]
     word = WORDS[newest.status]
     oldest = newest

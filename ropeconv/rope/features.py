@@ -128,6 +128,7 @@ def hook(name: str) -> Callable[..., Any]:
 @cache
 def _entries() -> tuple[EntryPoint, ...]:
     """Return the entry points: those of ropeconv whose folders are there, then the others."""
+    # the entry point of a feature of ropeconv remains where somebody has removed its folder
     own = []
     others = []
     for entry in entry_points(group=GROUP):

@@ -278,6 +278,7 @@ class Yarn(Form):
         """
 
         def pair(rotations: float) -> float:
+            """The (fractional) pair that rotates so often within the trained context."""
             length = self.original_context / (2 * math.pi * rotations)
             return rotary_dim * math.log(length) / (2 * math.log(self.theta))
 
@@ -287,6 +288,8 @@ class Yarn(Form):
             low = math.floor(low)
             high = math.ceil(high)
 
+        # the last pair is rotary_dim / 2 - 1, and still the code of the paper and every runtime
+        # have rotary_dim - 1 here (find_correction_range of transformers)
         low = max(low, 0.0)
         high = min(high, rotary_dim - 1.0)
         if low == high:
@@ -323,6 +326,7 @@ class Llama3(Form):
     high_freq_factor: float = 4.0
 
     def inv_freq(self, rotary_dim: int) -> Vector:
+        # with 8,192 trained tokens, a pair with a wavelength of 2,048 rotates 4 times
         base = base_inv_freq(self.theta, rotary_dim)
         rotations = self.original_context * base / (2 * math.pi)
         width = self.high_freq_factor - self.low_freq_factor

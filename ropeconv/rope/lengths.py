@@ -49,6 +49,7 @@ def parse_tokens(text: str) -> int:
     if text.strip().lower() in SHORT:
         return SHORT[text.strip().lower()]
 
+    # at most twelve digits, which no context has: int() refuses thousands of them in its own words
     match = re.fullmatch(r"0*(\d{1,12})\s*([kKmM]?)", text.strip())
     if not match or int(match[1]) < 1:
         raise RecipeError(
@@ -126,6 +127,7 @@ def parse_factor(text: str, flag: str) -> Factor:
     Raises:
         RecipeError: For anything else.
     """
+    # a length: with a suffix, or a whole number that is too large for a factor
     suffixed = re.fullmatch(r"0*([1-9]\d{0,11})([kKmM])", text.strip())
     if suffixed:
         parse_tokens(text)  # refuses a length that is too long
@@ -136,6 +138,7 @@ def parse_factor(text: str, flag: str) -> Factor:
         if tokens >= SMALLEST_LENGTH:
             return format_tokens(tokens)
 
+    # a factor; what is beyond the largest one was probably meant as a length
     try:
         value = float(text)
     except ValueError:

@@ -89,6 +89,7 @@ def approximate_ramp(
     if (form.beta_fast, form.beta_slow, form.truncate) == (beta_fast, beta_slow, True):
         return None
 
+    # the ramp first: it gives the frequencies, with which its distance is measured
     bare = RampApproximation(
         beta_fast=beta_fast,
         beta_slow=beta_slow,
@@ -105,15 +106,18 @@ def approximate_ramp(
 
 def _measure(bare: RampApproximation, computed: Vector, right: Vector) -> RampApproximation | None:
     """The approximation with its distance; None where both ramps give the same frequencies."""
-    rotating = right > 0
-    ratio = np.where(rotating, computed / np.where(rotating, right, 1.0), 1.0)
+    # a pair twice as fast and one half as fast are equally far off, so logarithms are compared;
+    # pairs that stand still do so in both ramps
+    ratio = np.divide(computed, right, out=np.ones(len(right)), where=right > 0)
     off = np.abs(np.log(ratio))
     pairs = int(np.sum(off > SAME))
     if not pairs:
         return None
 
+    # the angle of a pair is position times frequency: off most at the end of the context
     worst = int(np.argmax(off))
-    turns = float(np.max(np.abs(computed - right))) * bare.context / (2 * np.pi)
+    largest_difference = float(np.max(np.abs(computed - right)))
+    turns = largest_difference * bare.context / (2 * np.pi)
     frequencies = tuple(float(value) for value in computed)
     return replace(
         bare, ratio=float(ratio[worst]), pair=worst, pairs=pairs, turns=turns, inv_freq=frequencies

@@ -95,6 +95,8 @@ def on_top(
             f" first with --dynamic ntk:{form.factor:.12g} --at TOKENS --replace"
         )
 
+    # The method is computed for the model before its scaling, over L0. Lengths shrink with it: 256k
+    # over a declared 128k is 16k over a trained 8k.
     start_context = max(1, round((context or declared) * original / declared))
     start = replace(spec.unscaled(), context=start_context)
     relative = method.relative(declared, original)
@@ -103,6 +105,7 @@ def on_top(
     if schedule is None:
         schedule = _compose(schedule_of(relative, start), start, spec)
 
+    # back to the lengths of the scaled model
     if factor is not None:
         reached = round(declared * factor)
     else:
@@ -150,6 +153,7 @@ def _widen(
     if total is None or old is None:
         return None
 
+    # the model may have been trained with factors of its own, which grow by the law of the method
     before = schedule_of(old, start)
     schedule = schedule_of(total, start)
     law = schedule.attention_factor / before.attention_factor
@@ -178,6 +182,7 @@ def _compose(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
     if spec.softmax_follows:
         softmax_scale *= schedule.attention_factor**2
 
+    # f_i m_i / theta_i; below is the form that gives these frequencies, where there is one
     unscaled = start.form.inv_freq(spec.rotary_dim)
     inv_freq = current.inv_freq * _ratio(schedule.inv_freq, unscaled)
     short = None
@@ -189,7 +194,7 @@ def _compose(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
         if current.short_inv_freq is None:
             original = spec.context
         form = _factor_lists(spec, short, inv_freq, original)
-    elif spec.form == start.form:
+    elif spec.form == start.form:  # the scaling is only an attention factor
         form = schedule.form
     elif schedule.form is not None and schedule.form == spec.base_form(schedule.form.theta):
         # the method is another base: the scaling keeps its formula
@@ -263,6 +268,7 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             f" {schedule.context:,}; leave it out, or pass a longer --context"
         )
 
+    # what the two lists of LongRoPE share, or cannot hold
     current = source.current()
     short = current.short_inv_freq
     if short is not None and short.tolist() != current.inv_freq.tolist():
@@ -352,6 +358,7 @@ class Recipe:
     """
 
     def __post_init__(self) -> None:
+        # each field, which may come from a file of anybody
         if not isinstance(self.method, Method):
             raise RecipeError(
                 'a Recipe needs a method, such as METHODS["yarn"](4.0), and got'
@@ -372,6 +379,7 @@ class Recipe:
                 f" and {shown(self.explicit)} is something else"
             )
 
+        # then fields that contradict each other
         temperature = self.temperature_slope or self.temperature_intercept
         if self.attention_factor is not None and temperature:
             raise RecipeError(
@@ -422,6 +430,7 @@ class Recipe:
         context = self.context or max(original, spec.context)
         start = replace(spec, original_context=original, context=context)
 
+        # numpy gives inf or nan without an error, which Schedule refuses
         try:
             with np.errstate(all="ignore"):
                 if self.on_top:
@@ -436,12 +445,14 @@ class Recipe:
                 " parameters"
             ) from None
 
+        # a frequency that underflows would be read as a pair that stands still
         may_have_zeros = self.method.keeps_zeros or self.on_top
         if not may_have_zeros and count_zero(schedule.inv_freq[: start.rotating_pairs]):
             raise RecipeError(
                 f"{self.method.flag()} gives frequencies that are 0; check its parameters"
             )
 
+        # the modifiers
         attention_factor = self._attention_factor(schedule)
         softmax_scale = schedule.softmax_scale
         if self.on_top and spec.softmax_follows:
@@ -518,6 +529,7 @@ class Recipe:
                 f"the recipe names the method {shown(name)}; known: {', '.join(REGISTRY)}"
             )
 
+        # a key that is not known would be ignored, and the recipe mean something else
         kind = REGISTRY[name]
         parameters = data.get("parameters", {})
         known = {item.name for item in dataclasses.fields(kind)}
@@ -580,6 +592,7 @@ def parse_recipe(text: str) -> Recipe:
             f"{text!r} is not a method; choose base, recipe:FILE, {names} (with a value: yarn:4)"
         )
 
+    # `key=value` is a setting or a modifier, and another part belongs to the value of the method
     settings: dict[str, Any] = {}
     values = []
     repeats = False
@@ -594,6 +607,7 @@ def parse_recipe(text: str) -> Recipe:
         raise RecipeError(f"{text!r} gives a setting twice; leave one of them out")
     value = _value(kind, values, text)
 
+    # the first field is the value itself
     modifiers = {key: settings.pop(key) for key in MODIFIERS if key in settings}
     fields = [item.name for item in dataclasses.fields(kind)]
     if value is not None and fields[0] in settings:

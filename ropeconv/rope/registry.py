@@ -54,7 +54,7 @@ class Registry(Mapping[str, T]):
 
     def _all(self) -> dict[str, T]:
         if not self._complete:
-            self._complete = True
+            self._complete = True  # before the imports, which may look something up themselves
             for module in iter_modules(import_module(self.package).__path__):
                 import_module(f"{self.package}.{module.name}")
             import_features()

@@ -104,6 +104,7 @@ def effective_scaling(
 
 def deviation(log_n: LogN, steps: QueryScaling, context: int) -> float:
     """The largest difference of a log-n approximation over a context, relative above 1."""
+    # the approximation is constant within a step and log-n rises, so the ends of steps are enough
     starts = np.arange(0, context, steps.length, dtype=np.float64)
     ends = np.minimum(starts + steps.length, context) - 1
     positions = np.concatenate([starts, ends])
@@ -256,6 +257,7 @@ class Schedule(TableSummary):
             numbers = struct.pack("<ddq", scaling.beta, scaling.gain, scaling.length)
             parts.append(b"staircase" + numbers)
 
+        # with their lengths in front, no two lists of parts are the same bytes
         lengths = b"".join(struct.pack("<q", len(part)) for part in parts)
         return hashlib.sha256(lengths + b"".join(parts)).hexdigest()
 

@@ -289,6 +289,7 @@ class RopeSpec:
 
         None where one of them sees the whole context.
         """
+        # `windows` is empty where no layer has one
         widest = None
         for size, kind in zip(self.windows, self.layers, strict=False):
             if kind != "global":

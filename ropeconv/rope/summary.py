@@ -67,6 +67,7 @@ class Summary:
         raise NotImplementedError
 
     def __repr__(self) -> str:
+        # names in one column, as wide as the longest; empty values and tables are left out
         values = {name: value for name, value in self.summary().items() if value}
         tables = [table for table in self.shown_tables() if table.rows]
         names = [*values] + [table.name for table in tables]

@@ -106,6 +106,8 @@ def _attention(
             enable_gqa=enable_gqa,
         )
 
+    # softmax over all keys is the mean of both parts, weighted by their sums of exponentials, which
+    # the kernel returns as logarithms: e^a / (e^a + e^b) = sigmoid(a - b)
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     cached = key.shape[2] - query.shape[2]
     before, log_before = flash(
@@ -124,6 +126,7 @@ def without_masks(model: PreTrainedModel) -> Iterator[None]:
     if not needs_no_masks(model):
         yield
         return
+    # transformers finds both functions by the name "sdpa" in these registries at each pass
     masks_before = dict(MASKS._local_mapping)
     functions_before = dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
     MASKS[SDPA] = _mask_function(MASKS[SDPA])
@@ -257,6 +260,7 @@ def preallocate(cache: object, length: int) -> None:
         if type(layer) is DynamicLayer and layer.is_initialized:
             growing[index] = layer
 
+    # the size of the whole cache on each device, and the devices on which it does not fit
     sizes: dict[torch.device, int] = {}
     for layer in growing.values():
         device = layer.keys.device

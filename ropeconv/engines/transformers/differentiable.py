@@ -67,6 +67,7 @@ class Differentiable:
         import torch
         from torch.utils.checkpoint import checkpoint
 
+        # one pass over the text; the state after a token predicts the next one
         model = self.model
         engine = self._engine
         head = model.get_output_embeddings()
@@ -161,6 +162,7 @@ def differentiable(
         raise RopeconvError(
             f"{type(model).__name__} reads a text in an encoder, so it has no loss to tune"
         )
+    # the stack undoes everything in the reverse order
     with ExitStack() as stack:
         stack.callback(patch(model, schedule, spec))
         parts = list(rotary_modules(model))

@@ -265,6 +265,7 @@ class TransformersEngine(Engine):
         if chunk < MOST_TOKENS and not needs_no_masks(self.model):
             chunk = min(chunk, max(256, MASK[place] // len(ids)))
 
+        # the state after a token predicts the next one
         expected = torch.tensor([ids[index] for index in targets], device=device)
         kept = [index - 1 for index in targets]
         losses = []
@@ -272,6 +273,7 @@ class TransformersEngine(Engine):
         done = 0
         for states in self.read(ids, range(len(ids)), kept, progress or Progress(), chunk):
             for block in states.split(rows):
+                # the loss of a token is -log softmax: logsumexp of all logits minus its own
                 logits = self.head(block)
                 tokens = expected[done : done + len(block)].to(logits.device)
                 chosen = logits.gather(1, tokens[:, None])[:, 0]
@@ -314,6 +316,7 @@ class TransformersEngine(Engine):
             if not broken and not finite:
                 broken.append(name)
 
+        # hooks of inner modules run first, so the first one with inf or NaN is where it began
         hooks = []
         for name, module in self.model.named_modules():
             if module is not self.model:
@@ -333,6 +336,7 @@ class TransformersEngine(Engine):
         """Free the memory of the layers, so that only `head` works, and return the engine."""
         from torch import nn
 
+        # lists of modules are the layers; tied embeddings are the head
         head = self.model.get_output_embeddings()
         embeddings = self.model.get_input_embeddings()
         is_tied = head is not None and head.weight is embeddings.weight

@@ -99,6 +99,7 @@ class _LayerReader:
 
     def attach(self) -> JsonObject:
         """Load the weights outside the layers, and make each layer load its own when it runs."""
+        # weights of layers are missing on purpose, and must not be initialised at random
         model = self._model
         outside = self._load("")
         outside.missing_keys = {name for name in outside.missing_keys if not self._layer_of(name)}
@@ -130,6 +131,7 @@ class _LayerReader:
             rename_source_key,
         )
 
+        # a name in the checkpoint may be that of an older version, or of one expert of a stack
         mapping = self._config.weight_mapping
         renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
         converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
@@ -150,6 +152,7 @@ class _LayerReader:
                 " with more memory, or --device-map auto"
             )
 
+        # the largest moment: everything outside the layers, and the largest layer twice
         width = self._config.dtype.itemsize
         tensors = self._source.tensors
         sizes = {}
@@ -206,6 +209,7 @@ class _LayerReader:
         import torch
         from safetensors.torch import _TYPES
 
+        # read and not mapped: pages of a mapped file count as memory of the process
         header = self._source.headers[self._files[name]]
         entry = header.tensors[name]
         content = torch.empty(entry.stop - entry.start, dtype=torch.uint8)

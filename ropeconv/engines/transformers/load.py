@@ -135,6 +135,7 @@ def choose_place(source: Source, at: DeviceSpec) -> DeviceSpec:
         source: The checkpoint.
         at: The device and precision that the user wants.
     """
+    # from fast to slow: another GPU costs nothing, and layer by layer every pass reads the disk
     release()
     if fits(source, at):
         return at
@@ -211,6 +212,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         at = DeviceSpec(where, "float32")
     else:
         at = where
+    # a config of a type that transformers does not have is read as the family it is treated as
     logging.disable_progress_bar()
     settings = read_json(folder / "config.json") if at.stands_for else {}
     if at.stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING:
@@ -320,6 +322,7 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         small = [file.name for file in copied if file.size < SMALL]
         names = {name for name in small if name not in weight_files}
 
+    # files that are there, or in the Hub's cache: their folder is used as it is
     if not source.is_generated("config.json"):
         if source.kind == "hub":
             for name in names:
@@ -327,6 +330,7 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         yield source.path("config.json").parent
         return
 
+    # others are made, and the rest is linked beside them
     generated = {
         file.name: file.size
         for file in source.files()

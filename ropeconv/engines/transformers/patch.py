@@ -98,6 +98,7 @@ def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__ or "vision" in name or "visual" in name:
             continue
+        # modules of layers with a window, which keep their RoPE (Gemma 3 before transformers 5)
         if name.endswith(("_local", "_unscaled")) or "sliding_attention" in name:
             continue
 
@@ -187,6 +188,7 @@ def scale_queries(
 
     positions: list[Tensor] = []  # those of the present pass
 
+    # the rotary module runs first in each pass and is given the positions; projections are not
     def remember(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         current = _positions(args, given)
         if current.dim() > 2:  # sections of positions, which are equal for text
@@ -196,7 +198,7 @@ def scale_queries(
     def multiply(module: Module, args: tuple[object, ...], output: Tensor) -> Tensor:
         numbers = scale.scale(positions[0].cpu().numpy()).astype(np.float32)
         factor = torch.from_numpy(numbers).to(output.device)
-        while factor.dim() < output.dim():
+        while factor.dim() < output.dim():  # [batch, tokens] to [batch, tokens, heads, head_dim]
             factor = factor[..., None]
         return (output * factor).to(output.dtype)
 
@@ -213,6 +215,7 @@ def _overwrite(stack: ExitStack, module: Module, prefix: str, schedule: Schedule
     """
     import torch
 
+    # what is there now, and comes back at the end
     frequencies = f"{prefix}inv_freq"
     original = f"{prefix}original_inv_freq"
     scaling = f"{prefix}attention_scaling"
@@ -234,6 +237,7 @@ def _overwrite(stack: ExitStack, module: Module, prefix: str, schedule: Schedule
             module.rope_init_fn = lambda config: (new, schedule.attention_factor)
 
     if computes:
+        # a copy: the config is the model's, and servers read it
         module.config = copy.copy(module.config)
         module.config.rope_parameters = {**module.config.rope_parameters, "rope_type": "default"}
     use(schedule.inv_freq)

@@ -65,6 +65,7 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
         rotary_dim: All dimensions of the head.
         length: In tokens.
     """
+    # the base is a staircase over the length: the last step that begins at or before it holds
     table = _read(kind, rotary_dim)
     if table is None or length > table["through"]:
         return None
@@ -273,6 +274,7 @@ def bound(
             known_windows=True,
         )
 
+    # what takes long is only searched for where it is short, or asked for
     search_wide = length <= LONG_WIDE
     search_last = length <= LONG_LAST
     if windows is not None:
@@ -356,6 +358,7 @@ def _smallest(
     sums: Sums, length: int, tell: Callable[[str], None], proof: Proof | None = None
 ) -> Step:
     """The smallest base for a length with its interval; `proof` and `tell` are as in `bound`."""
+    # the table holds for this length, or gives a shorter one whose base is a lower bound
     known_length = 1
     known_base = 1.0
     if proof is None:  # a proof begins at the base 1

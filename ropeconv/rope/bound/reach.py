@@ -67,6 +67,7 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
     if unrotated >= len(inv_freq):
         return
 
+    # float32 decides all but the few sums that are within its error of zero
     blocks = Blocks(inv_freq, unrotated)
     error = float64_error(len(inv_freq), length)
     for first in starts(1, length):
@@ -106,7 +107,7 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
         The distances m and the values B(m), both float64 [at most points].
     """
     ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
-    at = []
+    lowest_at = []
     lowest = []
 
     for start, stop in pairwise(ends):
@@ -119,10 +120,10 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
             if value[low] < best_value:
                 best_distance = float(distances[low])
                 best_value = float(value[low])
-        at.append(best_distance)
+        lowest_at.append(best_distance)
         lowest.append(best_value)
 
-    return np.array(at), np.array(lowest)
+    return np.array(lowest_at), np.array(lowest)
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,7 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         if len(distances):
             runs.add(distances)
 
+    # without a violation in the context, the first one beyond it says how much is left
     first = None
     searched = length
     farther = min(SEARCHED, MOST_COUNTED // max(1, rotating))
@@ -384,6 +386,7 @@ def head_reach(
     error = total * (1e-6 + 1e-7 * len(inv_freq))
     slack = np.where(total > 0, error, -1).astype(np.float32)
 
+    # sums are [distances, heads]: all heads share the cosines [distances, pairs]
     first = np.zeros(heads, np.int64)
     count = np.zeros(heads, np.int64)
     size = max(16, ELEMENTS // heads)
@@ -470,6 +473,7 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     complete = trained_largest >= math.tau
     beyond = largest > trained_largest * (1 + ROUNDING)
 
+    # how much each pair changes, whether it is slower or faster than in training
     rotates = (inv_freq > 0) & (trained > 0)
     ratio = np.divide(trained, inv_freq, out=np.ones(len(trained)), where=rotates)
     change = np.maximum(ratio, 1 / ratio)

@@ -82,6 +82,7 @@ class Sweep:
 
     def feasible_from(self, log_base: float) -> float:
         """The smallest ln b >= log_base, up to rounding, at which no distance violates."""
+        # each round jumps over the bases that one distance rules out
         while True:
             witnesses = self.witnesses(log_base)
             if not len(witnesses):
@@ -94,6 +95,7 @@ class Sweep:
 
     def witnesses(self, log_base: float) -> Distances:
         """Some of the distances that violate at one base, int64; empty only if there are none."""
+        # from cheap to complete: distances that violated before, blocks that look low, all
         inv_freq = self.sums.inv_freq(log_base)
         witnesses = self._violating_in_pool(inv_freq)
         if not len(witnesses) and self._search_slow(inv_freq):
@@ -155,6 +157,7 @@ class Sweep:
         All witnesses take one step from `log_base`, and those that get furthest walk on, until
         their sums are no longer surely negative.
         """
+        # frequencies fall with the base, so the bound on the curvature here holds further on
         distances = witnesses.astype(np.float64)
         log_bases = np.full(len(witnesses), log_base)
         curvatures = self.sums.curvature(distances, log_base)
@@ -253,6 +256,7 @@ def _surely_negative_to(sums: Sums, distance: int, log_base: Decimal) -> float:
 
 def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
     """The ln b near `log_base` at which the sum of a distance becomes zero; None without one."""
+    # Newton's method doubles the digits of float64 in each round, so twelve are plenty
     with localcontext(prec=DIGITS):
         for _ in range(12):
             value, slope = sums.exact(distance, log_base)
@@ -294,6 +298,7 @@ def smallest_log_base(
     known_length, known_base = reached
     start = math.log(known_base) * (1 - 1e-12)  # below it, whichever way it was rounded
 
+    # the lengths between the known one and this one, by halves: 1M, 512k, 256k, ...
     half = length // 2
     shorter = []
     while half > max(SHORTEST, known_length):
@@ -333,6 +338,7 @@ def tail(sums: Sums, length: int) -> float:
         below = np.where(angle < math.pi, np.cos(np.minimum(angle, math.pi)), -1)
         return bool(sums.unrotated + below.sum() >= 0)
 
+    # bisection, which keeps `high` free
     low = 0.0
     high = 1.0
     while not is_free(high):
@@ -380,15 +386,15 @@ class Walk:
         Returns:
             `end` and None where no distance violates on the way.
         """
-        at = begin
-        while (end - at) * self.direction > 0:
-            stop, distances, zeros = self.piece(at, end)
+        log_base = begin
+        while (end - log_base) * self.direction > 0:
+            stop, distances, zeros = self.piece(log_base, end)
             if len(distances):
-                first = int((zeros * self.direction).argmin())
+                first = int((zeros * self.direction).argmin())  # the nearest in this direction
                 return float(zeros[first]), int(distances[first])
-            at = stop
+            log_base = stop
             if self.tell is not None:
-                self.tell(at)
+                self.tell(log_base)
         return end, None
 
     def piece(self, begin: float, end: float, start: int = 1) -> tuple[float, Distances, Vector]:
@@ -522,20 +528,21 @@ def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[floa
     """
     reach = math.log1p(WIDTH)
     sweep = Sweep(sums, length)
-    right = Walk(sums, length, 1)
-    left = Walk(sums, length, -1)
+    to_larger = Walk(sums, length, 1)
+    to_smaller = Walk(sums, length, -1)
     last = tail(sums, length)
 
-    at = start
+    log_base = start
     while True:
-        is_free = at > last or not len(sweep.witnesses(at))
+        is_free = log_base > last or not len(sweep.witnesses(log_base))
         if is_free:
-            low, _ = left.edge(at, max(0.0, start, at - reach))
-            high, distance = right.edge(at, max(last, at))
+            # the interval around this point; it needs no more than `reach` on the left to be wide
+            low, _ = to_smaller.edge(log_base, max(0.0, start, log_base - reach))
+            high, distance = to_larger.edge(log_base, max(last, log_base))
             if distance is None:
                 yield low, math.inf
                 return
             if high - low >= reach:
                 yield low, high
-            at = high
-        at += reach / 2
+            log_base = high
+        log_base += reach / 2

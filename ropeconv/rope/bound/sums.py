@@ -100,6 +100,7 @@ class Sums:
 
     def exact(self, distance: int, log_base: Decimal) -> tuple[Decimal, Decimal]:
         """f and df/dt at one distance and one ln b, in decimal arithmetic of 50 digits."""
+        # an angle of up to 2^27 loses 9 digits in cos, which leaves 40
         with localcontext(prec=DIGITS):
             value = Decimal(self.unrotated)
             slope = Decimal(0)
@@ -149,6 +150,7 @@ class Blocks:
     def __init__(self, inv_freq: Vector, unrotated: float) -> None:
         self.inv_freq = inv_freq
         self.unrotated = unrotated
+        # j from the middle of a block, which halves the largest phase; [2 pairs, 256]
         near = phases(np.arange(BLOCK) - (BLOCK - 1) / 2, inv_freq).T
         self.columns = np.concatenate([np.cos(near), np.sin(near)])
         rotary_dim = 2 * len(inv_freq)
@@ -175,6 +177,8 @@ def scan(
         limit: The value below which f is searched.
         rate: By how much that value rises per token.
     """
+    # the limit without the constant term, and higher by the error of float32 and by what it rises
+    # within a block: too many distances are found, and never too few
     blocks = Blocks(inv_freq, unrotated)
     limit += blocks.slack - unrotated
     pieces = [np.empty(0, dtype=np.int64)]
@@ -218,6 +222,7 @@ def cos_sin(angle: Decimal) -> tuple[Decimal, Decimal]:
     term = Decimal(1)
     index = 0
 
+    # the series of both at once: 1 - x^2/2 + ..., and x - x^3/6 + ...
     while abs(term) > Decimal(10) ** -DIGITS:
         cosine += term
         term *= remainder / (index + 1)
@@ -225,6 +230,7 @@ def cos_sin(angle: Decimal) -> tuple[Decimal, Decimal]:
         term *= -remainder / (index + 2)
         index += 2
 
+    # cos(x + pi/2) = -sin x, sin(x + pi/2) = cos x
     quarter = quarters % 4
     if quarter == 0:
         return cosine, sine
@@ -286,11 +292,17 @@ def pair_weights(
         rotary_dim: The first so many dimensions rotate.
         layout: Pairs are (i, i + rotary_dim / 2) in "half", (2i, 2i + 1) in "interleaved".
     """
+    # grouped-query attention: each head of keys serves several heads of queries
     keys = np.repeat(keys, len(queries) // len(keys), axis=0)
-    rotated = np.sqrt(_pairs(queries, rotary_dim, layout) * _pairs(keys, rotary_dim, layout))
+    query_pairs = _pairs(queries, rotary_dim, layout)
+    key_pairs = _pairs(keys, rotary_dim, layout)
+    rotated = np.sqrt(query_pairs * key_pairs)
     unrotated = np.sqrt(queries[:, rotary_dim:] * keys[:, rotary_dim:]).sum(axis=1)
+
+    # so that all weights are 1 for equal variances: their sum is half of the head, d/2
+    half_head = queries.shape[1] / 2
     total = rotated.sum(axis=1) + unrotated
-    scale = np.divide(queries.shape[1] / 2, total, out=np.zeros_like(total), where=total > 0)
+    scale = np.divide(half_head, total, out=np.zeros_like(total), where=total > 0)
     return PairWeights(rotated * scale[:, None], unrotated * scale)
 
 

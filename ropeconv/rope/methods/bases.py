@@ -151,6 +151,7 @@ class ThetaBound(LengthMethod):
                 takes minutes.
         """
 
+        # two searches that take long at long contexts: whether the base will do, and for another
         if context * spec.rotary_dim > QUICK:
             raise RecipeError(
                 f"finding a base takes minutes at {context} tokens; run it with --theta-bound"
@@ -196,6 +197,7 @@ def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: floa
 
     None where no interval does.
     """
+    # runtimes compute float32 frequencies, whose sums may be negative where the exact ones are not
     for number in range(100):
         low, high = wide_base(target, rotary_dim, head_dim, number)
         if math.isinf(low):

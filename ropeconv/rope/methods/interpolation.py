@@ -139,6 +139,7 @@ class NtkMixed(ScaledMethod):
     )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
+        # both ends of the mixture are methods with a form that configs can name
         if self.mixed_exponent == 0:
             return Linear(self.factor).schedule(spec)
         if self.mixed_exponent == 1:
@@ -229,6 +230,7 @@ class YarnMethod(ScaledMethod):
         )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
+        # classes with latent attention multiply the softmax scale too; others read only the ratio
         factor = self.factor_over(spec.original_context)
         attention_factor = temperature_attention_factor(factor)
         softmax_scale = 1.0

@@ -281,6 +281,7 @@ class Method:
         Raises:
             RecipeError: Where those of the form and those of the method contradict each other.
         """
+        # a setting at its default may be one that the user did not think of
         if form.kind != self.name:
             return self
         defaults = {item.name: item.default for item in dataclasses.fields(self)}
@@ -431,6 +432,7 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     if spec.rotating_share == 1:
         return method.schedule(spec)
 
+    # the pairs that rotate, as a rotary embedding of their own: see the beginning of this module
     power = 1.0 if method.names_base else spec.rotating_share
     rotating = replace(
         spec,
@@ -440,6 +442,7 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     )
     schedule = method.schedule(rotating)
 
+    # the whole head again
     inv_freq = _whole(schedule.inv_freq, spec)
     short = schedule.short_inv_freq
     if short is not None:
@@ -459,6 +462,7 @@ def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
     """The form over the whole head; None where no form has still pairs beside its formula."""
     if form is None:
         return None
+    # (theta^p)^(1/p) is 999999.9999999994 for 1000000
     theta = form.theta ** (1 / power)
     if abs(round(theta, 6) - theta) <= ROUND * theta:
         theta = round(theta, 6)

@@ -142,6 +142,7 @@ class Piecewise(Method):
     @classmethod
     def for_context(cls, spec: RopeSpec, context: int) -> Method | None:
         """The method split at the first pair that completes no period in the trained context."""
+        # pairs before it have seen every angle in training, and those behind it have not
         split = critical_dimension(spec.rope_theta, spec.original_context, spec.rotary_dim) // 2
         if not 0 < split < spec.rotary_dim // 2:
             return None
@@ -202,6 +203,7 @@ class Piecewise(Method):
                 f" {pairs - 1}"
             )
 
+        # at pair I, fast_base^(-2I/r) = theta^(-2I/r) / s: the two curves meet
         fast_base = spec.rope_theta * factor ** (spec.rotary_dim / (2 * split))
         fast = base_inv_freq(fast_base, spec.rotary_dim)
         slow = base_inv_freq(spec.rope_theta, spec.rotary_dim) / factor
@@ -254,6 +256,7 @@ def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Meth
     Raises:
         RecipeError: Where the list that it needs is not there.
     """
+    # a single list of LongRoPE serves inside and outside of the trained context
     needed = "inv_freq"
     names = [needed]
     if method.name == "longrope":
@@ -352,6 +355,7 @@ class Dynamic(Method):
                 " freeze it"
             )
 
+        # n / L, and 1 within the trained length, where dynamic methods change nothing
         ratio = max(1.0, self.at / spec.original_context)
         if name == "ntk":
             growth = max(1.0, factor * ratio - (factor - 1))

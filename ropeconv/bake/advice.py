@@ -474,6 +474,7 @@ def _writings(
 
     `needs` has options of the target of a checkpoint.
     """
+    # a checkpoint can become both; a GGUF file stays one, unless the caller asks for more
     formats: Sequence[Format] = ("safetensors", "gguf")
     if outputs is not None:
         formats = outputs

@@ -135,6 +135,8 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     _check_weights(source)
     config = source.config()
     family = first.model_family
+
+    # Qwen2.5-1M reaches its length by dual chunk attention, which some runtimes apply instead
     chunked = [problem.message for problem in inspection.problems if problem.code == "dual-chunk"]
     if target.dual_chunk and not chunked:
         raise UsageError(
@@ -157,6 +159,8 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         judge=first.judge,
     )
     result = select(request)
+
+    # what follows from the encoding that was selected
     if target.fold_into is not None and result.fold is None:
         raise UsageError(
             "--fold-into goes with folded weights; add --encoding weights, or leave it out"
@@ -290,6 +294,8 @@ def _tensors(source: Source) -> dict[str, Tensor]:
     """
     if source.kind in ("config", "graph") or source.weights():
         return source.tensors
+
+    # there are none: say what is there in their place
     names = [file.name for file in source.files()]
     pickled = next((name for name in names if name.endswith(".bin")), "")
     if pickled:

@@ -319,6 +319,8 @@ def has_files(plan: AdapterPlan) -> bool:
     added = set(files_of(plan.out)) - planned - {RECEIPT}
     if not all(is_document(name) for name in added):
         return False
+
+    # each file against its text in the plan, or against the file that it is copied from
     for file in plan.files:
         place = plan.out / file.name
         origin = plan.origin(file)

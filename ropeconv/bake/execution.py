@@ -402,10 +402,11 @@ class Writer:
 
     def _fill(self, file: PlannedFile, draft: Path) -> None:
         """Write the content of a file: made, from its text, as a link or a copy."""
+        # a file on the Hub is fetched only now, and must not change from here on
         origin = self.plan.origin(file)
         if origin is not None:
             self.identities.setdefault(origin, identity(origin))
-        self._done(0)
+        self._done(0)  # a run that was stopped while it was fetched ends here
         if file.make is not None:
             file.make(draft, self._done)
         elif file.text is not None:

@@ -467,6 +467,7 @@ class GgufCheck:
 
     def _compare_quantised(self, plan: ExportPlan, planned: RewrittenHeader) -> None:
         """Compare the fixed parts of a quantised file: keys, shapes, and tensors in F32."""
+        # the quantiser sets two keys, may reorder them, and chooses a type for each tensor
         ours = self.file.header
         self.findings.files += 1
         clauses = []
@@ -482,6 +483,7 @@ class GgufCheck:
                 self.findings.differs(f"its tensor {name} is not there or has another shape")
                 return
 
+        # what kept its type kept its bytes
         same_type = {}
         for name, info in ours.tensors.items():
             if info.type == planned.tensors[name].type:
@@ -641,6 +643,7 @@ def unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[st
 
     The key is empty for a difference of all keys.
     """
+    # in the order of the plan, then keys that only the file has
     mine = _computed_values(ours.values)
     theirs = _computed_values(planned.values)
     for key in dict.fromkeys((*theirs, *mine)):

@@ -107,6 +107,7 @@ def _from_unscaled(
     """Return the need over a training without scaling of `trained` tokens, and the reason."""
     if factor <= 1:
         return "none", ""
+    # an unchanged RoPE is fine where no layer sees a new angle
     method = _method_of_output(recipe, inspection.spec)
     if method is None and _is_windowed(inspection.spec, trained):
         if "none" in inspection.spec.layers:

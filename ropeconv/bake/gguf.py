@@ -408,6 +408,7 @@ def _write_export(
 
 def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -> list[str]:
     """Sentences on parts of a model that llama.cpp does not have, or computes in another way."""
+    # none of these stops a conversion: llama.cpp's own converter does the same
     notes = []
     spec = inspection.spec
     arch = arch_of_header(exported.model)

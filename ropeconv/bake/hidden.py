@@ -238,6 +238,7 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
     It is removed at the end, after an error only if it is empty. Raises RopeconvError where another
     process has it and where it cannot be removed, OSError where it cannot be made.
     """
+    # after an error its files stay, so that the same command can continue with them
     hidden = HiddenFolder(out)
     if hidden.root.is_symlink():
         raise RopeconvError(f"{hidden.root} is a link, and ropeconv writes there; remove it")

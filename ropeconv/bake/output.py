@@ -139,6 +139,7 @@ class Output(Summary):
 
     def to_dict(self) -> JsonObject:
         """Return the document that `apply --json` prints: the keys of the plan, and the outcome."""
+        # keys without a value are null, and parts that were not asked for are left out
         document: JsonObject = self.plan.to_dict() | {
             "path": None if self.path is None else str(self.path),
             "check": None if self.check is None else msgspec.to_builtins(self.check),

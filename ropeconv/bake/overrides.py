@@ -40,6 +40,7 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
         UsageError: For a plan that changes nothing.
         RopeconvError: For one that changes more than config.json, or removes a key.
     """
+    # whether keys of config.json are all that the output changes
     source = plan.source.reference
     if not isinstance(plan, CheckpointPlan) or plan.source.kind == "meta":
         layout = "in Meta's layout" if plan.is_folder else "a GGUF file"
@@ -53,6 +54,8 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
             " more; write the output with `ropeconv apply`, or choose a method that fits"
             " --encoding native or factors"
         )
+
+    # whether the servers can express the changes: they merge keys, and remove none
     after = plan.result.config
     stays = next(removed_keys(before, after), "")
     if stays:
@@ -64,6 +67,7 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
     if not changes:
         raise UsageError(f"{source} needs no override: its config does not change")
 
+    # vLLM sets keys of the config as transformers 5 has it, where these models have a text_config
     is_flat = before.get("model_type") in FLAT and "text_config" not in before
     if not is_flat:
         return changes

@@ -410,6 +410,7 @@ class Plan(FilePlan):
 
     def document(self) -> PlanDocument:
         """Return the plan as `--json` prints it: what its receipt will say, and what is written."""
+        # the parts that the output will keep in its receipt, then those that only a plan has
         receipt = self.receipt()
         source = SourceDocument(
             reference=self.source.reference, kind=self.source.kind, commit=self.source.commit

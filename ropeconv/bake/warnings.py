@@ -137,6 +137,7 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
     if not isinstance(source, Source) or not isinstance(inspection, ConfigInspection):
         return
 
+    # for each runtime that is wrong now, the first candidate that its newest version reads exactly
     config = source.config()
     candidates = _candidates(inspection)
     for name in dict.fromkeys(row.name for row in runtimes()):

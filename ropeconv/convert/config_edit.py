@@ -190,6 +190,7 @@ def _modern(
     part: Config, rope: JsonObject, theta: float, family: Family, spec: RopeSpec
 ) -> JsonObject:
     """The value of `rope_parameters`, the schema of transformers 5."""
+    # one dictionary, which has the base too
     allowed = family.writing.legacy_keys.get(rope["rope_type"])
     modern = {}
     for key, value in rope.items():
@@ -201,7 +202,8 @@ def _modern(
     if not family.writing.nested:
         return modern
 
-    # with those of the layers that a method does not change, and null for layers that do not rotate
+    # classes with several layer types have one under the name of each type: also for those that a
+    # method does not change, and null for layers that do not rotate
     settings: JsonObject = {settings_name(part, family, "global"): modern}
     for name, kind in layer_types(part, family).items():
         if kind == "local" and name == settings_name(part, family, "local"):

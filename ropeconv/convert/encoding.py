@@ -383,6 +383,7 @@ def _explain(
     if ENCODINGS[selected.encoding].config_only:
         not_needed = "not needed, config.json is enough"
 
+    # an encoding was refused, was tried and judged, or was not tried at all
     reasons = dict.fromkeys(ENCODINGS, not_needed)
     for name, refusal in refusals.items():
         reasons[name] = refusal.reason

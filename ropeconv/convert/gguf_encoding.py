@@ -451,15 +451,19 @@ def nothing_suits(
         refusals: Errors of the other encodings.
         readers: The readers that must compute the schedule.
     """
+    # why: what each reader does with each encoding
+    several = len(readers) > 1
     reasons = []
     for result in results:
-        verdicts = [result.verdict_by(reader) for reader in readers]
-        wrong = [
-            _words(verdict, len(readers) > 1) for verdict in verdicts if verdict.status not in GOOD
-        ]
+        wrong = []
+        for reader in readers:
+            verdict = result.verdict_by(reader)
+            if verdict.status not in GOOD:
+                wrong.append(_words(verdict, several))
         reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
     reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
 
+    # what to do
     names = " and ".join(reader.display_name for reader in readers)
     repairs = [_way_out(results, readers)]
     untested = next((result for result in results if result.suits(readers, untested=True)), None)
@@ -598,6 +602,8 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     if "local" not in reading.spec.layers or abs(excess - 1) < NEGLIGIBLE:
         return edit
 
+    # the norm multiplies all dimensions of a head, and the factor only those that rotate, so all
+    # must rotate; an earlier edit may have scaled the norms already
     folded = model.get(WINDOW_NORM, 1.0)
     whole = reading.spec.rotary_dim == reading.spec.head_dim or reading.arch.halved
     changes = {}
@@ -672,9 +678,10 @@ def _interleave_all(model: GgufModel) -> dict[str, Change]:
             "this schedule", "a carrier", "its projections are fused", "choose another method"
         )
 
+    # whole rows move within each head, so quantised weights stay as they are
     head_dim = model.reading().spec.head_dim
-    return {
-        name: interleave(info, head_dim)
-        for name, info in model.tensors.items()
-        if re.search(r"\.attn_[qk]\.(weight|bias)$", name)
-    }
+    changes = {}
+    for name, info in model.tensors.items():
+        if re.search(r"\.attn_[qk]\.(weight|bias)$", name):
+            changes[name] = interleave(info, head_dim)
+    return changes

@@ -71,6 +71,7 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
 
     def _check_values(self) -> None:
         """Raise UsageError for values that an option cannot have."""
+        # encodings of features and of GGUF are checked where one is selected
         for option in options(Target):
             value = getattr(self, option.name)
             if not option.choices or option.name == "encoding" or value is None:

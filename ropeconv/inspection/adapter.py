@@ -146,6 +146,7 @@ def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
     It is empty where all fit, and where that is unknown: for a base whose tensors are not on this
     machine.
     """
+    # the headers of weights on the Hub would have to be fetched
     source = base.source
     if not isinstance(source, Source) or source.kind != "folder" or not source.weights():
         return ""

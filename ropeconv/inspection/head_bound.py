@@ -142,6 +142,7 @@ def _layer(
     if prefix is None:
         raise _missing(layer, family, tensors)
 
+    # grouped-query attention: each head of keys serves as many heads of queries
     queries = _projection("q", prefix, heads, head_dim, family, tensors)
     keys = _projection("k", prefix, heads, head_dim, family, tensors)
     if len(queries.heads) % len(keys.heads):
@@ -153,6 +154,7 @@ def _layer(
     columns = queries.tensor.shape[1:]
     _check(keys.tensor, (keys.tensor.shape[0], *columns))
 
+    # the norm before both, under the first of its possible names that is there
     weight = None
     bias = None
     for norm in norms:
@@ -188,6 +190,7 @@ def _projection(
             f"{name} has the shape {list(tensor.shape)}, not that of a matrix; {UNQUANTISED}"
         )
 
+    # the first row of each head
     rows = tensor.shape[0]
     starts: tuple[int, ...] = ()
     if weights.fused:
@@ -221,6 +224,7 @@ def _norms(
     if not kind or kind.endswith("after-rope"):
         return ()
 
+    # one tensor [head_dim] for all heads, or [heads * head_dim]; or one per head (a list)
     name = weights.q_norm if which == "q" else weights.k_norm
     norm = f"{prefix}{name}"
     per_head = kind == "layer-norm-list"
@@ -385,11 +389,16 @@ def _variances(
         rows = reader.read(side.tensor, start * columns, stop * columns).reshape(-1, columns)
         for head in heads:
             first = side.heads[head]
-            matrix = rows[first - start :][:head_dim]
+            matrix = rows[first - start :][:head_dim]  # W of the head, [head_dim, columns]
+
+            # means, which count only where a norm follows
             if input_bias is not None and side.norms:
                 means[head] += matrix @ input_bias
             if bias is not None:
                 means[head] += bias[first : first + head_dim]
+
+            # W diag(g), without what a layer norm before (a row's mean) or after it (a column's
+            # mean over the head) takes out; the variance of a dimension is its row squared
             if gain is not None:
                 matrix = matrix * gain
             if input_is_centred:
@@ -653,6 +662,7 @@ def head_weights(
         BadSource: The source has no safetensors weights, or as `attention_layers` and `measure`
             do.
     """
+    # weights that can be read by range
     source = inspection.source
     spec = inspection.spec
     if not isinstance(inspection, ConfigInspection) or not isinstance(source, Source):
@@ -669,6 +679,8 @@ def head_weights(
         raise BadSource(
             f"{source.reference} has no safetensors weights; give a checkpoint folder or a Hub id"
         )
+
+    # the projections of each layer, and what follows from their numbers
     layers = attention_layers(spec, inspection.model_family, source.config(), source.tensors)
     if not layers:
         raise BadSource(

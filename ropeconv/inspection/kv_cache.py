@@ -103,6 +103,7 @@ class KvCache:
         """Return the size in every dtype for display, with remarks. Parameters as in `sentence`."""
         sizes = self.bytes(tokens)
         text = ", ".join(f"{display(size)} in {name}" for name, size in sizes.items())
+        # the size of the source in the first dtype, which is the usual one
         if source is not None and source != tokens:
             size = next(iter(self.bytes(source).values()))
             text += f" (source at {source:,}: {display(size)})"

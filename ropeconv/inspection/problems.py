@@ -260,6 +260,7 @@ def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
 
 def _schemas(config: Config, family: Family) -> Iterator[Problem]:
     """Yield the problem of a config whose two schemas differ, so that runtimes read two forms."""
+    # all versions of transformers, and a runtime that reads the schemas in the other order
     readers = {}
     for row in find("transformers"):
         if without_config(row, family) is None:
@@ -309,6 +310,7 @@ def contradicts_itself(part: Config, family: Family) -> bool:
     new = nested_settings(part, family, "global")
     dictionaries = [settings for settings in (old, new) if isinstance(settings, dict)]
 
+    # the base may be in both dictionaries and beside them, a type has two names in each
     bases = [first_present(part, family.keys.theta)]
     types = []
     for settings in dictionaries:
@@ -321,6 +323,7 @@ def contradicts_itself(part: Config, family: Family) -> bool:
     if len(dictionaries) < 2:
         return False
 
+    # every other key that both have
     first, second = dictionaries
     shared = first.keys() & second.keys() - {"rope_type", "type", "rope_theta"}
     return any(first[key] != second[key] for key in shared)
@@ -356,6 +359,7 @@ def gguf_problems(
         file: The file.
         vectors: Its rope tensors, by name.
     """
+    # keys, tensors, then what follows from both together
     spec = reading.spec
     form = spec.form
     arch = reading.arch
@@ -432,6 +436,7 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
     arch = reading.arch
     if not isinstance(form, Yarn):
         return
+    # ropeconv has written the ramp that llama.cpp computes, and its receipt has the distance
     if receipt is not None and receipt.ramp_approximation is not None:
         distance = receipt.ramp_approximation.distance
         yield Problem(
@@ -439,6 +444,7 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
         )
         return
 
+    # another file: compare the ramp of the model with what llama.cpp makes of it
     own = own_ramp(form, file, arch, receipt)
     schedule = replace(spec.current(), form=own, inv_freq=own.inv_freq(spec.rotary_dim))
     ramp = llamacpp_ramp(schedule, arch)
@@ -484,6 +490,7 @@ def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) ->
 
 def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]:
     """Yield the problem of an uncertain trained context; `part` is empty for GGUF."""
+    # Qwen2-7B was trained with 32,768 tokens and declares 131,072, as do models trained with those
     for known in family.trained:
         if known.doubt is None or known.declared != spec.context:
             continue
@@ -542,6 +549,7 @@ def draft_of(source: Source, config: Config) -> DraftKind | None:
         BadSource: It is a draft that no one expects (`source.as_draft`), or that cannot be
             extended.
     """
+    # some heads are only known by their tensors: their config.json is that of a whole model
     names: Collection[str] = ()
     if not source.treat_as and source.weights():
         names = source.tensor_names() or ()
@@ -581,6 +589,7 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
     if not projections:
         return
 
+    # a model that the user treats as another family must have all names of that family
     if family.assumed:
         absent = _absent_projection(set(names), family, projections, layers)
         if absent:

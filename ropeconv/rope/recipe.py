@@ -261,6 +261,8 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             "--keep-short: there are two factor lists already, and no runtime takes a third; leave"
             " it out"
         )
+
+    # the length up to which the source is right as it is
     switch = source.context if source.scaled else schedule.original_context
     if schedule.context <= switch:
         raise RecipeError(
@@ -291,6 +293,7 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             " out"
         )
 
+    # pairs that stand still by architecture have the divisor 1e30; others cannot be written
     still = source.rotary_dim // 2 - source.rotating_pairs
     if count_zero(schedule.inv_freq) > still or count_zero(current.inv_freq) > still:
         raise RecipeError(
@@ -358,7 +361,14 @@ class Recipe:
     """
 
     def __post_init__(self) -> None:
-        # each field, which may come from a file of anybody
+        self._check_values()
+        self._check_together()
+
+    def _check_values(self) -> None:
+        """Raise RecipeError for a field with a value that it cannot have.
+
+        A recipe may come from a file of anybody, so types are checked too.
+        """
         if not isinstance(self.method, Method):
             raise RecipeError(
                 'a Recipe needs a method, such as METHODS["yarn"](4.0), and got'
@@ -379,7 +389,8 @@ class Recipe:
                 f" and {shown(self.explicit)} is something else"
             )
 
-        # then fields that contradict each other
+    def _check_together(self) -> None:
+        """Raise RecipeError for fields that contradict each other."""
         temperature = self.temperature_slope or self.temperature_intercept
         if self.attention_factor is not None and temperature:
             raise RecipeError(
@@ -398,6 +409,7 @@ class Recipe:
                 " would not leave short prompts as they were; leave one of them out"
             )
 
+        # as-is keeps everything but the length that the config declares
         changes = [name for name in self.modifiers() if name != "context"]
         if isinstance(self.method, AsIs) and changes:
             flag = changes[0].replace("_", "-")
@@ -549,10 +561,11 @@ class Recipe:
             values[key] = value
         try:
             method = kind(**values)
-        except TypeError:
+        except TypeError:  # a field without a default is not there
             raise RecipeError(
                 f"the recipe for {kind.name} needs {', '.join(sorted(known))}"
             ) from None
+
         modifiers = {key: data[key] for key in MODIFIERS if data.get(key) is not None}
         explicit = data.get("explicit", ())
         if isinstance(explicit, list) and all(isinstance(name, str) for name in explicit):
@@ -619,6 +632,7 @@ def parse_recipe(text: str) -> Recipe:
             f"{text!r} has the setting {min(unknown)}, which {kind.name} does not have; it has"
             f" {known}"
         )
+    # a dynamic method has no frequencies of its own before it is frozen
     if "at" in fields and settings.get("at") is None:
         raise RecipeError(
             f"{text!r} changes with the sequence; freeze it at a length, as in {text}:at=32k"

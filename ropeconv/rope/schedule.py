@@ -157,8 +157,11 @@ class Schedule(TableSummary):
     )
 
     def __post_init__(self) -> None:
+        # methods compute with numpy, which gives nan or inf in place of an error
         for vector in (self.inv_freq, self.short_inv_freq):
-            if vector is not None and not (np.isfinite(vector).all() and (vector >= 0).all()):
+            if vector is None:
+                continue
+            if not np.isfinite(vector).all() or (vector < 0).any():
                 raise RecipeError(
                     "the method gives frequencies that are negative or not finite; check its"
                     " parameters"

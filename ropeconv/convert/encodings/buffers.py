@@ -109,6 +109,7 @@ def _refuse(request: EncodeRequest) -> None:
     def refusal(change: str, reason: str) -> UnsupportedBake:
         return UnsupportedBake(change, "stored frequencies", reason, OTHERWISE)
 
+    # the modelling file is made for a few families, with one vector of frequencies
     if family.code is None:
         raise refusal(
             family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only"

@@ -312,6 +312,7 @@ def _vocabulary(file: GgufFile, rules: Gguf) -> Config:
 
 def _settings(keys: ArchKeys, rules: Gguf) -> Config:
     """The settings with a key, and the values of `absent` where the file lacks it."""
+    # by the expression over config keys that gave each value, such as "num_experts" or "a * b"
     values: Config = {}
     for key, text in rules.u32.items():
         if keys.get(key) is not None:

@@ -535,6 +535,7 @@ def scalars(
     Raises:
         BadSource: Where a layer has none.
     """
+    # a list needs a number of every layer, in order, and files may have them in any order
     values = {}
     for key, (ending, _) in rules.scalars.items():
         numbers: dict[int, float] = {}

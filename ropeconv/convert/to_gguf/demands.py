@@ -78,6 +78,7 @@ def check_demands(header: GgufHeader, arch: str) -> None:
         BadSource: For an absent one or another shape.
         UnsupportedBake: For tensors that llama.cpp does not use.
     """
+    # keys that are needed, tensors that are needed, then the shape of every tensor that is there
     demand = demands()[arch]
     for key in demand.keys:
         if f"{arch}.{key}" not in header.values:
@@ -125,12 +126,19 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
     """
     part = sizes.config
     arch = find_arch(header.get("general.architecture"))
-    count = len(spec.layers)
     file = ArchKeys(header, arch)
 
     # what llama.cpp derives from the header for each layer, against what transformers derives from
-    # config.json: windows, rotation, shared keys, numbers of key heads
+    # config.json
     _check_windows(file, family, spec, part)
+    _check_rotation(file, family, spec, part)
+    _check_shared_keys(file, family, key_layers(part, family, len(spec.layers)))
+    if not arch.mla:  # latent attention caches keys of one head, whatever the config says
+        _check_key_heads(file, heads_of_layers(sizes, family))
+
+
+def _check_rotation(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObject) -> None:
+    """Raise UnsupportedBake where llama.cpp rotates other layers."""
     kinds = layer_kinds(file)
     for layer, (kind, expected) in enumerate(zip(kinds, spec.layers, strict=True)):
         stands_still = kind == "none"
@@ -139,18 +147,44 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
             flags = family.layers.flags or family.hooks.types_key
             does = "does not rotate" if stands_still else "rotates"
             rotates = f"llama.cpp {does} layer {layer} (the first is 0)"
-            raise _other_layers(f"{flags} = {shown(part.get(flags))}", arch, rotates)
-    _check_shared_keys(file, family, key_layers(part, family, count))
-    if arch.mla:  # latent attention has keys of one head in the cache, whatever the config says
-        return
+            raise _other_layers(f"{flags} = {shown(part.get(flags))}", file.arch, rotates)
 
-    attention = layers_with_attention(file, count)
+
+def _check_key_heads(file: ArchKeys, wanted: Sequence[int]) -> None:
+    """Raise UnsupportedBake where llama.cpp computes with another number of key heads."""
+    # the key is one number for all layers, or a list where the architecture reads one
+    arch = file.arch
+    count = len(wanted)
     heads = file.get("attention.head_count_kv")
     used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
-    for layer, wanted_heads in enumerate(heads_of_layers(sizes, family)):
-        if attention[layer] and used[layer] != wanted_heads:
+
+    has_attention = layers_with_attention(file, count)
+    for layer, wanted_heads in enumerate(wanted):
+        if has_attention[layer] and used[layer] != wanted_heads:
             change = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
             raise _other_layers(change, arch, f"llama.cpp computes {used[layer]}")
+
+
+def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
+    """The layer that makes the keys of each of `count` layers, as llama.cpp computes them.
+
+    A layer makes its own keys, unless the architecture shares them: then the layers behind the
+    first N use those of one of the last layers before, which differs for layers with a window.
+    """
+    arch = file.arch
+    makers = list(range(count))
+    if not arch.shared_kv:
+        return makers
+
+    if arch.kv_layers.isdigit():  # N is fixed, or a key says how many layers share keys
+        first_sharing = int(arch.kv_layers)
+    else:
+        first_sharing = count - file.whole(arch.kv_layers, 0)
+    windows = layer_windows(file)
+    for layer in range(max(first_sharing, 0), count):
+        back = arch.shared_kv.window if windows[layer] else arch.shared_kv.other
+        makers[layer] = first_sharing - back
+    return makers
 
 
 def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) -> None:
@@ -158,22 +192,11 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
 
     `makers` has for each layer the number of the layer that makes its keys.
     """
-    # by default every layer uses its own keys; with shared ones, those behind the first `first`
-    # layers use the keys of the last layers before, some with a window and some without
     arch = file.arch
     count = len(makers)
-    used = list(range(count))
-    if arch.shared_kv:
-        if arch.kv_layers.isdigit():
-            first = int(arch.kv_layers)
-        else:
-            first = count - file.whole(arch.kv_layers, 0)
-        windows = layer_windows(file)
-        for layer in range(max(first, 0), count):
-            back = arch.shared_kv.window if windows[layer] else arch.shared_kv.other
-            used[layer] = first - back
-
+    used = _makers_in_llamacpp(file, count)
     making = sum(maker == layer for layer, maker in enumerate(makers))
+
     if list(makers) != used:
         change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
         layer = next(layer for layer, maker in enumerate(makers) if maker != used[layer])

@@ -91,12 +91,14 @@ def _read_all(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes
 ) -> list[StoredRows]:
     """The tensors of the checkpoint that llama.cpp uses."""
+    # tied embeddings may be in a checkpoint a second time
     without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
     tensors = []
     for file, header in headers:
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
             name = as_layer(plain_name(tensor.name), sizes.layers)
+            # buffers, vision parts, draft layers that the architecture does not have
             if not rules.prediction and predicts(name, sizes.layers):
                 continue
             if UNUSED.search(name) or (unwanted and unwanted.search(name)):

@@ -187,6 +187,7 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
         attention_mask: Tensor | None,
         **given: Any,
     ) -> tuple[Tensor, None]:
+        # arguments that change scores are for the stock function, which is given the numbers
         plain = all(given.get(name) is None for name in ("position_bias", "softcap", "cache"))
         if not isinstance(attention_mask, ChunkMask) or not plain:
             result: tuple[Tensor, None] = stock(module, query, key, value, attention_mask, **given)

@@ -75,6 +75,7 @@ def patch(
             scale_queries(stack, model, scale, queries)
         current = stack.pop_all()
 
+    # a patch remembers what was there before it, so only the latest one can be undone
     patches: list[ExitStack] = vars(model).setdefault(PATCHES, [])
     patches.append(current)
 

@@ -138,22 +138,24 @@ class GgufFile:
         if count == 1:
             return cls((first,), (header,))
 
+        # a count in the first header decides how many files are read, so the limits of one header
+        # hold for all of them together
         others = [first.beside(name) for name in shard_names(first.name, count)[1:]]
         headers = [header]
-        tensors = set(header.tensors)
-        size = header.data_start
+        names = set(header.tensors)
+        header_bytes = header.data_start
         for shard in others:
             header = shard.header()
             headers.append(header)
-            doubled = tensors & header.tensors.keys()
-            if doubled:
+            repeated = names & header.tensors.keys()
+            if repeated:
                 raise BadSource(
-                    f"{shard.name} repeats the tensor {min(doubled)!r} of another shard; download"
+                    f"{shard.name} repeats the tensor {min(repeated)!r} of another shard; download"
                     " it again"
                 )
-            tensors |= header.tensors.keys()
-            size += header.data_start
-            if size > MAX_HEADER or len(tensors) > MAX_TENSORS:
+            names |= header.tensors.keys()
+            header_bytes += header.data_start
+            if header_bytes > MAX_HEADER or len(names) > MAX_TENSORS:
                 raise BadSource(
                     f"the headers of {first.name} and its shards have more than {MAX_HEADER:,}"
                     f" bytes or {MAX_TENSORS:,} tensors together, and those of no model have as"

@@ -573,6 +573,7 @@ class _HeaderReader:
         """The alignment of the data, in bytes."""
         if value is None:
             return DEFAULT_ALIGNMENT
+        # 0 stands for a value of another type, which llama.cpp refuses too
         alignment = 0
         if value.kind == UINT32:
             alignment = value.decode()

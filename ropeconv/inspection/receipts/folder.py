@@ -46,6 +46,8 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
         BadSource: The record names files outside the folder, files that no bake writes, or a name
             twice.
     """
+    # a receipt comes with a model of anybody: its names must not lead out of the folder, nor turn a
+    # text of the receipt into code or settings that no bake writes
     for name in (*record.added, *record.skipped):
         if not safe_name(name):
             raise _distrust(reference, f"names a file {name!r}, outside it")
@@ -67,11 +69,13 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
 
 def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> None:
     """Check that the first source has each name once, and no file that is also a folder."""
+    # the names of all files of the first source: its other texts, and what the output still has
     names = [text.name for text in record.texts]
     gone = {RECEIPT, *record.added, *names}
     for name in files:
         if name not in gone:
             names.append(record.renamed.get(name, name))
+
     for listed in (names, list(record.renamed.values())):
         for name, count in Counter(listed).items():
             if count > 1:
@@ -130,6 +134,8 @@ def original_source(source: Source) -> OriginalSource:
             f"the receipt of {source.reference} does not say what its source had; take the source"
             f" again, {receipt.source.described}"
         )
+
+    # texts are restored by the difference to the output, so they must be as ropeconv wrote them
     record = receipt.original.folder
     first = receipt.original.source.described
     texts = [file.name for file in receipt.files if file.action == "write" and file.name != CARD]

@@ -131,8 +131,10 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         except ValueError as problem:
             yield f"has no readable contents of {name} ({problem})"
             continue
+        # frequencies are divided by them
         if name in ROPE_TENSORS and not _are_divisors(data):
             yield f"has divisors in {name} that are not positive"
+
     for name in record.interleaved:
         info = file.tensors.get(name)
         has_heads = info is None or _has_heads(info, record.head_dim)
@@ -192,6 +194,7 @@ def valid_gguf_receipt(file: GgufFile, spec: RopeSpec) -> Receipt | None:
         receipt = parse_receipt(text, RECEIPT)
     except BadSource:
         return None
+    # another tool may have changed keys and copied the receipt with the others
     if receipt.schedule.context != spec.context:
         return None
     recorded = np.array(receipt.computed_inv_freq)
@@ -251,6 +254,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f"the receipt of {file.name} does not say what its source had; take the source again, "
             f"{receipt.source.described}"
         )
+    # what cannot be restored
     check_gguf(record, file)
     first = receipt.first.described
     if whole and record.changed:
@@ -267,6 +271,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f" {first}"
         )
 
+    # the edit that leads back, and the keys and rope tensors that come of it
     values = _values(file, record, first)
     edit = Edit(base=values, changes=_changes(file, record, first), removed=added)
     # with its layout an earlier reserve stays among the keys
@@ -498,14 +503,14 @@ def _sort_changes(
             continue
         head_dim = max(head_dim, change.interleaved)
         size = tensors[name].size
-        if name in known.contents:
+        if name in known.contents:  # an earlier bake has recorded what the first source had
             contents[name] = known.contents[name]
         elif change.interleaved:
             interleaved.append(name)
         elif size <= remaining and name not in known.interleaved:
             contents[name] = base64.b64encode(read(name)).decode()
             remaining -= size
-        else:
+        else:  # rounded, and too large for a header
             lost.append(name)
     return _Restorable(
         contents=contents,
@@ -556,6 +561,7 @@ def _record_of(
 
 def _changed_values(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, ValueRecord]:
     """The values of a header that differ from others, which may be of another architecture."""
+    # qwen2.block_count is llama.block_count in an output that became a llama
     old = header.values[ARCH].decode()
     new = values[ARCH].decode()
     records = {}

@@ -101,6 +101,8 @@ def find_source(output: Path, use_state: bool = True) -> str:
     Raises:
         BadSource: The output has no receipt.
     """
+    # the surest first: the commit on the Hub, then the place at which this output was made, then a
+    # name nearby, then the places of other outputs of the same source
     receipt = read_receipt(output)
     source = receipt.source
     if source.repository:
@@ -155,6 +157,7 @@ def why_not_found(output: Path) -> str:
         BadSource: The output has no receipt.
     """
     receipt = read_receipt(output)
+    # a file that has the name of its source was changed in place
     paths = _possible_paths(output.parent, receipt)
     is_source = any(path.exists() and output.samefile(path) for path in paths)
     if output.is_file() and is_source:

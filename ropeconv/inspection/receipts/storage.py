@@ -127,7 +127,10 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
             f"{name} is the receipt of {describe_kind(data)} and not of a model; `ropeconv"
             " validate` compares its files"
         )
+    # nothing is computed from results, which a broken model may have left with NaN
     _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
+
+    # a later version first, whose fields would only look wrong
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         version = shown(data.get("ropeconv", "unknown"))
@@ -157,7 +160,7 @@ def validations(gguf: Path) -> JsonObject:
         return {}
     data = jsontext.parse(read_text(path, path.name), path.name)
     results = as_type(data, Results, path.name)
-    if results.size != gguf.stat().st_size:
+    if results.size != gguf.stat().st_size:  # a file that was written over has no results yet
         return {}
     fields = {key: getattr(results, key) for key in RESULTS}
     return {key: msgspec.to_builtins(value) for key, value in fields.items() if value}
@@ -165,6 +168,7 @@ def validations(gguf: Path) -> JsonObject:
 
 def _check_numbers(data: object, name: str) -> None:
     """Refuse numbers that no receipt has, such as NaN, for which every comparison is False."""
+    # a queue and not recursion: the depth of the data is that of a file of anybody
     unchecked = deque([data])
     while unchecked:
         item = unchecked.popleft()
@@ -203,6 +207,7 @@ def read_recipe(path: Path) -> Recipe:
         ) from None
     except BadSource as problem:
         raise UsageError(str(problem)) from None
+    # three kinds of files have a recipe: results of `tune`, receipts, and the recipe alone
     if isinstance(data, dict) and "ropeconv_tune" in data:
         data = data.get("recipe")
     elif isinstance(data, dict) and "ropeconv" in data:
@@ -237,6 +242,7 @@ def describe_settings(recipe: JsonObject, trained: int = 0, declared: int = 0) -
         if name not in ("method", "parameters"):
             settings[name] = value
 
+    # 128k says less than the factor that reaches it; `spec` of piecewise is FACTOR@PAIR
     factor = _factor_of(recipe, trained, declared or trained) if trained else None
     if factor is not None:
         if "factor" in settings:
@@ -287,6 +293,7 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
     Raises:
         BadSource: A file is missing, or differs.
     """
+    # only files that change what a model computes: people edit cards
     for file in receipt.files:
         if not safe_name(file.name):
             raise BadSource(
@@ -297,6 +304,7 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
             continue
         if not path.is_file():
             raise BadSource(f"{path} no longer exists; run apply again")
+
         same = path.stat().st_size == file.size
         if same and file.sha256 and (weights or path.suffix != ".safetensors"):
             same = sha256(path) == file.sha256

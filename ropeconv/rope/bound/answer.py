@@ -281,12 +281,14 @@ def bound(
         search_wide = windows
         search_last = windows
 
+    # each answer comes from a table of the package, else from a search
     smallest = _smallest(sums, length, tell, proof)
     wide = _table("wide", sums, length)
     if wide is None and search_wide:
         tell("looking for the first interval that is 1 % wide")
         low, high = next(wide_intervals(sums, length, math.log(smallest.begin)))
         wide = Step(length=length, begin=exp(low), end=exp(high), distance=None)
+
     last = _table("last", sums, length)
     if last is None and search_last:
         last = _last(sums, length, tell)

@@ -217,6 +217,7 @@ def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
         log_base = sweep.feasible_from(log_base)
         close = _distances_near_zero(sweep, log_base)
 
+        # the distances that end the violations here, each with the ln b at which its sum is zero
         roots = []
         for distance in close:
             root = _root(sums, distance, Decimal(log_base))
@@ -230,6 +231,7 @@ def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
         if not violating:
             return exact, binding
 
+        # float64 could not see that this one is negative
         begin = log_base
         log_base = _surely_negative_to(sums, violating[0], exact)
         if sweep.proof is not None:

@@ -88,6 +88,7 @@ class LongRopeMethod(Method):
             long_factor=self.long_factor,
             original_context=spec.original_context,
         )
+        # the lists have no factor, so s is the length that --context declares over the trained one
         attention_factor = longrope_attention_factor(
             spec.context / spec.original_context, spec.original_context
         )

@@ -245,10 +245,12 @@ class Advice(Summary):
     @property
     def rank(self) -> tuple[Any, ...]:
         """The key by which advice is sorted, best first, as CRITERION explains it."""
+        # an effective length beyond the wanted one is no better than that one
         effective = self.schedule.context
         first = self.profile.reach.first_violation
         if first is not None:
             effective = min(first - 1, effective)
+        # False sorts before True, so what is good is negated
         return (
             not self.writable,
             not self.recommended,
@@ -417,6 +419,7 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
             "--theta-bound is for training with another base; it does not go on top of a trained"
             " scaling"
         )
+    # the parameter that reaches the length, as a factor or as the length itself
     if on_top:
         # to the method, the declared context is the one before the scaling
         before_scaling = round(context * start.original_context / start.context)

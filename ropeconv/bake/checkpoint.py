@@ -231,6 +231,7 @@ def _lost_keys(
     config: Config, family: Family, result: CheckpointResult, recipe: Recipe
 ) -> Iterator[str]:
     """Yield the keys of the source's RoPE settings that the output does not have, in a sentence."""
+    # a new scaling has its own numbers, and everything else should be in the output too
     expected = PLACED if isinstance(recipe.method, AsIs) else PLACED | OF_SCALING
     before, of_class = rope_dict(text_part(config, family), family)
     after, _ = rope_dict(text_part(result.config, result.family), result.family)
@@ -429,6 +430,7 @@ def with_readme(
     if plan.source.kind == "config":
         return plan
 
+    # the card of the source keeps its text under another name
     files = {file.name: file for file in plan.files}
     if _has_own_card(plan.source):
         files.pop(CARD, None)

@@ -159,7 +159,7 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
 
 
 def _refuse_length(inspection: Inspection, context: int, trained: int | None) -> None:
-    """Raise UsageError for a draft that is as long as its target. trained: as given."""
+    """Raise UsageError for a draft that is as long as its target, or is said to be."""
     declared = inspection.spec.context
     if trained is not None and not 0 < trained < context:
         raise UsageError(
@@ -342,6 +342,7 @@ def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
         execute_plan(plan, ApplyOptions(checksum=True, fsync=fsync))
         return
 
+    # the files are there already, from a run that a kill may have ended before the receipt
     records = []
     for file in plan.files:
         place = plan.out / file.name

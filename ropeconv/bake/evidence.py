@@ -86,7 +86,11 @@ def studies_of(on_top: str) -> list[Study]:
 def recommendation_of(method: str, inspection: Inspection, trained: int, factor: float) -> str:
     """Return where the publisher of a model recommends a method; empty where nothing is known.
 
-    trained: the context before any scaling, in tokens. factor: of the wanted length over it.
+    Args:
+        method: The name of the method.
+        inspection: The inspection of the model.
+        trained: The context before any scaling, in tokens.
+        factor: The wanted length over that context.
     """
     for recommendation in evidence().recommendations:
         is_of_model = (

@@ -337,6 +337,7 @@ class Writer:
         if not _has_planned_size(file, line.identity.size):
             return False
 
+        # a local source may have changed and kept its sizes; a commit on the Hub does not
         if file.action == "copy" and self.plan.source.kind != "hub":
             origin = self.plan.origin(file)
             if origin is not None and sample_digest(origin) != line.sample:

@@ -192,6 +192,7 @@ class FolderCheck:
             path: The file.
             planned: The text of the plan; None for one that is too long to be read.
         """
+        # equal bytes end it; else None, or the keys that differ
         differences = None
         if planned is not None and path.stat().st_size <= LONGEST:
             content = read_bytes(path, name)
@@ -261,7 +262,7 @@ class FolderCheck:
             self._record_place(file.name, path, place)
 
     def _expect_ranges(self, file: PlannedFile, folder: Path) -> list[Range]:
-        """The bytes that a file of weights should have. folder: where one may be made again."""
+        """The bytes that a file of weights should have; `folder` is for one that is made again."""
         folded = self._fold_ranges(file)
         if folded:
             return folded
@@ -404,6 +405,7 @@ class GgufCheck:
 
     def _compare_remade(self, plan: ExportPlan) -> None:
         """Make a conversion again in a temporary folder, and compare with that."""
+        # only llama.cpp knows the numbers that it quantises to
         with scratch() as folder:
             remade = folder / plan.out.name
             write = plan.files[0].make
@@ -514,21 +516,22 @@ class GgufCheck:
                     self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
     def _compare_shard(self, source: GgufFile, number: int) -> None:
-        """Compare a later shard, which is copied with its header. number: from 1."""
+        """Compare a later shard, which is copied with its header; the second has the number 1."""
         path = self.file.paths[number]
         before = source.headers[number]
         header = self.file.headers[number]
         self.findings.files += 1
 
-        same = (
+        has_same_header = (
             header.values == before.values
             and header.tensors == before.tensors
             and header.size == before.size
         )
-        if not same:
+        if not has_same_header:
             self.findings.differs(f"{path.name} has another header")
             return
 
+        # with --quick the tensors that hold the schedule; else all bytes, the header among them
         if self.findings.options.quick:
             self._compare_small(path, header.tensors, header.data_start, number)
             return
@@ -556,6 +559,7 @@ class GgufCheck:
         self, tensors: Mapping[str, TensorInfo], start: int, shard: int
     ) -> list[Range]:
         """The ranges of tensors of a shard, whose data begins at `start`, in their order."""
+        # new tensors are in the edit, and others come from the source or a conversion
         plan = self.plan
         ranges = list[Range]()
         added = plan.edit.added if shard == 0 else {}

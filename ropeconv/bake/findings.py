@@ -103,7 +103,7 @@ class Findings:
     bytes: int = 0
 
     def differs(self, clause: str, *, harmless: bool = False) -> None:
-        """Record a difference as a clause. harmless: only add a note."""
+        """Record a difference as a clause, as a note where it is harmless."""
         if harmless:
             self.notes.append(clause)
         else:
@@ -319,7 +319,7 @@ def _zeros(at: int, size: int) -> bytes:
 
 
 def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
-    """Bytes of an open file, fewer where it ends. buffer: used where it has the wanted size."""
+    """Bytes of an open file, fewer where it ends; in the buffer where that has the wanted size."""
     # preadv(2) reads into memory that is there, and may read less than was asked for
     place = buffer if size == len(buffer) else bytearray(size)
     done = 0
@@ -334,6 +334,7 @@ def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
 
 def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
     """Return the ranges of a shard with factors in some of its weights."""
+    # tensors that a fold multiplies are computed again, and all between them is that of the source
     header = source.headers[name]
     scalings: dict[str, list[Scaling]] = {}
     for scaling in fold.scalings:
@@ -380,6 +381,7 @@ def _multiply_piece(
         start: The first byte of the piece, counted from the beginning of the tensor.
         size: The bytes of the piece.
     """
+    # the same function as when it was written, over any piece of the tensor
     stored = np.dtype(STORED[dtype])
     first = start // stored.itemsize
     count = size // stored.itemsize

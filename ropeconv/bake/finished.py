@@ -41,10 +41,13 @@ def may_be_finished(plan: FilePlan) -> bool:
 
 
 def is_finished(plan: FilePlan, again: Path) -> bool:
-    """Return whether the place of a plan has exactly what was written again, but for the results of
-    later measurements in its receipts.
+    """Return whether the place of a plan has exactly what was written again.
 
-    again: the folder in which everything has its final name.
+    The results of later measurements in its receipts do not count.
+
+    Args:
+        plan: The output.
+        again: The folder in which everything has its final name.
     """
     if not plan.is_folder:
         pairs = [(again / file.name, _place(plan, file.name)) for file in plan.files]

@@ -175,6 +175,7 @@ def _select_encoding(start: PlanStart, model: GgufModel, target: Target) -> Gguf
         UnsupportedBake: Where no encoding holds it. The repair is the method of the source, where
             an encoding holds its scaling with a larger factor.
     """
+    # another method on top of a scaling rarely fits into keys; more of the same scaling does
     try:
         return select_gguf(start.schedule, model, target)
     except UnsupportedBake as refusal:

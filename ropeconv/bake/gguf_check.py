@@ -59,10 +59,15 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
 
 
 def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
-    """Return what was found in a file that was only written anew in shards. path: its first shard.
+    """Return what was found in a file that was only written anew in shards.
 
-    Raises Disagreement where it is damaged, or where its RoPE or a tensor is not that of the
-    source.
+    Args:
+        source: The file before.
+        path: The first of the shards.
+
+    Raises:
+        Disagreement: Where they are damaged, or where the RoPE or a tensor is not that of the
+            source.
     """
     before = read_file(source).spec
     file, spec = _read_back(path)
@@ -106,16 +111,17 @@ def _disagreement(clause: str) -> Disagreement:
 def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) -> str:
     """The first difference of what llama.cpp computes from a schedule; empty without one.
 
-    kept: the RoPE whose window layers must not change.
+    Args:
+        schedule: The schedule that was written.
+        kept: The RoPE whose window layers must not change; None for those of `spec`.
+        spec: The RoPE that llama.cpp computes from the file.
     """
     if spec.context != schedule.context:
         return f"the written header declares {spec.context:,} tokens, not {schedule.context:,}"
     reason = difference(schedule, kept or spec, spec)
-    return (
-        f"llama.cpp would not compute the schedule from the written header: {reason}"
-        if reason
-        else ""
-    )
+    if reason:
+        return f"llama.cpp would not compute the schedule from the written header: {reason}"
+    return ""
 
 
 def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
@@ -153,11 +159,17 @@ def _keys(values: dict[str, GgufValue], ignored: set[str]) -> dict[str, GgufValu
 
 
 def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
-    """Compare both ends of each tensor that remains with the source, and return the number of these
-    tensors.
+    """Compare both ends of each tensor that remains, and return the number of these tensors.
 
-    edit: from the source to the file. Raises Disagreement for the first one that differs. Reordered
-    rows are reordered again, one piece at each end.
+    Reordered rows are reordered again, one piece at each end.
+
+    Args:
+        source: The source.
+        edit: The edit from the source to the file.
+        file: The written file.
+
+    Raises:
+        Disagreement: For the first tensor that differs.
     """
     compared = 0
     for name, info in source.tensors.items():

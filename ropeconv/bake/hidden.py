@@ -97,6 +97,7 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
         out: The place of its first shard.
         known_as: The path for the message.
     """
+    # --force deletes what it replaces, so it takes only what ropeconv could write again
     if not _has_receipt(place, out):
         raise RopeconvError(
             f"{known_as} exists and has no receipt of ropeconv, so --force will not replace it;"
@@ -117,7 +118,8 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
 
 
 def _has_receipt(place: Path, out: Path) -> bool:
-    """Whether ropeconv wrote a file or folder. out: the first shard, which has the receipt."""
+    """Whether ropeconv wrote a file or folder; `out` is the first shard of several."""
+    # only the first shard has the receipt; while shards are replaced, it may have moved away
     first = out if out.exists() else place
     if place.is_dir() or not is_gguf(first):
         return (place / RECEIPT).is_file()
@@ -378,7 +380,7 @@ class OutputJournal:
         return journal
 
     def add(self, line: Line, sync: bool = False) -> None:
-        """Add a line. sync: wait until it is on the disk. Raises OSError."""
+        """Add a line; with `sync`, wait until it is on the disk. Raises OSError."""
         with self.path.open("ab") as file:
             file.write(b"\n" + encode_line(line))  # the line before it may have been cut off
             file.flush()

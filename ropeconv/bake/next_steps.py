@@ -198,6 +198,7 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         if runs:
             in_any.add(name)
 
+    # a runtime that the user has, in a version that works, before the usual ones
     for name in named:
         if name in in_any:
             return name

@@ -147,6 +147,7 @@ class RankedMethods(TableSummary):
         """Return a row for each method; loss is None where it was not measured."""
         rows = []
         for row in self.methods:
+            # without studies there is no score: 0 would mean as good as the others
             measured = self.ranking.to_dict(row) if self.ranking else None
             rows.append(
                 {

@@ -136,6 +136,7 @@ class RegroupedCheck(GgufCheck):
 
     def _compare_keys(self, planned: RewrittenHeader, except_keys: tuple[str, ...]) -> None:
         """Compare the keys of the first shard but those on shards; the others have only these."""
+        # `split.no` and `split.count` follow from how the file was split
         first = self.file.header
         ours = replace(first, values=_without_layout(first.values))
         theirs = replace(planned, values=_without_layout(planned.values))
@@ -168,7 +169,7 @@ class RegroupedCheck(GgufCheck):
         return True
 
     def _compare_data(self, source: GgufFile | None, names: set[str]) -> None:
-        """Compare tensors. source: a file with those that are not added; None where all are."""
+        """Compare tensors with those of a source; None where the edit has added all of them."""
         for path, header in zip(self.file.paths, self.file.headers, strict=True):
             self.findings.files += 1
             # padding of the alignment, or what the source has there
@@ -217,7 +218,7 @@ class RegroupedCheck(GgufCheck):
 
 
 def _changed(change: Change, path: Path, place: int, at: int, size: int) -> bytes:
-    """A piece of a tensor after a change. path, place: of the tensor before it."""
+    """A piece of a tensor after a change, made from the file that has it before, at `place`."""
     with path.open("rb") as reader:
         reader.seek(place + at)
         return change.whole(reader.read(size))

@@ -230,6 +230,7 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     if was_file:
         _check_header(source, edit, record.sha256, receipt.first.described)
 
+    # the place and the names of the shards
     first = receipt.original.source
     if in_place:
         place = source.place_to_change()

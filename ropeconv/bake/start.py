@@ -127,6 +127,7 @@ def refuse_undeclared(inspection: Inspection) -> None:
 
 def _already_extended(inspection: Inspection) -> AlreadyExtended:
     """The error for a model that was extended before."""
+    # which of --replace, --on-top and --as-is fit depends on where the scaling is from
     reference = inspection.source.reference
     has = f"({describe(inspection.spec.form)})"
     if inspection.spec.scaled:
@@ -231,6 +232,7 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
 
 def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> UsageError:
     """The error for an output of `context` tokens, from a source that declares `today`."""
+    # a value with which the same method goes beyond today's length, as an example
     method = recipe.method
     longer = 2 * today
     if not method.length:
@@ -283,6 +285,7 @@ def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[
     if recipe.on_top:
         return [_derive_on_top(recipe, inspection.spec)]
 
+    # `--yarn 4` over an unscaled model says everything itself
     source = inspection.spec
     trained = recipe.original_context or spec.original_context
     factor = recipe.method.factor_over(trained)
@@ -354,9 +357,11 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     `--on-top` keeps, and YaRN in place of YaRN, have then none of a method either; for other
     methods the user has to say so.
     """
+    # the user's own choice counts, and is refused where it cannot be computed
     chosen = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
     if chosen != (None, None, None):
         return recipe
+
     is_yarn_again = isinstance(recipe.method, YarnMethod) and isinstance(
         inspection.first_spec.form, Yarn
     )
@@ -514,6 +519,7 @@ def _mscale_pair(inspection: Inspection) -> dict[str, float]:
         mscale = number(rope, "mscale", 1.0)
         mscale_all_dim = number(rope, "mscale_all_dim", 0.0)
 
+    # transformers takes a 0 for absent, and computes the usual attention factor then
     if not mscale_all_dim or mscale is None:
         return {}
     return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}

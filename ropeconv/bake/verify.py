@@ -81,8 +81,12 @@ def plan_again(comparison: Comparison) -> Plan:
 def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[str]:
     """Return the keys of a receipt that differ from its plan, except for paths.
 
-    in_shards: whether its source may have had its tensors in other shards, and another header.
+    Args:
+        plan: The plan of the output, which was made again.
+        receipt: The receipt in the output.
+        in_shards: Whether its source may have had its tensors in other shards, and another header.
     """
+    # both as they are read from a file, so that numbers have the same rounding
     again = parse_receipt(embedded(plan.receipt()), "the plan")
     if in_shards:
         again = without_shards(again)
@@ -161,7 +165,7 @@ def verify_output(
 def _verify_receipt(
     comparison: Comparison, plan: Plan, findings: Findings, in_shards: bool = False
 ) -> None:
-    """Compare the receipt with the plan. in_shards: as in `unlike_plan`."""
+    """Compare the receipt with the plan; parameters are as in `unlike_plan`."""
     for key in unlike_plan(plan, comparison.receipt, in_shards):
         findings.differs(f"its receipt has another {key}")
 

@@ -80,10 +80,13 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
 
 
 def cannot_gain(spec: RopeSpec, context: int) -> str:
-    """Return why an extension of RoPE does not extend what a model sees, and what would; empty if
-    it does.
+    """Return why an extension of RoPE does not extend what a model sees, and what would.
 
-    context: the tokens that the output declares.
+    Empty where it does.
+
+    Args:
+        spec: The RoPE of the model.
+        context: The tokens that the output declares.
     """
     window = spec.rotating_window
     if window is None or window >= context:
@@ -182,6 +185,7 @@ def _helps(
     recipe: Recipe,
     dual_chunk: DualChunk | None,
 ) -> bool:
+    """Whether a runtime computes a candidate exactly, by some encoding of only a config."""
     spec = inspection.spec if isinstance(recipe.method, AsIs) else inspection.spec.unscaled()
     target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
     try:

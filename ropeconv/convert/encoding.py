@@ -95,12 +95,13 @@ class EncodeRequest:
             names = loading[:1] or ["transformers"]
 
         if ALL in names:
-            at = names.index(ALL)
             supporting = [
                 row.name for row in runtimes() if without_config(row, self.family) is None
             ]
-            names[at : at + 1] = supporting
+            place = names.index(ALL)
+            names[place : place + 1] = supporting
 
+        # the table has several rows of a runtime, and "all" may name one a second time
         return [find(name) for name in dict.fromkeys(names)]
 
     def _loads(self, row: Runtime) -> bool:

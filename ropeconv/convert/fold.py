@@ -113,6 +113,7 @@ def fold(
         UnsupportedBake: For families and dtypes that cannot hold the factors.
         BadSource: Where a tensor is missing.
     """
+    # families whose queries and keys a factor in the weights would not scale
     if not (family.weights.q or family.weights.fused):
         raise _refusal(family.display_name, "its projections are not known")
     if family.weights.fixed:
@@ -121,6 +122,7 @@ def fold(
     if part.get(CLIP) is not None:
         raise _refusal(family.display_name, f"{CLIP} limits the outputs of its projections")
 
+    # the layers that a method extends
     scalings: list[Scaling] = []
     makers = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
@@ -158,6 +160,7 @@ def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> floa
             f"{names[0]} in {min(strange)}", "only floats of 16 bits and more can be scaled", repair
         )
 
+    # a power of two only changes exponents
     rounds = any(scaling.plus_one or not _is_power_of_two(scaling.factor) for scaling in scalings)
     if not rounds:
         return 0.0
@@ -197,6 +200,7 @@ def times_queries(
             tensors=tensors,
         ).queries
         if tensors[name].dtype not in ("F32", "BF16"):
+            # float16 has numbers down to 6e-8, and weights times 2^-13 would lose their last bits
             raise UnsupportedBake(
                 f"a factor of {gain:g} in the queries",
                 f"{name} in {tensors[name].dtype}",

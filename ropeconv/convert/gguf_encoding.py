@@ -304,6 +304,7 @@ def judge_result(
     after = model.after(edit)
     arch = str(after.get("general.architecture"))
 
+    # other readers are judged by the features that the file uses and how they differ from llama.cpp
     features = gguf_features(after)
     verdicts = [llamacpp, *judge_readers(features, arch, llamacpp)]
     verdicts = [with_deviation(verdict, deviation) for verdict in verdicts]

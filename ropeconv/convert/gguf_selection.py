@@ -90,6 +90,7 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
     scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
     edit = edit.merge(tensor(scaled, model.after(edit)))
 
+    # how far the file is from the formula, for the verdicts and the user
     off = deviation(schedule.log_n, steps, schedule.context)
     notes: tuple[str, ...] = (_note(steps, off, schedule.context),)
     encoding = "tensor"
@@ -245,6 +246,7 @@ def _other_ramp(
 
     `refusal` is the error of the exact encodings, raised where the ramp is not the reason for it.
     """
+    # whether the ramp is all that keeps the schedule out of the keys
     arch = arch_of_header(model)
     ramp = llamacpp_ramp(schedule, arch)
     if ramp is None:
@@ -344,6 +346,7 @@ def _reasons(
     for result in results:
         verdicts = [result.verdict_by(reader) for reader in readers]
         wrong = next((verdict for verdict in verdicts if verdict.status not in GOOD), None)
+        # one that would do, and was not the best
         reason = f"no more readers read it exactly; {result.exact_share}"
         if result is selected:
             reason = f"llama.cpp reads it exactly; {result.exact_share}"

@@ -226,6 +226,7 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
     """
     if not target.allow_untested:
         return result
+    # what is not known, or that the option was not needed
     untested = [verdict for verdict in verdicts if verdict.status == UNTESTED]
     notes = []
     for verdict in untested:

@@ -140,6 +140,7 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
     """
     from transformers import CONFIG_MAPPING
 
+    # a model that is treated as another family, where transformers has no class for it
     whole = json.loads((folder / "config.json").read_bytes())
     if stands_for:
         part = text_part(whole)

@@ -105,6 +105,7 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
     if _is_stream(path):
         yield path
         return
+    # a file of its own gets its name here, and one of a set at the end of `together`
     files = _open_set.get()
     if files is None:
         with _draft_of(path, draft, fsync) as opened:

@@ -207,6 +207,7 @@ def _text(head: bytes) -> Kind:
             return "unknown"
         text = head[: problem.start].decode("utf-8-sig")
 
+    # a page of an error in place of a download, an OpenVINO graph (XML), or JSON
     start = text.lstrip()
     lowered = start[:64].lower()
     if lowered.startswith(("<!doctype html", "<html")):

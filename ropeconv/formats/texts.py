@@ -49,6 +49,7 @@ def text_or_path(value: object) -> str | Path:
 
 def is_text(value: str) -> bool:
     """Return whether a string is a text itself, and not the path of one."""
+    # a file that is there comes first: any text may be its name
     if _exists(value):
         return False
     if LINE_BREAK.search(value):

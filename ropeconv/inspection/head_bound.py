@@ -96,6 +96,7 @@ def attention_layers(
     if reason:
         raise BadSource(f"{family.display_name} cannot be measured: {reason}; leave --weights out")
 
+    # a model may normalise behind its layers, and then queries and keys see the states as they are
     part = text_part(config, family)
     heads = head_count(part, family)
     norms: tuple[str, ...] = ()
@@ -317,6 +318,7 @@ def measure(
         BadSource: Weights are not finite.
         OSError: A file cannot be read.
     """
+    # Gemma stores the weights of its norms minus one
     reader = _Reader(source, advance)
     plus_one = family.weights.input.endswith("plus-one")
     for layer in layers:
@@ -421,6 +423,7 @@ def _variances(
 
 def _pieces(side: Projection, head_dim: int) -> Iterator[tuple[int, int, range]]:
     """Yield rows to read at once, [start, stop), and their heads."""
+    # as many heads as fit into a piece; in a fused projection they lie apart
     heads = side.heads
     distance = max((stop - start for start, stop in pairwise(heads)), default=head_dim)
     head_bytes = _row_bytes(side.tensor) * max(distance, head_dim)

@@ -525,6 +525,7 @@ def _without_planned(
     """The problems without those that the user asked for in the bake of a receipt."""
     if receipt is None:
         return tuple(problems)
+    # the trained context of an extended output is in its receipt, so it is not in doubt
     planned = set(PLANNED)
     if spec.context != spec.original_context:
         planned.add("trained")
@@ -536,6 +537,7 @@ def _with_trained_context(spec: RopeSpec, receipt: Receipt, first: RopeSpec | No
 
     A receipt does not count that claims more than the model ever had.
     """
+    # a receipt comes with a model of anybody, and factors are taken over this length
     trained = receipt.schedule.original_context
     longest = max(spec.context, spec.original_context)
     if first is not None:

@@ -66,6 +66,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
         family: The family of the model.
         spec: The RoPE that the newest transformers reads.
     """
+    # runtimes that compute different models come first, then settings without effect, then doubts
     part = text_part(config, family)
     rope, is_of_class = rope_dict(part, family)
     yield from _schemas(config, family)
@@ -111,6 +112,7 @@ def _misspelt_keys(rope: Config, family: Family) -> Iterator[Problem]:
 
 def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
     """Yield the problems of dynamic scaling, linear scaling and YaRN."""
+    # a trained context that is only the declared one may be the context of an earlier scaling
     form = spec.form
     assumed = spec.original_context_source == "declared"
     if isinstance(form, DynamicNtk):
@@ -242,6 +244,7 @@ def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
     if not text_part(config, family).get(DUAL_CHUNK):
         return
 
+    # the rows rise, so the last one of each runtime is its newest
     newest_rows = {}
     for row in runtimes():
         if without_config(row, family, str(config.get("model_type"))) is None:
@@ -403,6 +406,7 @@ def _tensor_problems(
 
 def _unreached_context(spec: RopeSpec) -> Iterator[Problem]:
     """Yield that the factor of a scaling does not lead to the declared context."""
+    # of other forms the factor does not say a length
     form = spec.form
     if isinstance(form, Yarn):
         original = form.original_context
@@ -621,6 +625,7 @@ def _absent_projection(
     names: set[str], family: Family, projections: Sequence[str], layers: int
 ) -> str:
     """The first projection that the first layer with known names lacks; empty where it has all."""
+    # one layer is enough, and the first ones may have no attention
     for index in range(layers):
         prefix = layer_prefix(index, family, names)
         if prefix:

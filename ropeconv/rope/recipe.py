@@ -492,6 +492,7 @@ class Recipe:
         if self.temperature_slope is None and self.temperature_intercept is None:
             return schedule.attention_factor
 
+        # s of a ln s + b: that of the method, else the whole growth of the context
         factor = None
         if not self.on_top:
             factor = self.method.factor_over(schedule.original_context)
@@ -660,6 +661,7 @@ def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
 
 def _setting(part: str, text: str) -> tuple[str, Any]:
     """The name and value of a setting, `beta_fast=16`; `text` is the whole recipe, for messages."""
+    # lengths may be written as 128k, and everything else as in JSON: 0.1, true, or a word
     key, _, value = part.partition("=")
     key = key.replace("-", "_")
     if key == "at" or key.endswith(("context", "length")):
@@ -683,6 +685,7 @@ def flags(recipe: Recipe) -> list[str] | None:
     if any(isinstance(value, tuple) for value in vars(method).values()):
         return None
 
+    # switches are --on-top and --no-truncate, and all others have a value
     values, options = _values(recipe)
     words = [method.flag(), *values]
     for name, value in options.items():
@@ -751,6 +754,7 @@ def recipe_text(recipe: Recipe) -> str:
 
 def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
     """The value of the method's flag, none for a switch, and all settings but defaults by name."""
+    # the first field follows the flag, and the others are options of their own
     method = recipe.method
     fields = dataclasses.fields(method)
     values = []

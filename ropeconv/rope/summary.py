@@ -138,6 +138,7 @@ def _indent(name: str, lines: Sequence[str], width: int) -> list[str]:
 
 def _align(table: SummaryTable) -> list[str]:
     """Return a table as lines of text, with its first rows."""
+    # a cell with line breaks becomes one line, and a column is as wide as its longest cell
     rows = [table.columns]
     for row in table.rows[:MOST_LINES]:
         rows.append(tuple(" ".join(cell.split()) for cell in row))

@@ -40,6 +40,7 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if schedule.short_inv_freq is not None:
         raise UnsupportedBake("a pair of factor lists", target, "it holds one list", otherwise)
 
+    # pairs that stand still by architecture have a large divisor in the source too
     zeros = count_zero(schedule.inv_freq)
     if zeros > spec.rotary_dim // 2 - spec.rotating_pairs:
         be = "is" if zeros == 1 else "are"

@@ -77,6 +77,7 @@ def _has_usual_betas(form: Yarn, arch: Arch) -> bool:
 
 def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
     """Raise UnsupportedBake for a ramp that the keys of an architecture do not describe."""
+    # Ministral 3 has one key for both lengths
     target = f"the keys of {arch.name}"
     if pinned and pinned != form.original_context:
         why = f"its original context, {pinned}, also gives the scale of queries"
@@ -93,7 +94,9 @@ def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
 
 def _check_softmax(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
     """Raise UnsupportedBake where llama.cpp multiplies all logits, and no key takes that back."""
-    scale = model.after(with_attention_factor(model, schedule, edit)).reading().spec.softmax_scale
+    # what llama.cpp would compute from the finished edit
+    with_factor = with_attention_factor(model, schedule, edit)
+    scale = model.after(with_factor).reading().spec.softmax_scale
     if abs(scale / schedule.softmax_scale - 1) < NEGLIGIBLE:
         return
 
@@ -131,7 +134,9 @@ def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form:
     """
     if not isinstance(form, (InterpolatedForm, Yarn)) or form.factor <= 1:
         return edit
-    scale = model.after(with_attention_factor(model, schedule, edit)).reading().spec.softmax_scale
+    # llama.cpp multiplies the softmax scale by (1 + slope ln s)^2
+    with_factor = with_attention_factor(model, schedule, edit)
+    scale = model.after(with_factor).reading().spec.softmax_scale
     slope = (math.sqrt(schedule.softmax_scale / scale) - 1) / math.log(form.factor)
     if abs(slope) < NEGLIGIBLE:
         return edit

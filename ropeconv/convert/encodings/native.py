@@ -42,6 +42,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         UnsupportedBake: Where no rope type gives these frequencies and this attention factor, and
             where the class of the family does not support that type.
     """
+    # a vector without a formula has no rope type
     form = schedule.form
     others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
     if form is None:

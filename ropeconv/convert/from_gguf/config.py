@@ -356,6 +356,7 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
 
 def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
     """The settings of windows and of layers that do not rotate."""
+    # the window, which is off where no layer has one
     config: Config = {}
     sizes = [size for size in spec.windows if size is not None]
     if family.window.key:

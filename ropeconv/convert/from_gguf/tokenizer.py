@@ -45,6 +45,7 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
         UnsupportedBake: For a tokenizer that is neither SentencePiece's BPE nor byte-level BPE with
             a known pre-tokenizer.
     """
+    # llama.cpp's names of the two kinds are those of the models that had them first
     kind = file.get("tokenizer.ggml.model")
     makers = {"llama": _sentencepiece, "gpt2": _byte_level}
     if kind not in makers:
@@ -83,6 +84,7 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
 
 def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
     """Return the content of tokenizer_config.json; `context` is in tokens."""
+    # the class that takes everything from tokenizer.json; those of families add rules of their own
     texts = _texts(file)
     config: JsonObject = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -203,6 +205,7 @@ def _adds(file: GgufFile, role: str) -> bool:
 
 def _post_processor(file: GgufFile, texts: list[str]) -> JsonObject | None:
     """The template that puts special tokens around a text; None without them."""
+    # bos and eos, as far as llama.cpp adds them; a pair of texts has each once
     around: dict[str, list[JsonObject]] = {"bos": [], "eos": []}
     special: JsonObject = {}
     for role in around:

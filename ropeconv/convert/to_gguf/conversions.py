@@ -195,6 +195,7 @@ def times(tensor: StoredRows, factors: Iterable[float]) -> StoredRows:
 
 def _factor(sizes: ModelSizes, key: str) -> float:
     """The factor under a config key, KEY.N for the N-th of a list; 1 where it is absent."""
+    # such as ssm_multipliers.2 of Falcon H1
     name, _, index = key.partition(".")
     value = sizes.config.get(name)
     if index and value is not None:
@@ -430,6 +431,7 @@ def _shares(
 
     `cut` selects a share by its index and number of rows.
     """
+    # of a stack [experts, rows, columns], each matrix is cut, and the stacks of the parts remain
     matrices = tensor.matrices
     height = matrices[0].rows
     if height % len(names):

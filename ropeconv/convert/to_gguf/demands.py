@@ -78,12 +78,16 @@ def check_demands(header: GgufHeader, arch: str) -> None:
         BadSource: For an absent one or another shape.
         UnsupportedBake: For tensors that llama.cpp does not use.
     """
-    # keys that are needed, tensors that are needed, then the shape of every tensor that is there
     demand = demands()[arch]
     for key in demand.keys:
         if f"{arch}.{key}" not in header.values:
             raise BadSource(f"config.json has no {key}, which llama.cpp needs for {arch}; add it")
+    _check_required(header, arch, demand)
+    _check_shapes(header, arch, demand)
 
+
+def _check_required(header: GgufHeader, arch: str, demand: Demands) -> None:
+    """Raise BadSource where a tensor is absent that llama.cpp needs, in any layer."""
     # layers that predict further tokens do not have all tensors of the others
     blocks = header.values[f"{arch}.block_count"].decode()
     layers = blocks - header.get(f"{arch}.nextn_predict_layers", 0)
@@ -98,6 +102,9 @@ def check_demands(header: GgufHeader, arch: str) -> None:
                     " again, or keep safetensors where its config switches that off"
                 )
 
+
+def _check_shapes(header: GgufHeader, arch: str, demand: Demands) -> None:
+    """Raise for a tensor that llama.cpp does not load, or loads with another shape."""
     sizes = _sizes(header, arch)
     for name, tensor in header.tensors.items():
         general = general_name(name)

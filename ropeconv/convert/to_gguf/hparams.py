@@ -79,7 +79,7 @@ def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     """
     part = sizes.config
     size = part.get("intermediate_size")
-    shared = count(part, "num_kv_shared_layers")
+    shared = count(part, "num_kv_shared_layers")  # the last layers, which use the keys of others
 
     if isinstance(size, list):
         return array(UINT32, [whole(entry, "intermediate_size") for entry in size])

@@ -174,6 +174,7 @@ def _stack(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
 
 def _stack_group(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:
     """A stack of tensors in the order of their numbers; the tensor itself where it has none, -1."""
+    # experts [rows, columns] become [experts, rows, columns]
     group = sorted(group, key=lambda item: item[0])
     number, first = group[0]
     if number < 0:

@@ -158,6 +158,7 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
     if pre_tokenizer is None:
         return None
 
+    # every setting that would cut otherwise than the word says makes the step unknown
     kind = pre_tokenizer.type
     pattern = pre_tokenizer.pattern
     if kind == "Sequence":

@@ -374,6 +374,7 @@ def from_json(data: TokenizerJson, vocabulary: int) -> tuple[Vocabulary, bool]:
             " converted"
         )
 
+    # the first merge that makes a token is the one with the highest score
     ranks: dict[str, int] = {}
     for rank, merge in enumerate(model.merges):
         joined = merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(merge)

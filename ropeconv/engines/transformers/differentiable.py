@@ -166,6 +166,8 @@ def differentiable(
     with ExitStack() as stack:
         stack.callback(patch(model, schedule, spec))
         parts = list(rotary_modules(model))
+
+        # `Differentiable.use` puts tensors with a gradient in place of these buffers
         for module, prefix in parts:
             buffer = module._buffers.get(f"{prefix}inv_freq")
             if buffer is None:
@@ -180,6 +182,7 @@ def differentiable(
                 stack.callback(delattr, module, "forward")
             module.forward = _undecorated_forward(module)
 
+        # gradients of weights would take as much memory as the weights
         for weight in model.parameters():
             if weight.requires_grad:
                 stack.callback(weight.requires_grad_, True)

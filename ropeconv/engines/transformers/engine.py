@@ -288,6 +288,7 @@ class TransformersEngine(Engine):
 
         from .chunks import without_masks
 
+        # a long prompt is read in chunks as by `read`; only token ids of the end stop the answer
         device = self.model.get_input_embeddings().weight.device
         prompt = torch.tensor([list(ids)], device=device)
         in_chunks = self.chunked and len(ids) > self.chunk

@@ -82,6 +82,7 @@ class _LayerReader:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.modeling_utils import LoadStateDictConfig
 
+        # what `from_pretrained` makes for a whole model: dtypes, renamed and stacked weights
         self._model = model
         self._source = FolderSource(folder, follow=True)
         self._files: dict[str, str] = {}

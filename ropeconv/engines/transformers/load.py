@@ -76,6 +76,7 @@ class DeviceSpec:
         Raises:
             UsageError: The device is not available, or the dtype is unknown.
         """
+        # torch reads these variables when it first uses a GPU
         if not os.environ.keys() & ALLOCATOR.keys():
             os.environ.update(ALLOCATOR)
         # cuBLAS gives the same numbers again only with this, and `tune` promises that

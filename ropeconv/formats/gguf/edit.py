@@ -71,7 +71,7 @@ class Edit:
     """Keys to set."""
 
     dropped: frozenset[str] = frozenset()
-    """Keys to remove after that."""
+    """Keys to remove before that."""
 
     arch: str = ""
     """The new general.architecture, or empty; the keys of the old one are renamed first."""
@@ -93,8 +93,8 @@ class Edit:
 
     def merge(self, other: Edit) -> Edit:
         """Return both edits as one; where both set the same key or tensor, `other` wins."""
-        # `values` are set before `dropped` are removed, so neither edit may undo what the other
-        # one wants last
+        # `rewrite` removes keys before it sets others; a key that both edits name gets what
+        # `other` wants
         values = {key: value for key, value in self.values.items() if key not in other.dropped}
         dropped = self.dropped - other.values.keys()
         return Edit(

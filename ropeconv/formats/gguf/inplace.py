@@ -59,6 +59,7 @@ def change_by_phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]
             filesystem cannot make space or the disk fails, and where another process changes the
             file or has changed it since it was read; nothing is changed then.
     """
+    # the new header, by how much it moves the data, and the ranges that will be overwritten
     path = source.path
     header = source.header
     rewritten = _rewrite_in_place(header, edit, path)
@@ -68,6 +69,7 @@ def change_by_phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]
     places = _places(header, edit, rewritten)
     changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
 
+    # under the lock, whether the file is still the one that was planned, and can be changed so
     with lock_file(path) as file:
         refuse_interrupted(path)
         source.refuse_changed()
@@ -108,6 +110,7 @@ def _rewrite_in_place(header: GgufHeader, edit: Edit, path: Path) -> RewrittenHe
     Raises:
         RopeconvError: Where the edit changes another shard, or moves tensors.
     """
+    # one file is locked and has one journal; data that moved could not be undone from it
     elsewhere = [name for name in edit.changes if name not in header.tensors]
     if elsewhere:
         raise RopeconvError(
@@ -494,11 +497,7 @@ def _undo(path: Path, file: int, kept: int) -> None:
 
 def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:
     """Undo a change that failed, and return the error to raise."""
-    reason = getattr(problem, "strerror", "") or "stopped"
-    if isinstance(problem, RopeconvError):
-        reason = str(problem)
-    if isinstance(problem, OSError) and problem.errno in FULL:
-        reason = "the disk is full"
+    reason = _reason_of(problem)
 
     # without a journal the change had not begun
     draft = _draft_of(path)
@@ -515,6 +514,7 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
                 f" {journal.name}"
             )
 
+    # the file is as it was
     with suppress(OSError):
         draft.unlink()
     left = f"; remove {draft.name}" if os.path.lexists(draft) else ""
@@ -526,3 +526,12 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
         f"{path} could not be changed in place ({reason}) and has not changed; write a new file"
         f" with -o{left}"
     )
+
+
+def _reason_of(problem: BaseException) -> str:
+    """Why a change failed, in a few words."""
+    if isinstance(problem, RopeconvError):
+        return str(problem)
+    if isinstance(problem, OSError) and problem.errno in FULL:
+        return "the disk is full"
+    return getattr(problem, "strerror", "") or "stopped"

@@ -257,6 +257,7 @@ class OriginalSource(Source):
     @property
     def headers(self) -> dict[str, Header]:
         """The headers of the safetensors files of the first source, by its names."""
+        # without the shard that a bake has added
         headers = {
             self.record.renamed.get(name, name): header
             for name, header in self.inner.headers.items()
@@ -415,6 +416,8 @@ def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
     if name in WHOLE:
         return TextRecord(name, digest, old.decode())
 
+    # only the middle that differs is recorded, cut at whole characters since a receipt is text;
+    # most tokenizer_config.json differ in one number
     prefix = _common(old, new)
     while _is_inside_character(old, prefix) or _is_inside_character(new, prefix):
         prefix -= 1
@@ -432,6 +435,7 @@ def _is_inside_character(text: bytes, place: int) -> bool:
 
 def _common(first: bytes, second: bytes) -> int:
     """The number of bytes with which both begin."""
+    # by bisection: comparing slices is much faster than a loop over bytes
     count = 0
     most = min(len(first), len(second))
     while count < most:

@@ -313,10 +313,12 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     Raises:
         BadSource: The header of the first source cannot have had these places.
     """
+    # as gguf-py writes files: padded in front of the data, and behind the last tensor
     if not was_written(record, header):
         rewritten = rewrite(header, edit)
         bare = rewritten.plain()
         return Layout(3, len(bare), -rewritten.data_size % rewritten.alignment)
+
     layout = Layout(record.version, record.data_start, record.tail)
     if record.data_start > len(rewrite(header, replace(edit, layout=layout)).plain()):
         raise BadSource(
@@ -454,6 +456,7 @@ def record_of_export(
         edit: The edit from that to the output.
         quantised: Whether llama.cpp quantises the output afterwards, which adds a key.
     """
+    # nothing was written that could be restored byte for byte, so there are no places and no digest
     keys = list(plain.values)
     if quantised and QUANTISED not in keys:
         keys.append(QUANTISED)

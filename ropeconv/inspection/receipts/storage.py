@@ -449,6 +449,7 @@ def commands(receipt: Receipt) -> list[str]:
     Local sources have their names in the receipts, without folders. A recipe with lists of numbers
     is read from the receipt, `--recipe ropeconv.json`.
     """
+    # each bake reads the output of the one before it; the last has the name that `apply` gives
     first = receipt.first
     is_gguf = first.kind == "gguf"
     name = first.reference or _file_name(first.name, is_gguf)
@@ -489,6 +490,7 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
         recipe = ["--recipe", RECEIPT]
     words += recipe
 
+    # only what differs from the defaults
     target = step.target
     if is_gguf != (target.to == "gguf"):
         words += ["--to", target.to]

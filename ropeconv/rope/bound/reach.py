@@ -331,6 +331,7 @@ def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
 
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
     """A sentence about a schedule whose effective length is worse than its source's; else empty."""
+    # both up to the same distance, so that the lengths can be compared
     reached = effective_length(schedule, source)
     before = source_reach(schedule, source)
     if reached is None or not is_worse(reached, before, source.visible(source.context)):

@@ -170,7 +170,7 @@ class Method:
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if value is None and item.default is None:
+            if value is None and item.default is None:  # a setting that was not given
                 continue
             problem = item.metadata["check"](value)
             if problem:

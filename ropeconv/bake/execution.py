@@ -230,6 +230,7 @@ def _write(
 
 def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
     """A digest that two runs share where the second can continue from the files of the first."""
+    # the plan, the state of the source, and the options that change what is written or recorded
     files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
     identities = []
     for path, before in plan.identities.items():

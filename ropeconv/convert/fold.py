@@ -294,6 +294,7 @@ class _Layer:
         spec = self.spec
         tensors = self.tensors
         weights = self.family.weights
+        # a norm behind the projection would cancel the factor there
         norm = weights.q_norm if which == "q" else weights.k_norm
         norms = self._norms(f"{self.prefix}{norm}")
         if norms:

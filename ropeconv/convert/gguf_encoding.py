@@ -204,6 +204,8 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
     width = 0
     if freqs is not None and isinstance(heads, int):
         width = 2 * len(freqs) * heads
+
+    # keys that count only for architectures that read them
     has_window_theta = False
     if window is not None:
         has_window_theta = window_theta(file, window, theta) != (window.theta or theta)

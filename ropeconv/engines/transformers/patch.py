@@ -229,6 +229,7 @@ def _overwrite(stack: ExitStack, module: Module, prefix: str, schedule: Schedule
         stack.callback(setattr, module, name, value)
     device = old[frequencies].device
 
+    # the frequencies, in every place from which a forward pass may take them
     def use(inv_freq: Vector) -> None:
         new = torch.from_numpy(inv_freq.astype(np.float32)).to(device)
         setattr(module, frequencies, new)
@@ -243,7 +244,8 @@ def _overwrite(stack: ExitStack, module: Module, prefix: str, schedule: Schedule
         module.config.rope_parameters = {**module.config.rope_parameters, "rope_type": "default"}
     use(schedule.inv_freq)
     setattr(module, scaling, schedule.attention_factor)
-    if isinstance(old.get("rope_type"), dict):
+
+    if isinstance(old.get("rope_type"), dict):  # by layer type
         module.rope_type = {**old["rope_type"], prefix.removesuffix("_"): "default"}
     else:
         module.rope_type = "default"

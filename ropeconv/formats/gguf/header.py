@@ -356,6 +356,8 @@ def read_value(kind: int, raw: bytes) -> GgufValue:
     Raises:
         BadSource: Where they are of another type.
     """
+    # the number of the type is put in front again, as the reader of a header expects it; one that
+    # does not fit into 32 bits becomes a number that no type has
     known_kind = kind if kind in NAMES else U32_MAX
     reader = _HeaderReader(U32.pack(known_kind) + raw, 4 + len(raw), "the value")
     value = reader.value("it")
@@ -549,7 +551,7 @@ class _HeaderReader:
         if count * 8 > min(self.size - self.at, MAX_VALUES):
             raise self._bad(f"claims {count} strings under {key!r}, more than a header can hold")
 
-        # vocabularies have some hundred thousand strings: local names make this loop twice as fast
+        # vocabularies have some hundred thousand strings, and local names take half the time
         unpack: Callable[[mmap.mmap | bytes, int], tuple[int]] = U64.unpack_from
         view = self.view
         at = self.at

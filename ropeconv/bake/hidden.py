@@ -478,8 +478,8 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
     new = hidden.new / move.name
     final = hidden.out.with_name(move.name)
     old = hidden.old / move.name
-    is_in_place = _inode(old) is None  # the first shard was moved away before
-    if move.old is not None and is_in_place:
+    was_moved_away = _inode(old) is not None  # as the first shard is before the others move
+    if move.old is not None and not was_moved_away:
         exchange(new, final, old)
         return
     try:

@@ -603,7 +603,20 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
             )
         return
 
-    # the model around it and the quantisation may change the beginning and the end of a name
+    if not _have_projections(names, family, projections, layers):
+        raise BadSource(
+            f"{source.reference} has the config of a {family.name} model, but none of its {layers}"
+            f" layers has {projections[0]}; if it holds only layers that draft for another model,"
+            " extend that model"
+        )
+
+
+def _have_projections(
+    names: Iterable[str], family: Family, projections: Sequence[str], layers: int
+) -> bool:
+    """Whether some tensor is a projection of a layer of the model itself."""
+    # only the middle of a name is compared, such as .layers.0.self_attn.q_proj.: a model around it
+    # changes the beginning, and a quantisation the end
     inside = []
     for index in range(layers):
         for prefix in layer_prefixes(index, family):
@@ -613,12 +626,8 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
         if DRAFT_PART.search(name):
             continue
         if any(part in f".{name}" for part in inside):
-            return
-    raise BadSource(
-        f"{source.reference} has the config of a {family.name} model, but none of its {layers}"
-        f" layers has {projections[0]}; if it holds only layers that draft for another model,"
-        " extend that model"
-    )
+            return True
+    return False
 
 
 def _absent_projection(

@@ -221,6 +221,7 @@ def tokenizer_keys(
         keys = _piece_keys(tokens, prefix_space, pre or "default")
         return keys | _special(folder, vocabulary, merges=False)
 
+    # else byte-level BPE
     if data is None:
         raise BadSource(
             "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the"

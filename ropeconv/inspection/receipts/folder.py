@@ -417,7 +417,7 @@ def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
         return TextRecord(name, digest, old.decode())
 
     # only the middle that differs is recorded, cut at whole characters since a receipt is text;
-    # most tokenizer_config.json differ in one number
+    # a tokenizer_config.json mostly differs in one number
     prefix = _common(old, new)
     while _is_inside_character(old, prefix) or _is_inside_character(new, prefix):
         prefix -= 1

@@ -372,6 +372,7 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
 
 def _changes(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
     """The changes that bring the tensors of the first source back."""
+    # small tensors are in the receipt, and reordered rows are put back
     changes: dict[str, Change] = {}
     for name, text in record.contents.items():
         data = base64.b64decode(text)

@@ -434,7 +434,6 @@ def take_names(
             sync_folder(folder)
 
     try:
-        # without its first shard the earlier model cannot be loaded, nor the new one before its end
         if len(moves) > 1 and moves[-1].old is not None:
             last = moves[-1].name
             parent.joinpath(last).rename(hidden.old / last)

@@ -82,7 +82,6 @@ class _LayerReader:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.modeling_utils import LoadStateDictConfig
 
-        # what `from_pretrained` makes for a whole model: dtypes, renamed and stacked weights
         self._model = model
         self._source = FolderSource(folder, follow=True)
         self._files: dict[str, str] = {}
@@ -132,7 +131,6 @@ class _LayerReader:
             rename_source_key,
         )
 
-        # a name in the checkpoint may be that of an older version, or of one expert of a stack
         mapping = self._config.weight_mapping
         renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
         converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]

@@ -99,7 +99,6 @@ class _LayerReader:
 
     def attach(self) -> JsonObject:
         """Load the weights outside the layers, and make each layer load its own when it runs."""
-        # weights of layers are missing on purpose, and must not be initialised at random
         model = self._model
         outside = self._load("")
         outside.missing_keys = {name for name in outside.missing_keys if not self._layer_of(name)}
@@ -151,7 +150,6 @@ class _LayerReader:
                 " with more memory, or --device-map auto"
             )
 
-        # the largest moment: everything outside the layers, and the largest layer twice
         width = self._config.dtype.itemsize
         tensors = self._source.tensors
         sizes = {}
@@ -208,7 +206,6 @@ class _LayerReader:
         import torch
         from safetensors.torch import _TYPES
 
-        # read and not mapped: pages of a mapped file count as memory of the process
         header = self._source.headers[self._files[name]]
         entry = header.tensors[name]
         content = torch.empty(entry.stop - entry.start, dtype=torch.uint8)

@@ -263,6 +263,7 @@ def _apply_checkpoint(
     if not isinstance(plan, CheckpointPlan) or not check:
         return AppliedPlan(execute_plan(plan, options, advance=advance))
 
+    # the probe imports torch while the files are written
     started = Probe() if probe is None and Probe.available() else None
     with started or nullcontext():
         running = probe or started

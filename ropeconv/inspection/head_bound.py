@@ -632,6 +632,7 @@ class HeadWeights:
             together = PairWeights(rotated, unrotated).times(schedule.attention_factor)
             first, counts = head_reach(schedule.inv_freq, together, below, advance)
 
+            # back to layers, each with its share of the heads
             begin = 0
             for layer, weights in layers:
                 end = begin + len(weights.unrotated)

@@ -213,14 +213,16 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         at = DeviceSpec(where, "float32")
     else:
         at = where
-    # a config of a type that transformers does not have is read as the family it is treated as
     logging.disable_progress_bar()
+
+    # a config of a type that transformers does not have is read as the family it is treated as
     settings = read_json(folder / "config.json") if at.stands_for else {}
     if at.stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING:
         config = make_config(settings, at.stands_for)
     else:
         config = load_config(folder, trust)
 
+    # the weights: layer by layer, on several devices, or on one
     _check_fits(folder, at)
     model_class = _class_for(config)
     dtype = getattr(torch, at.dtype)

@@ -243,8 +243,7 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     values = dict(header.values if edit.base is None else edit.base)
     if edit.layout is None:  # a file that is restored gets back the reserve that it had
         values.pop(RESERVED, None)
-    # the other keys of an edit already have the name of the new architecture
-    if edit.arch:
+    if edit.arch:  # first, since the keys of the edit have the name of the new architecture
         values = _rename_arch(values, edit.arch)
     for key in edit.dropped:
         values.pop(key, None)

@@ -8,7 +8,7 @@ modules overwritten from the schedule. Controls show that a wrong output would b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,14 @@ from ..engines.transformers.first_layers import FirstLayers, LayerKind, NoLayerR
 from ..engines.transformers.layers import read_tensor
 from ..engines.transformers.patch import (
     attention_modules,
+    choose_all_keys,
     nudge,
     patch_schedule,
     round_weights,
     scale_scores,
 )
 from ..formats.jsontext import JsonObject
-from ..formats.safetensors import read_header
+from ..formats.safetensors import Header, read_header
 from ..inspection.receipts.receipt import LayerRecord, LayersRecord
 from ..rope.schedule import LogN, QueryScaling, Schedule
 from .sampling import TokenRun, synthetic
@@ -57,19 +58,24 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
     trust: bool = False
     """Whether to run its modelling file, which ropeconv wrote."""
 
-    def open(self) -> FirstLayers:
-        """Return its model. Raises NoLayerRuns for one whose layers cannot run by themselves."""
-        places = {}
+    def open(self, layers: Sequence[int]) -> FirstLayers:
+        """Return its model, in which these layers are known to differ.
+
+        Raises NoLayerRuns for one whose layers cannot run by themselves.
+        """
+        places: dict[str, tuple[Path, Header]] = {}
         for path in map(Path, self.weights):
             header = read_header(path)
             for name in header.tensors:
-                places[name] = (path, header)
+                places.setdefault(name, (path, header))  # a changed one comes before that of a part
 
         def read(name: str, rows: int | None) -> Tensor:
             path, header = places[name]
             return read_tensor(path, header, name, rows)
 
-        return FirstLayers(Path(self.config), list(places), read, self.stands_for, self.trust)
+        return FirstLayers(
+            Path(self.config), list(places), read, self.stands_for, self.trust, layers
+        )
 
 
 class LayerQuestion(msgspec.Struct, frozen=True):
@@ -92,6 +98,9 @@ class LayerQuestion(msgspec.Struct, frozen=True):
 
     query_scaling: QueryScaling | None = None
     """The scaling of queries in the output, where log-n is approximated by this."""
+
+    layers: tuple[int, ...] = (0,)
+    """The numbers of layers that are known to differ in their RoPE or window."""
 
     queries: str = ""
     """The end of the name of the module that outputs queries."""
@@ -119,6 +128,55 @@ class LayerQuestion(msgspec.Struct, frozen=True):
         )
 
 
+class NeededQuestion(msgspec.Struct, frozen=True):
+    """A checkpoint whose weights are not on this disk."""
+
+    config: str
+    """The folder with its config.json."""
+
+    shapes: dict[str, tuple[int, ...]]
+    """The shape of each tensor."""
+
+    stands_for: str = ""
+    """As in `CheckpointFiles`."""
+
+    layers: tuple[int, ...] = (0,)
+    """As in `LayerQuestion`."""
+
+
+def needed(given: JsonObject) -> JsonObject:
+    """Answer a `NeededQuestion`: {"tensors": [[name, rows], ...]}, with 0 rows for all of them.
+
+    {"reason": clause} where no layer can run by itself.
+    """
+    import torch
+
+    question = msgspec.convert(given, NeededQuestion)
+    tensors: dict[str, int] = {}
+
+    def note(name: str, rows: int | None) -> Tensor:
+        tensors[name] = rows or 0
+        shape = list(question.shapes[name])
+        if rows is not None:
+            shape[0] = min(rows, shape[0])
+        return torch.zeros(shape)
+
+    try:
+        layers = FirstLayers(
+            folder=Path(question.config),
+            names=list(question.shapes),
+            read=note,
+            stands_for=question.stands_for,
+            layers=question.layers,
+        )
+        for kind in layers.kinds:
+            with layers.with_weights(kind.layer):
+                layers.attention(range(2), range(2), kind.layer)
+    except NoLayerRuns as problem:
+        return {"reason": str(problem)}
+    return {"tensors": [list(entry) for entry in tensors.items()]}
+
+
 def answer(given: JsonObject) -> JsonObject:
     """Answer a `LayerQuestion` as JSON-ready data, with a `LayersRecord`."""
     question = msgspec.convert(given, LayerQuestion)
@@ -129,8 +187,8 @@ def answer(given: JsonObject) -> JsonObject:
 def compare_layers(question: LayerQuestion) -> LayersRecord:
     """Compare the first layer of each kind of an output with that of its patched source."""
     try:
-        source = question.source.open()
-        output = question.output.open()
+        source = question.source.open(question.layers)
+        output = question.output.open(question.layers)
         comparison = _Comparison(question, question.schedule, source, output)
         return comparison.run()
     except NoLayerRuns as problem:
@@ -240,6 +298,7 @@ def _attention(layers: FirstLayers, kind: LayerKind, run: TokenRun, factor: floa
     """The attention of a layer for the compared tokens of a run, [tokens, hidden_size]."""
     with ExitStack() as stack:
         scale_scores(stack, layers.model, factor)
+        choose_all_keys(stack, layers.model)
         return layers.attention(run.ids, run.positions, kind.layer)[run.kept]
 
 

@@ -14,6 +14,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,7 @@ class FirstLayers:
         read: Reads one of them.
         stands_for: The model type of a checkpoint whose own transformers does not have.
         trust: Whether to run the modelling file of the checkpoint.
+        layers: Numbers of layers that are known to differ, besides those that the class shows.
 
     Raises:
         NoLayerRuns: The installed transformers or the model cannot do this.
@@ -95,6 +97,7 @@ class FirstLayers:
         read: ReadTensor,
         stands_for: str = "",
         trust: bool = False,
+        layers: Sequence[int] = (0,),
     ) -> None:
         import torch
         import transformers
@@ -111,9 +114,10 @@ class FirstLayers:
         if getattr(config, "is_encoder_decoder", False):
             raise NoLayerRuns("it has an encoder and a decoder")
 
-        few = with_few_layers(config)
+        few = with_few_layers(config, max(layers) + 1)
         self.model = load_skeleton(class_for(few), folder, trust, False, few, "float32")
         self._read = read
+        self._known = layers
         self._loader = PartialLoader(self.model, "cpu", torch.float32)
         known = {name for name, _ in self.model.named_parameters()}
         known |= {name for name, _ in self.model.named_buffers()}
@@ -122,9 +126,10 @@ class FirstLayers:
             tensor: parameter for tensor, parameter in parameters.items() if parameter in known
         }
 
+        decoder = set(self.model.get_decoder().modules())
         self._layers = []
         for name, layer in outermost_lists(self.model):
-            is_text = not any(part in name for part in OTHER_PARTS)
+            is_text = layer in decoder and not any(part in name for part in OTHER_PARTS)
             if is_text and attention_of(layer) is not None:
                 self._layers.append((name, layer))
         if not self._layers:
@@ -143,29 +148,43 @@ class FirstLayers:
             if not getattr(attention, "use_rope", True):
                 labels.append("without RoPE")
             name = f"{number} ({', '.join(labels)})" if labels else str(number)
-            kinds.setdefault(_traits(layer), LayerKind(number, name))
+            traits = _traits(layer)
+            if number in self._known:
+                traits += (number,)
+            kinds.setdefault(traits, LayerKind(number, name))
         return list(kinds.values())
 
     @contextmanager
     def with_weights(self, layer: int) -> Iterator[None]:
-        """Load the attention of a layer, and drop it at the end of the block."""
+        """Load what runs of a layer when it runs, and drop it at the end of the block."""
         name, module = self._layers[layer]
-        attention = attention_of(module)
-        assert attention is not None
-        wanted = []
-        for tensor, parameter in self._parameters.items():
-            if not parameter.startswith(f"{name}."):
-                continue
-            inside = parameter.removeprefix(f"{name}.")
-            # norms before the attention are vectors; matrices that are no attention are an MLP
-            is_vector = self.model.get_parameter_or_buffer(parameter).dim() < 2
-            if inside.startswith(f"{attention}.") or is_vector:
-                wanted.append(tensor)
-        self._loader.load({tensor: self._read(tensor, None) for tensor in wanted})
+        attention = f"{name}.{attention_of(module)}"
+        handles = []
+        for inner, part in module.named_modules(prefix=name):
+            # attention reads weights of its parts without calling them, others only their own
+            is_whole = inner == attention
+            fill = partial(self._fill, inner, is_whole)
+            handles.append(part.register_forward_pre_hook(fill))
         try:
             yield
         finally:
+            for handle in handles:
+                handle.remove()
             drop_weights(module)
+
+    def _fill(self, name: str, is_whole: bool, module: Module, inputs: object) -> None:
+        """Load the weights of a module that is about to run: its own, or those inside it too."""
+        missing = set()
+        for key, weight in module.named_parameters(recurse=is_whole):
+            if weight.is_meta:
+                missing.add(f"{name}.{key}")
+        tensors = [key for key, parameter in self._parameters.items() if parameter in missing]
+        if tensors:
+            self._loader.load({tensor: self._read(tensor, None) for tensor in tensors})
+        for key, weight in module.named_parameters(recurse=is_whole):
+            # torch computes with weights that are not there, and returns whatever is in memory
+            if weight.is_meta:
+                raise NoLayerRuns(f"it has no weights for {name}.{key}")
 
     def attention(self, ids: Sequence[int], positions: Sequence[int], layer: int) -> Tensor:
         """Return what the attention of a layer adds for each token, [tokens, hidden_size].
@@ -176,7 +195,7 @@ class FirstLayers:
             layer: The number of the layer; `with_weights` has to be entered with it.
 
         Raises:
-            NoLayerRuns: The layer needs more than its attention before that.
+            NoLayerRuns: The layer cannot run by itself.
         """
         import torch
 
@@ -193,15 +212,10 @@ class FirstLayers:
                 module(*args, **keywords)
         except _HasOutput as done:
             output = done.output
-        except (RuntimeError, NotImplementedError) as problem:
-            # torch's errors for the weights of an MLP or a state space model, which are not there
-            if "meta" not in str(problem):
-                raise
-            raise NoLayerRuns(f"{name} runs another part before its attention") from None
+        else:
+            raise NoLayerRuns(f"{name} does not call its attention")
         finally:
             handle.remove()
-        if output.is_meta:
-            raise NoLayerRuns(f"{name} runs another part before its attention")
         return output.reshape(-1, output.shape[-1]) if output.dim() != 3 else output[0]
 
     def by_parameter(self, values: Mapping[str, str]) -> dict[str, str]:
@@ -276,13 +290,20 @@ class FirstLayers:
         model._initialize_missing_keys(False)
 
         embeddings = {}
+        unused = set()
         for name, module in model.named_modules():
             if isinstance(module, nn.Embedding):
                 embeddings[f"{name}.weight"] = module
+            elif module is model.get_output_embeddings():
+                unused.add(f"{name}.weight")
         small = {}
         for tensor, parameter in self._parameters.items():
             is_text = not any(part in parameter for part in OTHER_PARTS)
-            if not is_text or any(parameter.startswith(f"{name}.") for name, _ in self._layers):
+            if (
+                not is_text
+                or parameter in unused
+                or any(parameter.startswith(f"{name}.") for name, _ in self._layers)
+            ):
                 continue
             if parameter in embeddings:
                 module = embeddings[parameter]
@@ -314,12 +335,17 @@ def _traits(layer: Module) -> tuple[object, ...]:
     return tuple(traits)
 
 
-def with_few_layers(config: PretrainedConfig) -> PretrainedConfig:
-    """Return a copy of a config with as few layers as show every kind of attention."""
+def with_few_layers(config: PretrainedConfig, least: int = 1) -> PretrainedConfig:
+    """Return a copy of a config with as few layers as show every kind of attention.
+
+    Args:
+        config: The config of a model.
+        least: The number of its layers that are needed at least.
+    """
     config = copy.deepcopy(config)
     text = config.get_text_config()
     count = getattr(text, "num_hidden_layers", 1)
-    needed = 1
+    needed = least
     for key in PER_LAYER:
         values = getattr(text, key, None)
         if isinstance(values, list) and len(values) == count:

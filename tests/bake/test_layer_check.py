@@ -272,6 +272,21 @@ def test_why_no_layer_runs(
         read_names(folder)
 
 
+def test_weights_that_the_class_makes_at_random_show_nothing(
+    tmp_path: Path, probe: SharedProbe
+) -> None:
+    """The lambdas of DiffLlama are made at random where the files do not have them."""
+
+    def leave_out(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        tensors = safetensors.torch.load_file(path)
+        kept = {name: tensor for name, tensor in tensors.items() if "lambda" not in name}
+        safetensors.torch.save_file(kept, path, {"format": "pt"})
+
+    record = checked("diffllama", YARN, tmp_path, probe, leave_out)
+    assert (record.layers, "lambda" in record.reason) == ((), True)
+
+
 @pytest.mark.parametrize(
     ("types", "kept"),
     [

@@ -159,6 +159,7 @@ class FirstLayers:
         """Load what runs of a layer when it runs, and drop it at the end of the block."""
         name, module = self._layers[layer]
         attention = f"{name}.{attention_of(module)}"
+        self._loaded: set[str] = set()
         handles = []
         for inner, part in module.named_modules(prefix=name):
             # attention reads weights of its parts without calling them, others only their own
@@ -174,17 +175,18 @@ class FirstLayers:
 
     def _fill(self, name: str, is_whole: bool, module: Module, inputs: object) -> None:
         """Load the weights of a module that is about to run: its own, or those inside it too."""
-        missing = set()
-        for key, weight in module.named_parameters(recurse=is_whole):
-            if weight.is_meta:
-                missing.add(f"{name}.{key}")
-        tensors = [key for key, parameter in self._parameters.items() if parameter in missing]
+        keys = [f"{name}.{key}" for key, _ in module.named_parameters(recurse=is_whole)]
+        needed = set(keys) - self._loaded
+        tensors = [tensor for tensor, key in self._parameters.items() if key in needed]
         if tensors:
             self._loader.load({tensor: self._read(tensor, None) for tensor in tensors})
-        for key, weight in module.named_parameters(recurse=is_whole):
-            # torch computes with weights that are not there, and returns whatever is in memory
-            if weight.is_meta:
-                raise NoLayerRuns(f"it has no weights for {name}.{key}")
+        self._loaded |= needed
+
+        # torch computes with weights that are not there, and returns whatever is in memory; others
+        # were made at random by the class, such as the lambdas of DiffLlama
+        missing = needed.difference(self._parameters[tensor] for tensor in tensors)
+        if missing:
+            raise NoLayerRuns(f"it has no weights for {min(missing)}")
 
     def attention(self, ids: Sequence[int], positions: Sequence[int], layer: int) -> Tensor:
         """Return what the attention of a layer adds for each token, [tokens, hidden_size].

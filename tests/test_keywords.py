@@ -79,7 +79,7 @@ def test_a_file_is_what_the_options_say(path: Path) -> None:
     [
         (keywords.RecipeKeywords, recipe_options(), {"recipe"}),
         (keywords.TargetKeywords, options(OutputPlace, TargetOptions), set()),
-        (keywords.RunKeywords, options(ApplyRequest), {"dry_run", "no_fsync"}),
+        (keywords.RunKeywords, options(ApplyRequest), {"dry_run", "no_fsync", "no_check"}),
         (keywords.ValidateKeywords, options(ValidateRequest), {"against"}),
         (keywords.PushKeywords, options(PublishOptions), set()),
     ],

@@ -40,6 +40,7 @@ from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
 from .gguf_check import check_gguf
+from .layer_check import RunLayers, layer_runner, refuse_difference
 from .plan import GgufOutput, Plan
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class OutputCheck:
     query: Query | None
     """None where transformers is not installed."""
 
+    run_layers: RunLayers | None = None
+    """None where only frequencies are compared."""
+
     record: CheckRecord | None = None
     """The result; None before the check, and where there is none."""
 
@@ -69,8 +73,15 @@ class OutputCheck:
     uncomputed: bool = False
     """Whether `reason` is that the installed transformers computes another RoPE."""
 
+    @classmethod
+    def by_probe(cls, plan: CheckpointPlan, probe: Probe | None) -> OutputCheck:
+        """Return the check that asks a probe; None where transformers is not installed."""
+        if probe is None:
+            return cls(plan, None)
+        return cls(plan, probe_query(plan, probe), layer_runner(plan, probe))
+
     def __call__(self, folder: Path) -> CheckRecord | None:
-        """Ask the installed transformers what it computes from the output.
+        """Ask the installed transformers what it computes from the output: frequencies, and layers.
 
         Returns:
             The result; None where no verdict predicts that it computes the schedule.
@@ -117,17 +128,22 @@ class OutputCheck:
             return None
 
         try:
-            self.record = compare(answer, result.in_config, self.plan.before, result.written_as)
+            record = compare(answer, result.in_config, self.plan.before, result.written_as)
+            if self.run_layers is not None:
+                layers = self.run_layers(folder)
+                refuse_difference(layers, version)
+                record = msgspec.structs.replace(record, layers=layers)
         except Disagreement as problem:
             raise Disagreement(f"{problem}; nothing was kept") from None
-        return self.record
+        self.record = record
+        return record
 
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """Return the function that asks transformers about the config in a folder.
 
-    It has the answer from the cache, else from the probe. The probe is stopped where the cache has
-    the answer to the config of the plan.
+    It has the answer from the cache, else from the probe, which imports the code of the model
+    meanwhile.
     """
     has_code = bool(plan.result.texts)
     family = plan.result.family
@@ -139,12 +155,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     # and the probe need not go on importing torch
     cache = ProbeCache()
     if not has_code:
-        planned = next(file.text for file in plan.files if file.name == "config.json") or ""
-        key = cache.key(planned, model_type, context, stands_for)
-        if cache.get(key) is None:
-            probe.prefetch(model_type)
-        else:
-            probe.stop()
+        probe.prefetch(model_type)
 
     def query(folder: Path) -> JsonObject:
         return cache.answer(folder, model_type, context, has_code, stands_for, probe)
@@ -267,8 +278,7 @@ def _apply_checkpoint(
     started = Probe() if probe is None and Probe.available() else None
     with started or nullcontext():
         running = probe or started
-        query = probe_query(plan, running) if running is not None else None
-        checking = OutputCheck(plan, query)
+        checking = OutputCheck.by_probe(plan, running)
         path = execute_plan(plan, options, checking, advance)
     return AppliedPlan(
         path=path, check=checking.record, reason=checking.reason, uncomputed=checking.uncomputed

@@ -22,6 +22,8 @@ from ..formats.jsontext import JsonObject
 from ..rope.errors import RopeconvError
 from .process import ProgramProcess
 
+UNREADABLE: JsonObject = {"error": "transformers ended without an answer that can be read"}
+
 
 class Probe(ProgramProcess):
     """`probe_program.py`, which imports torch and transformers while its caller plans and copies.
@@ -48,8 +50,6 @@ class Probe(ProgramProcess):
     ) -> JsonObject:
         """Return the frequencies that transformers computes from a config.
 
-        A process that has ended is started again.
-
         Args:
             folder: The folder with config.json.
             context: The length in tokens; the frequencies are those at its last position.
@@ -59,19 +59,37 @@ class Probe(ProgramProcess):
         Returns:
             A `ProbeAnswer` as JSON-ready data: {"modules": ...}, or {"error": message}.
         """
-        if not self.is_running:
-            self.start()
         question = {
             "path": str(folder.resolve()),
             "context": context,
             "own": own_code,
             "as": stands_for,
         }
-        self.send(json.dumps(question).encode())
-        answer = parse_answer(self.receive())
-        if not answer:
-            return {"error": "transformers ended without an answer that can be read"}
+        return parse_answer(self._ask(question)) or UNREADABLE
+
+    def call(self, function: str, given: JsonObject) -> JsonObject:
+        """Return what a function of ropeconv returns in the process that has transformers.
+
+        Args:
+            function: Its module and its name, as `MODULE:FUNCTION`. It takes and returns a JSON
+                object.
+            given: Its argument.
+
+        Returns:
+            The result, or {"error": message}.
+        """
+        try:
+            answer: JsonObject = json.loads(self._ask({"call": function, "given": given}))
+        except ValueError:
+            return UNREADABLE
         return answer
+
+    def _ask(self, question: JsonObject) -> bytes:
+        """The line that answers a question. A process that has ended is started again."""
+        if not self.is_running:
+            self.start()
+        self.send(json.dumps(question).encode())
+        return self.receive()
 
 
 class SharedProbe(Probe):

@@ -8,11 +8,13 @@ line on stdout. The lines on stdin are:
 - {"path": folder, "context": n, "own": false, "as": ""} asks for a config. "own" runs the modelling
   file in the folder, which the caller has written or trusts. "as" is the model type with which a
   config is read whose own model type this installation does not have.
+- {"call": "MODULE:FUNCTION", "given": {...}} calls a function of ropeconv that takes and returns a
+  JSON object, for work that needs transformers too.
 
-The answer holds, per rotary module of the text model, the frequencies and attention factor that it
-applies at the last position of the context and at the first ones, taken from its buffers after a
-forward pass. A model with an encoder and a decoder is asked as a whole, and both have to compute
-the same.
+The answer about a config holds, per rotary module of the text model, the frequencies and attention
+factor that it applies at the last position of the context and at the first ones, taken from its
+buffers after a forward pass. A model with an encoder and a decoder is asked as a whole, and both
+have to compute the same.
 """
 
 from __future__ import annotations
@@ -63,7 +65,10 @@ def main() -> None:
             continue
 
         try:
-            if question.get("own"):
+            if "call" in question:
+                module, _, function = question["call"].partition(":")
+                answer = getattr(importlib.import_module(module), function)(question["given"])
+            elif question.get("own"):
                 answer = ask_own(question["path"], question["context"])
             else:
                 answer = ask(question["path"], question["context"], question.get("as", ""))

@@ -47,6 +47,7 @@ def staged(
     probe: Probe | None = None,
     checksum: bool = False,
     writing: AbstractContextManager[Advance] | None = None,
+    check: bool = True,
 ) -> Iterator[tuple[AppliedPlan, UploadSet]]:
     """Write a plan into a temporary folder, and yield the output and its upload set.
 
@@ -56,6 +57,7 @@ def staged(
         checksum: Whether copied files are hashed too.
         writing: Gives the function that is called with the bytes written since the last call. It
             is left before the output is yielded.
+        check: Whether the output is checked.
 
     Raises:
         RopeconvError: As `apply` does.
@@ -73,6 +75,7 @@ def staged(
                 staged=plan.is_folder,
                 checksum=checksum,
                 fsync=False,
+                check=check,
                 advance=advance,
                 probe=probe,
                 remember=False,

@@ -424,7 +424,7 @@ class HubSource(Source):
         """The header of a safetensors file: from the cache, else from its first bytes."""
         from huggingface_hub import HfFileSystem
 
-        cached = self._local(name)
+        cached = self.local(name)
         if cached is not None:
             return read_header(cached)
         size = self._entry(name).size
@@ -446,7 +446,7 @@ class HubSource(Source):
     def read(self, name: str, start: int, stop: int) -> bytes:
         from huggingface_hub import HfFileSystem
 
-        if self._local(name) is not None:
+        if self.local(name) is not None:
             return super().read(name, start, stop)
         with (
             answers(self.reference, self._entry(name).size),
@@ -454,8 +454,7 @@ class HubSource(Source):
         ):
             return read_exactly(file, name, start, stop)
 
-    def _local(self, name: str) -> Path | None:
-        """The path of a file in the cache; None where it is not there."""
+    def local(self, name: str) -> Path | None:
         return cached_file(self.repo_id, name, self.commit)
 
     def _entry(self, name: str) -> SourceFile:
@@ -482,7 +481,7 @@ class HubSource(Source):
             path = self._download(name, self.revision, entry.size)
             if path.parent.name == self.commit:
                 return path
-        cached = self._local(name)
+        cached = self.local(name)
         if cached is not None:
             return cached
 

@@ -203,6 +203,10 @@ class Source(Origin, ABC):
     def path(self, name: str) -> Path:
         """The local path of a file, which is fetched first where it is not there."""
 
+    def local(self, name: str) -> Path | None:
+        """The path of a file that is on this disk; None where it would have to be fetched."""
+        return self.path(name)
+
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes start .. stop - 1 of a file, which is not fetched as a whole.
 

@@ -243,6 +243,8 @@ def _request(given: dict[str, Any]) -> ApplyRequest:
     values = {name: value for name, value in given.items() if name in known}
     if "fsync" in given:
         values["no_fsync"] = not given["fsync"]
+    if "check" in given:
+        values["no_check"] = not given["check"]
     if "adapter" in given:
         values["adapter"] = reference_of("apply", given["adapter"])
     if given.get("draft") is not None:

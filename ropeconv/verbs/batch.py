@@ -326,7 +326,14 @@ class Batch:
         if publication:
             from .publishing import publish_staged
 
-            check, url = publish_staged(plan, probe, publication, self.reporter, request.checksum)
+            check, url = publish_staged(
+                plan,
+                publication,
+                self.reporter,
+                probe=probe,
+                checksum=request.checksum,
+                check=not request.no_check,
+            )
             return Output(None, plan, check, against=plan.source.reference, published=url)
 
         drafts = [other for other_unit, other in self.plans if other_unit.is_draft]
@@ -339,7 +346,13 @@ class Batch:
             done = AppliedPlan(plan.out)
             output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
         else:
-            writing = copied(Writing, request, fsync=not request.no_fsync, modelfile=request.ollama)
+            writing = copied(
+                Writing,
+                request,
+                fsync=not request.no_fsync,
+                check=not request.no_check,
+                modelfile=request.ollama,
+            )
             output = write_output(plan, writing, choice, self.reporter, probe, title, draft)
         if self.adapter is not None and not unit.is_draft:
             write_adapter(self.adapter, not request.no_fsync)

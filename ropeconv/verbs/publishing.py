@@ -109,22 +109,29 @@ def send(upload: UploadSet, options: PublishOptions, reporter: Reporter) -> str:
 
 
 def publish_staged(
-    plan: Plan, probe: Probe | None, options: PublishOptions, reporter: Reporter, checksum: bool
+    plan: Plan,
+    options: PublishOptions,
+    reporter: Reporter,
+    *,
+    probe: Probe | None = None,
+    checksum: bool = False,
+    check: bool = True,
 ) -> tuple[CheckRecord | GgufCheckRecord | None, str]:
     """Publish a plan from a temporary folder, which holds only files that are not copied unchanged.
 
     Args:
         plan: The plan of a folder.
-        probe: A running one; None starts one where transformers is installed.
         options: The repository, and how it is published.
         reporter: Receives what happens.
+        probe: A running one; None starts one where transformers is installed.
         checksum: Whether copied files are hashed too.
+        check: Whether the output is checked.
 
     Returns:
         The check of the output, and the URL of the commit.
     """
     writing = reporter.progress("Writing", plan.bytes)
-    with staged(plan, probe, checksum, writing) as (done, upload):
+    with staged(plan, probe, checksum, writing, check) as (done, upload):
         if done.reason:
             reporter.note(f"Not checked: {done.reason}.")
         return done.check, send(upload, options, reporter)

@@ -261,6 +261,11 @@ class ApplyRequest(WriteOptions):
         writes=True,
     )
     checksum: bool = option(False, "Also record the hashes of copied weights.", EXPERT, writes=True)
+    no_check: bool = option(
+        False,
+        "Do not ask transformers or llama.cpp what it computes from the output.",
+        EXPERT,
+    )
     push: str = option(
         "",
         "Publish the output on the Hub; without -o, weights stay on the Hub.",
@@ -308,9 +313,6 @@ class ApplyRequest(WriteOptions):
 
     staged: bool = False
     """Leave out files that are copied unchanged."""
-
-    check: bool = True
-    """Ask the installed transformers, or llama.cpp, about the output before it gets its name."""
 
     remember: bool = True
     """Note on this machine where the source is."""

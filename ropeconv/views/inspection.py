@@ -246,7 +246,8 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
         runtime = f"transformers {check.transformers}"
         if check.read_as:
             runtime += f", as {check.read_as},"
-        facts["Checked"] = f"{runtime} computes it within {check.max_ulp} ulp of float32"
+        of_layers = "" if check.layers is None else check.layers.sentence
+        facts["Checked"] = f"{runtime} computes it within {check.max_ulp} ulp of float32{of_layers}"
     sheet.table("How it was made", ("", ""), list(facts.items()))
     for command in commands(receipt):
         sheet.copyable(command)

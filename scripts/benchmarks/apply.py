@@ -42,6 +42,7 @@ def main() -> None:
     cached = {
         "cp -r": shlex.split(copy),
         "apply --no-fsync": [*apply, "--no-fsync"],
+        "... --no-check": [*apply, "--no-fsync", "--no-check"],
         "... --link": [*apply, "--no-fsync", "--link"],
         "... folded": [*apply, "--no-fsync", "--encoding", "weights"],
     }

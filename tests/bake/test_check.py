@@ -159,7 +159,7 @@ def test_the_first_answer_is_cached(
     assert ask(folder)["by"] == "given"
     assert probe.method_calls[1:] == [call.ask(folder, context, False, "")]
     assert probe_query(plan, second)(folder)["by"] == "given"
-    assert second.method_calls == [call.stop()]
+    assert second.method_calls == [call.prefetch("llama")]
     started.assert_not_called()
 
 

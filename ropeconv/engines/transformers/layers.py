@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from ...environment import installed
 from ...errors import BadSource
 from ...formats.disk import human
 from ...formats.jsontext import JsonObject
+from ...formats.safetensors import Header
 from ...models.folder import FolderSource
 from ...rope.errors import RopeconvError
 from .memory import free_bytes
@@ -58,11 +59,16 @@ def read_by_layer(
     Raises:
         RopeconvError: The model cannot run layer by layer, or a layer is larger than the memory.
     """
-    if not installed("transformers.core_model_loading"):
+    if not loads_in_parts():
         raise RopeconvError(
             "running a model layer by layer needs transformers 5; pip install -U transformers"
         )
     return _LayerReader(model, folder, device, dtype).attach()
+
+
+def loads_in_parts() -> bool:
+    """Return whether the installed transformers can load some tensors of a model: from 5.0 on."""
+    return installed("transformers.core_model_loading")
 
 
 def change_weights(model: PreTrainedModel, change: Change) -> None:
@@ -73,27 +79,101 @@ def change_weights(model: PreTrainedModel, change: Change) -> None:
     vars(model).setdefault(CHANGES, []).append(change)
 
 
+class PartialLoader:
+    """Loads some tensors into a model of transformers, with the conversions of its class.
+
+    Args:
+        model: The model, on the meta device.
+        device: Where it runs, as torch names it.
+        dtype: The precision in which it computes.
+    """
+
+    def __init__(self, model: PreTrainedModel, device: str, dtype: torch.dtype) -> None:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.modeling_utils import LoadStateDictConfig
+
+        self._model = model
+        self.config = LoadStateDictConfig(
+            device_map={"": device},
+            dtype=dtype,
+            dtype_plan=model._get_dtype_plan(dtype),
+            weight_mapping=get_model_conversion_mapping(model),
+        )
+
+    def parameters_of(self, tensors: Iterable[str]) -> dict[str, str]:
+        """Return the parameter of the model that each tensor of a checkpoint belongs to."""
+        from transformers.core_model_loading import (
+            WeightConverter,
+            WeightRenaming,
+            rename_source_key,
+        )
+
+        mapping = self.config.weight_mapping
+        renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+        converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+        known = self._model.state_dict()
+        prefix = self._model.base_model_prefix
+        parameters = {}
+        for name in tensors:
+            parameters[name], _ = rename_source_key(name, renamings, converters, prefix, known)
+        return parameters
+
+    def load(self, tensors: Mapping[str, Tensor]) -> Any:
+        """Load tensors by their names in the checkpoint, and return the report of transformers."""
+        from transformers.core_model_loading import convert_and_load_state_dict_in_model
+
+        setting = os.environ.get(WITHOUT_THREADS)
+        os.environ[WITHOUT_THREADS] = "1"
+        try:
+            return convert_and_load_state_dict_in_model(self._model, tensors, self.config)[0]
+        finally:
+            os.environ.pop(WITHOUT_THREADS)
+            if setting is not None:
+                os.environ[WITHOUT_THREADS] = setting
+
+
+def read_tensor(path: Path, header: Header, name: str, rows: int | None = None) -> Tensor:
+    """Return a tensor of a safetensors file, read from its bytes.
+
+    Args:
+        path: The file.
+        header: Its header.
+        name: The name of the tensor.
+        rows: How many of its first rows; None for all.
+
+    Raises:
+        BadSource: The file has changed.
+    """
+    import torch
+    from safetensors.torch import _TYPES
+
+    entry = header.tensors[name]
+    shape = list(entry.shape)
+    size = entry.stop - entry.start
+    if rows is not None and rows < shape[0]:
+        size = size // shape[0] * rows
+        shape[0] = rows
+    content = torch.empty(size, dtype=torch.uint8)
+    with path.open("rb") as opened:
+        opened.seek(header.data_start + entry.start)
+        if opened.readinto(memoryview(content.numpy())) != len(content):
+            raise BadSource(f"{path} has changed while it was read; run the same command again")
+    return content.view(_TYPES[entry.dtype]).reshape(shape)
+
+
 class _LayerReader:
     """Reads the layers of a model from its checkpoint. Parameters are those of `read_by_layer`."""
 
     def __init__(
         self, model: PreTrainedModel, folder: Path, device: str, dtype: torch.dtype
     ) -> None:
-        from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.modeling_utils import LoadStateDictConfig
-
         self._model = model
         self._source = FolderSource(folder, follow=True)
         self._files: dict[str, str] = {}
         for file, header in self._source.headers.items():
             self._files |= dict.fromkeys(header.tensors, file)
-        self._config = LoadStateDictConfig(
-            device_map={"": device},
-            dtype=dtype,
-            dtype_plan=model._get_dtype_plan(dtype),
-            weight_mapping=get_model_conversion_mapping(model),
-        )
-        self._layers = dict(_layers(model))
+        self._loader = PartialLoader(model, device, dtype)
+        self._layers = dict(outermost_lists(model))
         self._weights = self._by_layer()
         self._check(device)
 
@@ -102,10 +182,10 @@ class _LayerReader:
         model = self._model
         outside = self._load("")
         outside.missing_keys = {name for name in outside.missing_keys if not self._layer_of(name)}
-        model._finalize_model_loading(model, self._config, outside)
+        model._finalize_model_loading(model, self._loader.config, outside)
 
         def drop(module: Module, inputs: object, output: object) -> None:
-            _drop(module)
+            drop_weights(module)
 
         vars(model)[CHANGES] = []
         for name, layer in self._layers.items():
@@ -124,20 +204,8 @@ class _LayerReader:
 
     def _by_layer(self) -> dict[str, list[str]]:
         """The tensors in the checkpoint by their layer; under the empty name those of no layer."""
-        from transformers.core_model_loading import (
-            WeightConverter,
-            WeightRenaming,
-            rename_source_key,
-        )
-
-        mapping = self._config.weight_mapping
-        renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
-        converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
-        known = self._model.state_dict()
-        prefix = self._model.base_model_prefix
         weights: dict[str, list[str]] = {name: [] for name in ("", *self._layers)}
-        for name in self._files:
-            parameter, _ = rename_source_key(name, renamings, converters, prefix, known)
+        for name, parameter in self._loader.parameters_of(self._files).items():
             weights[self._layer_of(parameter)].append(name)
         return weights
 
@@ -150,7 +218,7 @@ class _LayerReader:
                 " with more memory, or --device-map auto"
             )
 
-        width = self._config.dtype.itemsize
+        width = self._loader.config.dtype.itemsize
         tensors = self._source.tensors
         sizes = {}
         for layer, names in self._weights.items():
@@ -189,36 +257,14 @@ class _LayerReader:
 
     def _load(self, layer: str) -> Any:
         """Load the tensors of a layer with the conversions of transformers; return its report."""
-        from transformers.core_model_loading import convert_and_load_state_dict_in_model
-
-        tensors = {name: self._tensor(name) for name in self._weights[layer]}
-        setting = os.environ.get(WITHOUT_THREADS)
-        os.environ[WITHOUT_THREADS] = "1"
-        try:
-            return convert_and_load_state_dict_in_model(self._model, tensors, self._config)[0]
-        finally:
-            os.environ.pop(WITHOUT_THREADS)
-            if setting is not None:
-                os.environ[WITHOUT_THREADS] = setting
-
-    def _tensor(self, name: str) -> Tensor:
-        """A tensor of the checkpoint, read from its bytes in the file."""
-        import torch
-        from safetensors.torch import _TYPES
-
-        header = self._source.headers[self._files[name]]
-        entry = header.tensors[name]
-        content = torch.empty(entry.stop - entry.start, dtype=torch.uint8)
-        with self._source.path(self._files[name]).open("rb") as file:
-            file.seek(header.data_start + entry.start)
-            if file.readinto(memoryview(content.numpy())) != len(content):
-                raise BadSource(
-                    f"{file.name} has changed while it was read; run the same command again"
-                )
-        return content.view(_TYPES[entry.dtype]).reshape(entry.shape)
+        tensors = {}
+        for name in self._weights[layer]:
+            file = self._files[name]
+            tensors[name] = read_tensor(self._source.path(file), self._source.headers[file], name)
+        return self._loader.load(tensors)
 
 
-def _layers(model: PreTrainedModel) -> Iterator[tuple[str, Module]]:
+def outermost_lists(model: PreTrainedModel) -> Iterator[tuple[str, Module]]:
     """Yield the members of the outermost lists of modules, with their names."""
     from torch import nn
 
@@ -230,7 +276,7 @@ def _layers(model: PreTrainedModel) -> Iterator[tuple[str, Module]]:
                 yield f"{name}.{key}", layer
 
 
-def _drop(layer: Module) -> None:
+def drop_weights(layer: Module) -> None:
     """Free the memory of the weights of a layer."""
     from torch import nn
 

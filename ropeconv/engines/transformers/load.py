@@ -224,7 +224,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
 
     # the weights: layer by layer, on several devices, or on one
     _check_fits(folder, at)
-    model_class = _class_for(config)
+    model_class = class_for(config)
     dtype = getattr(torch, at.dtype)
     if at.layer_by_layer:
         model = load_skeleton(model_class, folder, trust, at.pickles, config, at.dtype)
@@ -244,8 +244,8 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
     return model.eval()
 
 
-def _class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
-    """The class that loads a model with its logits, else one without a head."""
+def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
+    """Return the class that loads a model with its logits, else one without a head."""
     import transformers
 
     # names of classes of the checkpoint's own code, by that of the auto class that loads them

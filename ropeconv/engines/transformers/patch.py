@@ -60,6 +60,22 @@ def patch(
     Raises:
         BadSource: The model has no modules of the known shape.
     """
+    return patch_schedule(model, schedule, before.mla, scale, queries)
+
+
+def patch_schedule(
+    model: PreTrainedModel,
+    schedule: Schedule,
+    mla: bool,
+    scale: LogN | QueryScaling | None = None,
+    queries: str = "",
+) -> Undo:
+    """Make a loaded model compute a schedule, as `patch` does.
+
+    Args:
+        model, schedule, scale, queries: As for `patch`.
+        mla: Whether the model has multi-head latent attention.
+    """
     parts = list(rotary_modules(model))
     if not parts:
         raise BadSource(
@@ -69,7 +85,7 @@ def patch(
     with ExitStack() as stack:
         for module, prefix in parts:
             _overwrite(stack, module, prefix, schedule)
-        if before.mla:
+        if mla:
             _scale_latent_attention(stack, model, schedule.softmax_scale)
         if scale is not None:
             scale_queries(stack, model, scale, queries)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from ropeconv.bake.apply import AppliedPlan, OutputCheck, make_plan, probe_query
+from ropeconv.bake.apply import AppliedPlan, OutputCheck, make_plan
 from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.execution import COPIED, ApplyOptions, execute_plan
 from ropeconv.bake.gguf import GgufPlan, gguf_plan
@@ -424,8 +424,7 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             for file in filter(is_shared, profile.files):
                 _link(places[file.origin or file.name], folder / name / file.name, plan.out)
 
-            query = probe_query(profile, probe) if probe is not None else None
-            check = OutputCheck(profile, query)
+            check = OutputCheck.by_probe(profile, probe)
             record = check(folder / name)
 
             files = tuple(_record(file, folder / name) for file in profile.files)

@@ -196,7 +196,7 @@ def publish_profiles(
         else:
             here = changed(publication, revision=name, exist_ok=True)
         assert isinstance(plan, CheckpointPlan)
-        _, url = publish_staged(plan, None, here, reporter, checksum=False)
+        _, url = publish_staged(plan, here, reporter)
         published[name] = here.revision or "main", url
     return published
 

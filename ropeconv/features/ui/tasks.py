@@ -126,7 +126,7 @@ def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     publication = _publication(form)
     output_plan = _make_plan(form, task)
     reporter = PageReporter(task, sheet)
-    check, url = publish_staged(output_plan, None, publication, reporter, checksum=False)
+    check, url = publish_staged(output_plan, publication, reporter)
     task.finish()
     sheet.link(url, f"Published: {url}")
     show_outcome(Output(None, output_plan, check), sheet)

@@ -454,6 +454,84 @@ class FileRecord(msgspec.Struct, frozen=True):
     """Its name in the source where that is another one."""
 
 
+class LayerRecord(msgspec.Struct, frozen=True):
+    """The attention of one layer of an output, compared with that of the patched source.
+
+    Errors are relative, |output - reference| / |reference|, at the 95th percentile of the tokens.
+    """
+
+    layer: str
+    """Its number, and what distinguishes its kind."""
+
+    last: int
+    """The last position of the run."""
+
+    error: float
+    """The error of the output."""
+
+    allowed: float
+    """The error that rounding explains."""
+
+    control: float
+    """The error of the source without the method; 0 for a layer that the method does not change."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether rounding explains the error of the output."""
+        return self.error <= self.allowed
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the method changes the layer in this run."""
+        return self.control > 0
+
+
+DISTINCT = 3.0
+"""How many times as far as allowed the source without the method is at least, if a run shows it."""
+
+
+class LayersRecord(msgspec.Struct, frozen=True):
+    """The attention of the first layer of each kind, run with the weights of the output."""
+
+    tokens: int = 0
+    """The number of tokens of a run."""
+
+    reached: int = 0
+    """The last position."""
+
+    layers: tuple[LayerRecord, ...] = ()
+    """The result of each layer and run."""
+
+    unchanged: bool = False
+    """Whether the source computes the schedule already, so that there is no control."""
+
+    reason: str = ""
+    """Why no layer was run, as a clause; empty where some were."""
+
+    @property
+    def differing(self) -> LayerRecord | None:
+        """The layer that differs most; None where all agree."""
+        worst = max(self.layers, key=lambda layer: layer.error / layer.allowed, default=None)
+        return None if worst is None or worst.agrees else worst
+
+    @property
+    def is_distinguished(self) -> bool:
+        """Whether the source without the method would have been noticed."""
+        return any(layer.control > DISTINCT * layer.allowed for layer in self.layers)
+
+    @property
+    def sentence(self) -> str:
+        """The end of a sentence on the frequencies, with what was compared, or why nothing was."""
+        if self.reason:
+            return f"; no layer was run, because {self.reason}"
+        numbers = list(dict.fromkeys(layer.layer.partition(" ")[0] for layer in self.layers))
+        names = f"layer{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)}"
+        last = f"position {self.reached:,}"
+        if not (self.unchanged or self.is_distinguished):
+            return f"; the attention of {names} up to {last} does not show the method"
+        return f", and the attention of {names} is that of the method up to {last}"
+
+
 class CheckRecord(msgspec.Struct, frozen=True):
     """The check of an output by the installed transformers, when it was written."""
 
@@ -472,6 +550,9 @@ class CheckRecord(msgspec.Struct, frozen=True):
     Without that it does not load the output.
     """
 
+    layers: LayersRecord | None = None
+    """The attention of its first layers; None in receipts from before this was compared."""
+
     @property
     def result(self) -> str:
         """The result in words, which several outputs may share."""
@@ -480,8 +561,9 @@ class CheckRecord(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The result with its distance."""
-        return f"{self.result} within {self.max_ulp} ulp of float32."
+        """The result with its distance, and what else was compared."""
+        of_layers = "" if self.layers is None else self.layers.sentence
+        return f"{self.result} within {self.max_ulp} ulp of float32{of_layers}."
 
 
 class GgufCheckRecord(msgspec.Struct, frozen=True):

@@ -1,0 +1,366 @@
+"""The attention of the first layer of each kind, run with its own weights and no others.
+
+A method changes attention only, so one layer of each kind (with and without a sliding window, with
+and without RoPE) shows what a checkpoint computes: folded weights, stored frequencies, attention
+factors, and scales of queries and of the softmax are in it. The model is built on torch's meta
+device, with few layers. Its backbone runs with layers that only record what they receive, and then
+one layer runs until its attention has its output. MLPs and experts never run, so they are not read:
+the attention of a layer of Llama 2 7B has 134 MB in bfloat16.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...loader import load_config, load_skeleton, make_config, read_json
+from ...rope.errors import RopeconvError
+from .engine import backbone_of
+from .layers import PartialLoader, drop_weights, loads_in_parts, outermost_lists
+from .load import class_for
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PretrainedConfig, PreTrainedModel
+
+ROWS = 1024
+"""Rows of an embedding that are read; the tokens that run are among them."""
+SMALL = 1 << 20
+"""Numbers of the largest tensor outside the layers that is read: norms have fewer, heads more."""
+PER_LAYER = ("layer_types", "no_rope_layers")
+"""Keys of a config with a value for each layer, by which attention differs."""
+CUT = (*PER_LAYER, "mlp_layer_types")
+"""Keys of a config with a value for each layer."""
+OTHER_PARTS = ("vision", "visual", "audio")
+"""Parts of the names of modules that read no text."""
+EXPERTS = ".experts."
+"""Part of the names of tensors of experts: a mixture has up to 276,480 of them (Kimi K2)."""
+
+ReadTensor = Callable[[str, int | None], "Tensor"]
+"""Returns a tensor of a checkpoint by its name, or so many of its first rows."""
+
+
+class NoLayerRuns(RopeconvError):
+    """No layer of a model can run by itself. The message is a clause that says why."""
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """Layers whose attention is the same but for its weights."""
+
+    layer: int
+    """The first of them, from 0."""
+
+    name: str
+    """Its number and type, such as "5 (full_attention)"."""
+
+
+class _HasOutput(Exception):
+    """The attention of a layer has its output."""
+
+    def __init__(self, output: Tensor) -> None:
+        self.output = output
+
+
+class _Recorded(Exception):
+    """The last layer has received its input."""
+
+
+class FirstLayers:
+    """The model of a checkpoint, of which the attention of single layers runs, in float32.
+
+    Args:
+        folder: The folder of its config.json.
+        names: The names of all tensors of the checkpoint.
+        read: Reads one of them.
+        stands_for: The model type of a checkpoint whose own transformers does not have.
+        trust: Whether to run the modelling file of the checkpoint.
+        layers: Numbers of layers that are known to differ, besides those that the class shows.
+
+    Raises:
+        NoLayerRuns: The installed transformers or the model cannot do this.
+        BadSource: transformers does not load the config.
+    """
+
+    model: PreTrainedModel
+
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        read: ReadTensor,
+        stands_for: str = "",
+        trust: bool = False,
+        layers: Sequence[int] = (0,),
+    ) -> None:
+        import torch
+        import transformers
+
+        if not loads_in_parts():
+            raise NoLayerRuns("this needs transformers 5")
+        settings = read_json(folder / "config.json")
+        if settings.get("quantization_config"):
+            raise NoLayerRuns("its weights are quantised")
+        if stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING:
+            config = make_config(settings, stands_for)
+        else:
+            config = load_config(folder, trust)
+        if getattr(config, "is_encoder_decoder", False):
+            raise NoLayerRuns("it has an encoder and a decoder")
+
+        few = with_few_layers(config, max(layers) + 1)
+        self.model = load_skeleton(class_for(few), folder, trust, False, few, "float32")
+        self._read = read
+        self._known = layers
+        self._loader = PartialLoader(self.model, "cpu", torch.float32)
+        known = {name for name, _ in self.model.named_parameters()}
+        known |= {name for name, _ in self.model.named_buffers()}
+        parameters = self._loader.parameters_of(name for name in names if EXPERTS not in name)
+        self._parameters = {
+            tensor: parameter for tensor, parameter in parameters.items() if parameter in known
+        }
+
+        decoder = set(self.model.get_decoder().modules())
+        self._layers = []
+        for name, layer in outermost_lists(self.model):
+            is_text = layer in decoder and not any(part in name for part in OTHER_PARTS)
+            if is_text and attention_of(layer) is not None:
+                self._layers.append((name, layer))
+        if not self._layers:
+            raise NoLayerRuns(f"{type(self.model).__name__} has no list of layers with attention")
+        self._load_outside()
+
+    @property
+    def kinds(self) -> list[LayerKind]:
+        """The kinds of layers, in the order of their first ones."""
+        config = self.model.config.get_text_config()
+        types = getattr(config, "layer_types", None) or ()
+        kinds: dict[tuple[object, ...], LayerKind] = {}
+        for number, (_, layer) in enumerate(self._layers):
+            labels = [types[number]] if number < len(types) else []
+            attention = layer.get_submodule(attention_of(layer) or "")
+            if not getattr(attention, "use_rope", True):
+                labels.append("without RoPE")
+            name = f"{number} ({', '.join(labels)})" if labels else str(number)
+            traits = _traits(layer)
+            if number in self._known:
+                traits += (number,)
+            kinds.setdefault(traits, LayerKind(number, name))
+        return list(kinds.values())
+
+    @contextmanager
+    def with_weights(self, layer: int) -> Iterator[None]:
+        """Load what runs of a layer when it runs, and drop it at the end of the block."""
+        name, module = self._layers[layer]
+        attention = f"{name}.{attention_of(module)}"
+        self._loaded: set[str] = set()
+        handles = []
+        for inner, part in module.named_modules(prefix=name):
+            # attention reads weights of its parts without calling them, others only their own
+            is_whole = inner == attention
+            fill = partial(self._fill, inner, is_whole)
+            handles.append(part.register_forward_pre_hook(fill))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            drop_weights(module)
+
+    def _fill(self, name: str, is_whole: bool, module: Module, inputs: object) -> None:
+        """Load the weights of a module that is about to run: its own, or those inside it too."""
+        keys = [f"{name}.{key}" for key, _ in module.named_parameters(recurse=is_whole)]
+        needed = set(keys) - self._loaded
+        tensors = [tensor for tensor, key in self._parameters.items() if key in needed]
+        if tensors:
+            self._loader.load({tensor: self._read(tensor, None) for tensor in tensors})
+        self._loaded |= needed
+
+        # torch computes with weights that are not there, and returns whatever is in memory; others
+        # were made at random by the class, such as the lambdas of DiffLlama
+        missing = needed.difference(self._parameters[tensor] for tensor in tensors)
+        if missing:
+            raise NoLayerRuns(f"it has no weights for {min(missing)}")
+
+    def attention(self, ids: Sequence[int], positions: Sequence[int], layer: int) -> Tensor:
+        """Return what the attention of a layer adds for each token, [tokens, hidden_size].
+
+        Args:
+            ids: The tokens, below `vocabulary`, which the layer sees as its embeddings.
+            positions: The position of every token, rising; gaps are allowed.
+            layer: The number of the layer; `with_weights` has to be entered with it.
+
+        Raises:
+            NoLayerRuns: The layer cannot run by itself.
+        """
+        import torch
+
+        name, module = self._layers[layer]
+        args, keywords = self._input_of(ids, positions, layer)
+        attention = module.get_submodule(attention_of(module) or "")
+
+        def stop(module: Module, inputs: object, output: Any) -> None:
+            raise _HasOutput(output[0] if isinstance(output, (tuple, list)) else output)
+
+        handle = attention.register_forward_hook(stop)
+        try:
+            with torch.no_grad():
+                module(*args, **keywords)
+        except _HasOutput as done:
+            output = done.output
+        else:
+            raise NoLayerRuns(f"{name} does not call its attention")
+        finally:
+            handle.remove()
+        return output.reshape(-1, output.shape[-1]) if output.dim() != 3 else output[0]
+
+    def by_parameter(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Return values of tensors by the parameter that each of them belongs to."""
+        return {self._parameters.get(name, name): value for name, value in values.items()}
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens that can be read."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    def _input_of(
+        self, ids: Sequence[int], positions: Sequence[int], layer: int
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Run the backbone without its layers, and return the arguments of one of them."""
+        # the classes of transformers differ in whether a layer returns a tensor or a tuple
+        for as_tuple in (False, True):
+            recorded = self._record(ids, positions, layer, as_tuple)
+            if recorded is not None:
+                return recorded
+        raise NoLayerRuns(f"{type(self.model).__name__} does not pass states from layer to layer")
+
+    def _record(
+        self, ids: Sequence[int], positions: Sequence[int], layer: int, as_tuple: bool
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return the arguments of a layer; None where a layer returns something else."""
+        import torch
+
+        backbone = backbone_of(self.model)
+        recorded: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        shapes = set()
+
+        def record(*args: Any, **keywords: Any) -> Any:
+            states = args[0] if args else keywords["hidden_states"]
+            shapes.add(states.shape)
+            recorded.append((args, keywords))
+            if len(recorded) > layer:
+                raise _Recorded
+            return (states,) if as_tuple else states
+
+        count = len(ids)
+        given: dict[str, Any] = {
+            "input_ids": torch.tensor([list(ids)]),
+            "position_ids": torch.tensor([list(positions)]),
+            # without a mask, transformers takes a gap for the beginning of another sequence
+            "attention_mask": torch.ones((1, count), dtype=torch.long),
+            # Molmo 2 makes no mask of one of ones, but with a cache no gap begins a sequence
+            "use_cache": hasattr(backbone, "language_model"),
+        }
+        with ExitStack() as stack:
+            for _, module in self._layers:
+                module.forward = record
+                stack.callback(delattr, module, "forward")
+            try:
+                with torch.no_grad():
+                    backbone(**given)
+            except _Recorded:
+                return recorded[layer] if len(shapes) == 1 else None
+            except (RuntimeError, IndexError, TypeError, AttributeError, ValueError):
+                if as_tuple:
+                    raise
+        return None
+
+    def _load_outside(self) -> None:
+        """Load what runs before the layers: parts of embeddings, norms, and rotary tables."""
+        import torch
+        from torch import nn
+
+        model = self.model
+        # buffers that are not in the files, such as frequencies, are computed by the class
+        model._move_missing_keys_from_meta_to_device(set(), {"": "cpu"}, None, None)
+        model._initialize_missing_keys(False)
+
+        embeddings = {}
+        unused = set()
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Embedding):
+                embeddings[f"{name}.weight"] = module
+            elif module is model.get_output_embeddings():
+                unused.add(f"{name}.weight")
+        small = {}
+        for tensor, parameter in self._parameters.items():
+            is_text = not any(part in parameter for part in OTHER_PARTS)
+            if (
+                not is_text
+                or parameter in unused
+                or any(parameter.startswith(f"{name}.") for name, _ in self._layers)
+            ):
+                continue
+            if parameter in embeddings:
+                module = embeddings[parameter]
+                rows = self._read(tensor, ROWS).to(torch.float32)
+                module.weight = nn.Parameter(rows, requires_grad=False)
+                module.padding_idx = None  # torch refuses one beyond the rows
+            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:
+                small[tensor] = self._read(tensor, None)
+        self._loader.load(small)
+
+
+def attention_of(layer: Module) -> str | None:
+    """Return the name of the attention in a layer; None for a layer without one."""
+    for name, module in layer.named_modules():
+        if name and "Attention" in type(module).__name__:
+            return str(name)
+    return None
+
+
+def _traits(layer: Module) -> tuple[object, ...]:
+    """What distinguishes the attention of a layer: its class, and its settings."""
+    attention = layer.get_submodule(attention_of(layer) or "")
+    traits: list[object] = [type(layer), type(attention)]
+    for module in (layer, attention):
+        for key, value in sorted(vars(module).items()):
+            is_setting = isinstance(value, (bool, int, float, str, type(None)))
+            if is_setting and not key.startswith("_") and key != "layer_idx":
+                traits.append((key, value))
+    return tuple(traits)
+
+
+def with_few_layers(config: PretrainedConfig, least: int = 1) -> PretrainedConfig:
+    """Return a copy of a config with as few layers as show every kind of attention.
+
+    Args:
+        config: The config of a model.
+        least: The number of its layers that are needed at least.
+    """
+    config = copy.deepcopy(config)
+    text = config.get_text_config()
+    count = getattr(text, "num_hidden_layers", 1)
+    needed = least
+    for key in PER_LAYER:
+        values = getattr(text, key, None)
+        if isinstance(values, list) and len(values) == count:
+            # up to the first layer of the kind that comes last
+            first_layers = [values.index(value) for value in set(values)]
+            needed = max([needed, *(number + 1 for number in first_layers)])
+
+    text.num_hidden_layers = needed
+    for key in CUT:
+        values = getattr(text, key, None)
+        if isinstance(values, list) and len(values) == count:
+            try:
+                setattr(text, key, values[:needed])
+            except AttributeError:
+                continue  # a class that computes it from the number of layers refuses to set it
+    return config

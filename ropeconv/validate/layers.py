@@ -1,0 +1,335 @@
+"""Compare the attention of single layers of an output with that of its patched source.
+
+`apply` does this for every checkpoint before it gets its name. As in `validate`, the two sides
+share no config: the output runs as it was written, and the reference is the source with its rotary
+modules overwritten from the schedule. Controls show that a wrong output would be noticed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ..engines.transformers.first_layers import FirstLayers, LayerKind, NoLayerRuns
+from ..engines.transformers.layers import read_tensor
+from ..engines.transformers.patch import (
+    attention_modules,
+    choose_all_keys,
+    nudge,
+    patch_schedule,
+    round_weights,
+    scale_scores,
+)
+from ..formats.jsontext import JsonObject
+from ..formats.safetensors import Header, read_header
+from ..inspection.receipts.receipt import LayerRecord, LayersRecord
+from ..rope.schedule import LogN, QueryScaling, Schedule
+from .sampling import TokenRun, synthetic
+from .source_reading import FACTORS, FAINT
+from .validation import POWER, SAME_KERNELS, measure_states, tolerance
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOKENS = 128
+"""Tokens of a run, spread over the trained context, and over the whole new one."""
+SEED = 1
+
+
+class CheckpointFiles(msgspec.Struct, frozen=True):
+    """Where the files of a checkpoint are, of which some may be in another folder."""
+
+    config: str
+    """The folder with its config.json."""
+
+    weights: tuple[str, ...]
+    """The paths of its safetensors files."""
+
+    stands_for: str = ""
+    """The model type with which transformers loads it; empty for its own."""
+
+    trust: bool = False
+    """Whether to run its modelling file, which ropeconv wrote."""
+
+    def open(self, layers: Sequence[int]) -> FirstLayers:
+        """Return its model, in which these layers are known to differ.
+
+        Raises NoLayerRuns for one whose layers cannot run by themselves.
+        """
+        places: dict[str, tuple[Path, Header]] = {}
+        for path in map(Path, self.weights):
+            header = read_header(path)
+            for name in header.tensors:
+                places.setdefault(name, (path, header))  # a changed one comes before that of a part
+
+        def read(name: str, rows: int | None) -> Tensor:
+            path, header = places[name]
+            return read_tensor(path, header, name, rows)
+
+        return FirstLayers(
+            Path(self.config), list(places), read, self.stands_for, self.trust, layers
+        )
+
+
+class LayerQuestion(msgspec.Struct, frozen=True):
+    """A comparison of single layers, as it is sent to another process."""
+
+    source: CheckpointFiles
+    output: CheckpointFiles
+
+    inv_freq: tuple[float, ...]
+    """The frequencies of the schedule, in radians per token; as are the fields that follow."""
+
+    short_inv_freq: tuple[float, ...] | None
+    attention_factor: float
+    softmax_scale: float
+    context: int
+    original_context: int
+
+    log_n: LogN | None = None
+    """The scaling of queries in the output; None without log-n."""
+
+    query_scaling: QueryScaling | None = None
+    """The scaling of queries in the output, where log-n is approximated by this."""
+
+    layers: tuple[int, ...] = (0,)
+    """The numbers of layers that are known to differ in their RoPE or window."""
+
+    queries: str = ""
+    """The end of the name of the module that outputs queries."""
+
+    mla: bool = False
+    """Whether the model has multi-head latent attention."""
+
+    rounded: dict[str, str] = {}
+    """The stored dtype of each weight that a fold rounds."""
+
+    unchanged: bool = False
+    """Whether the source computes the schedule already, so that there is no control."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that the output has to compute."""
+        short = self.short_inv_freq
+        return Schedule(
+            inv_freq=np.array(self.inv_freq),
+            attention_factor=self.attention_factor,
+            context=self.context,
+            original_context=self.original_context,
+            short_inv_freq=None if short is None else np.array(short),
+            softmax_scale=self.softmax_scale,
+        )
+
+
+class NeededQuestion(msgspec.Struct, frozen=True):
+    """A checkpoint whose weights are not on this disk."""
+
+    config: str
+    """The folder with its config.json."""
+
+    shapes: dict[str, tuple[int, ...]]
+    """The shape of each tensor."""
+
+    stands_for: str = ""
+    """As in `CheckpointFiles`."""
+
+    layers: tuple[int, ...] = (0,)
+    """As in `LayerQuestion`."""
+
+
+def needed(given: JsonObject) -> JsonObject:
+    """Answer a `NeededQuestion`: {"tensors": [[name, rows], ...]}, with 0 rows for all of them.
+
+    {"reason": clause} where no layer can run by itself.
+    """
+    import torch
+
+    question = msgspec.convert(given, NeededQuestion)
+    tensors: dict[str, int] = {}
+
+    def note(name: str, rows: int | None) -> Tensor:
+        tensors[name] = rows or 0
+        shape = list(question.shapes[name])
+        if rows is not None:
+            shape[0] = min(rows, shape[0])
+        return torch.zeros(shape)
+
+    try:
+        layers = FirstLayers(
+            folder=Path(question.config),
+            names=list(question.shapes),
+            read=note,
+            stands_for=question.stands_for,
+            layers=question.layers,
+        )
+        for kind in layers.kinds:
+            with layers.with_weights(kind.layer):
+                layers.attention(range(2), range(2), kind.layer)
+    except NoLayerRuns as problem:
+        return {"reason": str(problem)}
+    return {"tensors": [list(entry) for entry in tensors.items()]}
+
+
+def answer(given: JsonObject) -> JsonObject:
+    """Answer a `LayerQuestion` as JSON-ready data, with a `LayersRecord`."""
+    question = msgspec.convert(given, LayerQuestion)
+    record: JsonObject = msgspec.to_builtins(compare_layers(question))
+    return record
+
+
+def compare_layers(question: LayerQuestion) -> LayersRecord:
+    """Compare the first layer of each kind of an output with that of its patched source."""
+    try:
+        source = question.source.open(question.layers)
+        output = question.output.open(question.layers)
+        record = _Comparison(question, question.schedule, source, output).run()
+        if record.differing is not None:
+            _check_repeatable(question, record.differing)
+        return record
+    except NoLayerRuns as problem:
+        return LayersRecord(reason=str(problem))
+
+
+def _check_repeatable(question: LayerQuestion, differing: LayerRecord) -> None:
+    """Raise NoLayerRuns where the source differs from itself when it is opened again.
+
+    Then the class has made weights at random that are not in the files, and nothing is shown.
+    """
+    first = question.source.open(question.layers)
+    second = question.source.open(question.layers)
+    [kind] = [kind for kind in first.kinds if kind.name == differing.layer]
+    run = _runs(question.schedule, first.vocabulary)[-1]
+    with first.with_weights(kind.layer), second.with_weights(kind.layer):
+        once = _attention(first, kind, run, 1.0)
+        again = _attention(second, kind, run, 1.0)
+    if _relative(float(measure_states(once, again).kl.max())) > differing.allowed:
+        raise NoLayerRuns("its source computes something else each time that it is opened")
+
+
+def _runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
+    """The runs over the trained context and over the new one, of which the rest is compared."""
+    original = min(schedule.original_context, schedule.context)
+    runs = []
+    for low, high in ((0, original), (original, schedule.context)):
+        if high > low:
+            ids = synthetic(min(TOKENS, high), vocabulary, SEED)
+            runs.append(TokenRun.spread(low, high, ids))
+    return runs
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A question whose two models are open."""
+
+    question: LayerQuestion
+    schedule: Schedule
+    source: FirstLayers
+    output: FirstLayers
+
+    def run(self) -> LayersRecord:
+        """Compare each kind of layer over the trained context, and over the new one."""
+        vocabulary = min(self.source.vocabulary, self.output.vocabulary)
+        runs = _runs(self.schedule, vocabulary)
+        results = []
+        for kind in self.source.kinds:
+            with (
+                self.source.with_weights(kind.layer),
+                self.output.with_weights(kind.layer),
+            ):
+                results += [self._compare(kind, run) for run in runs]
+        return LayersRecord(
+            tokens=max(len(run.ids) for run in runs),
+            reached=runs[-1].positions[-1],
+            layers=tuple(results),
+            unchanged=self.question.unchanged,
+        )
+
+    def _compare(self, kind: LayerKind, run: TokenRun) -> LayerRecord:
+        """Compare a layer in a run, with larger or smaller attention scores where that shows more.
+
+        With random or few tokens, attention can be almost uniform or one-hot, and then shows no
+        RoPE. A factor on the scores of both sides changes neither's RoPE.
+        """
+        best = self._compare_with(kind, run, 1.0)
+        if self.question.unchanged or not best.is_changed or _power(best) >= POWER:
+            return best
+        for factor in FACTORS:
+            other = self._compare_with(kind, run, factor)
+            if _power(other) > _power(best):
+                best = other
+            if _power(best) >= POWER:
+                break
+        return best
+
+    def _compare_with(self, kind: LayerKind, run: TokenRun, factor: float) -> LayerRecord:
+        """Compare a layer whose attention scores are multiplied by a factor."""
+        reference = self._patched(kind, run, self.schedule, factor)
+
+        def distance(other: Tensor) -> float:
+            return float(measure_states(reference, other).kl.quantile(0.95))
+
+        nearby = nudge(self.schedule)
+        noise = distance(self._patched(kind, run, nearby, factor))
+        faint = math.inf  # for a class without a softmax scale that can be changed
+        if attention_modules(self.source.model):
+            faint = distance(self._patched(kind, run, self.schedule, factor * FAINT))
+        control = distance(_attention(self.source, kind, run, factor))
+        output = distance(_attention(self.output, kind, run, factor))
+        if self.question.rounded:
+            with self._rounded():
+                noise += distance(self._patched(kind, run, self.schedule, factor))
+        return LayerRecord(
+            layer=kind.name,
+            last=run.positions[-1],
+            error=_relative(output),
+            allowed=_relative(tolerance(run.positions[-1], noise, SAME_KERNELS, faint)),
+            control=_relative(control),
+        )
+
+    def _patched(self, kind: LayerKind, run: TokenRun, schedule: Schedule, factor: float) -> Tensor:
+        """The attention of the source, patched to a schedule."""
+        question = self.question
+        scale = question.query_scaling or question.log_n
+        with ExitStack() as stack:
+            undo = patch_schedule(
+                self.source.model, schedule, question.mla, scale, question.queries
+            )
+            stack.callback(undo)
+            return _attention(self.source, kind, run, factor)
+
+    @contextmanager
+    def _rounded(self) -> Iterator[None]:
+        """Round the weights of the source as a fold does, until the end of the block."""
+        weights = [weight for weight in self.source.model.parameters() if not weight.is_meta]
+        before = [weight.data for weight in weights]
+        round_weights(self.source.model, self.source.by_parameter(self.question.rounded))
+        try:
+            yield
+        finally:
+            for weight, data in zip(weights, before, strict=True):
+                weight.data = data
+
+
+def _attention(layers: FirstLayers, kind: LayerKind, run: TokenRun, factor: float) -> Tensor:
+    """The attention of a layer for the compared tokens of a run, [tokens, hidden_size]."""
+    with ExitStack() as stack:
+        scale_scores(stack, layers.model, factor)
+        choose_all_keys(stack, layers.model)
+        return layers.attention(run.ids, run.positions, kind.layer)[run.kept]
+
+
+def _relative(kl: float) -> float:
+    """The relative error of hidden states whose half square is `kl`, as `measure_states` has it."""
+    return math.sqrt(2 * kl)
+
+
+def _power(record: LayerRecord) -> float:
+    """How many times as far as allowed the unscaled source is, in squares as those of a KL."""
+    return (record.control / record.allowed) ** 2

@@ -30,7 +30,7 @@ VARIABLE = "ROPECONV_FAMILIES"
 LONGEST = 64 << 10
 """Bytes of a file; those of the package have up to 3,000."""
 MOST_FILES = 1_000
-OWN = ("origin", "assumed")
+OWN = ("origin", "assumed", "derived", "not_derived")
 """Fields that ropeconv fills."""
 
 
@@ -311,8 +311,8 @@ def _rotating_layers(family: Family) -> str:
 
 
 def assumption(family: Family) -> str:
-    """A sentence on what is assumed about a model that is treated as this family; else empty."""
-    if not family.assumed:
+    """A sentence on what is assumed about a model of this family, or was derived; else empty."""
+    if not (family.assumed or family.derived):
         return ""
 
     keys = family.keys
@@ -325,7 +325,6 @@ def assumption(family: Family) -> str:
     projections = weights.fused or f"{weights.q} and {weights.k}"
 
     facts = [
-        f"its RoPE is that of {family.display_name}",
         layout,
         f"head_dim from {', '.join(keys.head_dim)}, else {width}",
         _rotating_layers(family),
@@ -336,6 +335,12 @@ def assumption(family: Family) -> str:
     if window.key:
         facts.append(f"a window in {window.key}")
 
+    if family.derived:
+        facts.append(f"base from {', '.join(keys.theta)}")
+        if family.not_derived:
+            facts.append(f"not found: {', '.join(family.not_derived)}")
+        return f"derived from {family.derived}, which was run here: {'; '.join(facts)}"
+    facts.insert(0, f"its RoPE is that of {family.display_name}")
     return f"model_type {family.assumed!r} is treated as {family.name}: {'; '.join(facts)}"
 
 

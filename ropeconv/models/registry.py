@@ -46,23 +46,30 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
         BadSource: For a file that is not the description of a family, and for names that are there
             twice.
     """
-    named = os.environ.get(VARIABLE)
-    if named:
-        directory = expand_home(named)
-        if not directory.is_dir():
+    try:
+        directory = family_folder()
+    except RopeconvError:  # there is no home
+        return ()
+    if not directory.is_dir():
+        if os.environ.get(VARIABLE):
             raise BadSource(
                 f"{VARIABLE} names {directory}, which is not a folder; create it, or unset the"
                 " variable"
             )
-        return _read_folder(directory, packaged, "the package")
-
-    try:
-        directory = user_folder("config") / "families"
-    except RopeconvError:  # there is no home
-        return ()
-    if not directory.is_dir():
         return ()
     return _read_folder(directory, packaged, "the package")
+
+
+def family_folder() -> Path:
+    """The folder of the families of the user, which may be absent.
+
+    Raises:
+        RopeconvError: The user has no home.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        return expand_home(named)
+    return user_folder("config") / "families"
 
 
 def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
@@ -418,6 +425,17 @@ def _key_weights() -> dict[str, float]:
 def suggestion(config: Config, shapes: Shapes) -> str:
     """Return advice on an unknown model type: the family that fits best, or the known ones."""
     best = best_family(config, shapes)
+    own_code = ""
+    if config.get("auto_map"):
+        own_code = (
+            "; or read the code that it brings, and run it once: ropeconv family MODEL"
+            " --trust-remote-code --save"
+        )
+    return _suggestion(config, shapes, best) + own_code
+
+
+def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
+    """The advice on a model of which the family `best` is most alike; that may be empty."""
     if not best:
         return (
             "`ropeconv list families` lists the known ones, and docs/families.md says how to"

@@ -164,6 +164,11 @@ class Origin:
     _derived: Family | None = None
     """The family that was derived from the class of the model; None where that was not needed."""
 
+    @property
+    def derived(self) -> str:
+        """The class that was run to derive its family; empty for a family that was described."""
+        return self._derived.derived if self._derived is not None else ""
+
     @cached_property
     def identity(self) -> str:
         """A digest that identifies the model, the same for `eval`, `tune`, `run` and `apply`.

@@ -61,7 +61,7 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
             "These commands read no weights, except `bound --weights`, and write nothing, except a"
             " picture of `plot`."
         ),
-        ("inspect", "advise", "compare", "plot", "bound"),
+        ("inspect", "advise", "compare", "plot", "bound", "family"),
     ),
     "Check and measure": (
         "[Validating](validating.md) and [evaluating](evaluating.md) explain the results.",
@@ -112,7 +112,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "Output",
         "Reporter",
     ),
-    "Sources": ("open_source", "inspect_source", "Inspection", "side_by_side", "RopeSpec"),
+    "Sources": (
+        "open_source",
+        "inspect_source",
+        "Inspection",
+        "side_by_side",
+        "derive_family",
+        "RopeSpec",
+    ),
     "Recipes and schedules": ("METHODS", "Recipe", "Schedule", "reach"),
     "Plans and outputs": (
         "make_plan",

@@ -11,11 +11,10 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -42,6 +41,8 @@ CLOSE = 2e-4
 """The relative error of frequencies that are measured in float32."""
 LARGEST = 4 << 20
 """Bytes of the modelling files of a repository, together."""
+TRIED = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"}
+"""The rope types that are tried in every class."""
 HERE = Path(__file__).parent
 TYPE_LISTS = ("auto/configuration_auto.py", "auto/auto_mappings.py")
 """Files of transformers that name its model types."""
@@ -90,9 +91,7 @@ class DerivationProcess(ProgramProcess):
 
     def __init__(self) -> None:
         script = HERE / "program.py"
-        super().__init__(
-            [sys.executable, "-P", "-W", "ignore", str(script)], without_secrets()
-        )
+        super().__init__([sys.executable, "-P", "-W", "ignore", str(script)], without_secrets())
 
     def ask(self, folder: Path, own_code: bool) -> Derivation:
         """Return what the class of the model in a folder says.
@@ -136,6 +135,8 @@ def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Fa
             "--trust-remote-code has no effect, since config.json names no code in auto_map; leave"
             " it out"
         )
+    if not trust_remote_code and not _has_class(config):
+        raise BadSource(_no_class(source))
     answer = ask(source, trust_remote_code)
     if answer.error:
         raise BadSource(_refusal(source, answer))
@@ -233,6 +234,20 @@ def _refusal(source: Source, answer: Derivation) -> str:
     )
 
 
+def _no_class(source: Source) -> str:
+    """Why there is no class to run, for a message."""
+    name = shown(_model_type(source.config()))
+    if source.config().get("auto_map"):
+        return (
+            f"the installed transformers has no model_type {name}, and {source.reference} has code"
+            " of its own; read it, and pass --trust-remote-code to run it"
+        )
+    return (
+        f"the installed transformers has no model_type {name}; install a version that has it, or"
+        " describe the model in a file (docs/families.md)"
+    )
+
+
 def describe(source: Source, answer: Derivation) -> Family:
     """Return the family that an answer describes.
 
@@ -254,11 +269,18 @@ def describe(source: Source, answer: Derivation) -> Family:
     family = msgspec.convert(fields, Family)
     family = _with_prefixes(family, source.tensor_names() or ())
     _check(config, family, answer)
-    types = []
+    return _with_types(family, answer)
+
+
+def _with_types(family: Family, answer: Derivation) -> Family:
+    """A family with the rope types of which ropeconv and the class compute the same."""
+    computed = []
     for item in answer.tried:
         if _computes(item["config"], family, item["inv_freq"]):
-            types.append(item["kind"])
-    writing = msgspec.structs.replace(family.writing, types=tuple(types))
+            computed.append(item["kind"])
+    if set(computed) >= TRIED:
+        return family
+    writing = msgspec.structs.replace(family.writing, types=tuple(computed))
     return msgspec.structs.replace(family, writing=writing)
 
 
@@ -308,9 +330,7 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
         raise BadSource(_disagreement("frequencies of local layers", answer))
     if abs(schedule.attention_factor / measured["factor"] - 1) > 1e-3:
         ours = schedule.attention_factor
-        raise BadSource(
-            _disagreement("the attention factor", answer, ours, measured["factor"])
-        )
+        raise BadSource(_disagreement("the attention factor", answer, ours, measured["factor"]))
     if measured["grows"] and spec.query_scaling is None:
         raise BadSource(
             f"{answer.origin} scales its queries by the position, which no field of a family"

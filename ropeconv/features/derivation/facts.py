@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ropeconv.loader import make_model
-from ropeconv.models.schema import ROPE_KEY
+from ropeconv.models.schema import ROPE, ROPE_KEY
 
 from .observing import (
     NORM,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Config = dict[str, Any]
 
-FEW = 8
+FEW = 4
 """Layers of a model that is run often, where the config does not list the types of its layers."""
 BASE = 54321.0
 """A base that no model has."""
@@ -67,6 +67,8 @@ NAMES = {
 LOCAL_THETA = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta", "global_rope_theta")
 """Names of bases that a class may take without having them."""
 SETTINGS = ("rope_scaling", "rope_parameters")
+SCALING = set(ROPE) - {"partial_rotary_factor", "mrope_section"}
+"""Keys of RoPE settings that say how they are scaled."""
 ORIGINAL = 64
 """The original context of scalings that are tried, in tokens."""
 FULL = "full_attention"
@@ -268,12 +270,16 @@ class Asked:
         self.text = text
         self.few = few
         self.context = context_of(text)
+        self.idle: tuple[str, ...] = ()
+        self._rows: tuple[Seen, Seen] | None = None
         self.observer = self.build(self.with_norms(shorten(text, few)))
         self.calm = self.observer.run(lambda name, output: None)
         if not self.calm:
             raise NotDerivable("no layer multiplies queries and keys in a way that is known")
         if any(seen.count > 1 for seen in self.calm.values()):
             raise NotDerivable("a layer computes attention more than once")
+        self.idle = tuple(name for name, could in self.observer.tail.items() if could)
+        self.observer = self.build(self.with_norms(shorten(text, few)))
         self.projections = self.find_projections()
 
     def build(self, text: Any) -> Observer:
@@ -282,7 +288,7 @@ class Asked:
         with large_on_meta():
             model = make_model(model_class, text).eval()
         without_weights(model)
-        return Observer(model, self.context)
+        return Observer(model, self.context, self.idle)
 
     def with_norms(self, text: Any) -> Any:
         """A config whose queries and keys have norms, if its class may have them."""
@@ -312,6 +318,7 @@ class Asked:
         layer = next((name for name, item in rotated.items() if item.rotates), "")
         if not layer:
             raise NotDerivable(self._why_still(rotated))
+        self.rotating_layer = layer
 
         rotation = rotated[layer].queries
         keys = rotated[layer].keys
@@ -449,12 +456,17 @@ class Asked:
 
     # rows of weights
 
-    def rows(self) -> tuple[Seen, Seen, str]:
-        """Queries and keys whose numbers are those of rows of the projections, and ones.
+    def rows(self) -> tuple[Seen, Seen]:
+        """Queries and keys of the first layer that rotates, in two runs.
 
-        Returns:
-            Both runs, and the name of the first layer that rotates.
+        In the first, the numbers are those of rows of the projections, from 1; in the second, ones.
         """
+        if self._rows is None:
+            self._rows = self._run_rows()
+        return self._rows
+
+    def _run_rows(self) -> tuple[Seen, Seen]:
+        """The runs of `rows`."""
         names = {self.projections.q, self.projections.k}
 
         def number(name: str, output: torch.Tensor) -> torch.Tensor | None:
@@ -465,13 +477,12 @@ class Asked:
 
         by_number = self.observer.run(number, identity=True)
         by_one = self.observer.run(one, identity=True)
-        rotated = self._attention(self.observer, self.projections.all)
-        layer = next(name for name, item in rotated.items() if item.rotates)
-        return by_number[layer], by_one[layer], layer
+        layer = self.rotating_layer
+        return by_number[layer], by_one[layer]
 
     def row_numbers(self, side: str) -> tuple[Numbers, float]:
         """The row of each dimension of each head, and the factor on its numbers."""
-        by_number, by_one, _ = self.rows()
+        by_number, by_one = self.rows()
         numbers = getattr(by_number, side)[:, 0]
         ones = getattr(by_one, side)[:, 0]
         factor = np.where(ones == 0, 1.0, ones)
@@ -511,11 +522,10 @@ class Asked:
             facts["fused"] = found.q
         else:
             facts |= {"q": found.q, "k": found.k}
-        rows, _ = self.row_numbers("queries")
-        self._order(facts, rows, rotating, answer)
-
         if found.q_norm or found.k_norm:
             self._norms(facts, rotating, answer)
+        rows, _ = self.row_numbers("queries")
+        self._order(facts, rows, rotating, answer)
         module = self.observer.parameters[found.q]
         if getattr(module, "bias", None) is not None:
             facts["bias"] = True
@@ -542,6 +552,10 @@ class Asked:
             facts["rows"] = "last"
 
         steps = set(np.diff(starts).tolist())
+        if facts.get("q_norm"):
+            if "fused" in facts:
+                facts["fused_order"] = self._fused_order(starts, width, heads)
+            return  # factors are folded into the norms
         if "fused" in facts:
             facts["fused_order"] = self._fused_order(starts, width, heads)
             if not facts["fused_order"]:
@@ -631,15 +645,15 @@ class Asked:
         names |= set(getattr(type(self.text), "attribute_map", {}))
         return sorted(name for name in names if not name.startswith("_"))
 
-    def name_of(self, quantity: str, value: int | None = None) -> list[str]:
+    def name_of(self, quantity: str) -> list[str]:
         """The keys of a size: the one of this config, then the usual one."""
         part = self.subject.part
         renamed = getattr(type(self.text), "attribute_map", {})
         usual = NAMES[quantity][0]
         own = renamed.get(usual, usual)
         for name in (own, *NAMES[quantity]):
-            stated = part.get(name)
-            if isinstance(stated, int) and (value is None or stated == value):
+            stated = part.get(name, getattr(self.text, name, None))
+            if isinstance(stated, int) and not isinstance(stated, bool):
                 return list(dict.fromkeys((name, usual) if name == own else (name,)))
         return list(dict.fromkeys((own, usual)))
 
@@ -682,7 +696,7 @@ class Asked:
 
     def _theta_keys(self, groups: dict[str, Rotation]) -> tuple[list[str], list[str]]:
         """The keys of the base of extended layers, and of that of local ones."""
-        names = dict.fromkeys(name for name in self.fields() if THETA.search(name))
+        names = dict.fromkeys(self._named(THETA, lambda number: number > 1))
         names |= {"rope_theta": None}
         if "local" in groups:
             names |= dict.fromkeys(LOCAL_THETA)
@@ -704,13 +718,21 @@ class Asked:
             theta = ["rope_theta"]
         return theta, local
 
+    def _named(self, pattern: re.Pattern[str], is_one: Callable[[float], bool]) -> list[str]:
+        """The keys with such a name, and those about RoPE of this config with such a number."""
+        names = []
+        for name in self.fields():
+            value = self.subject.part.get(name)
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if pattern.search(name) or (ROPE_KEY.search(name) and is_number and is_one(value)):
+                names.append(name)
+        return names
+
     def _in_settings(self) -> bool:
         """Whether the base in the RoPE dictionary counts."""
         if self._is_nested():
             return True
-        found = self.frequencies(
-            _settings("rope_parameters", {"rope_type": "default", "rope_theta": BASE})
-        )
+        found = self.frequencies(self._scaled("default", {}))
         return found is not None and any(_with_base(found, BASE))
 
     def _is_nested(self) -> bool:
@@ -732,7 +754,7 @@ class Asked:
     def _share_keys(self, rotating: Attention) -> list[str]:
         """The keys of the share of a head that rotates."""
         assert rotating.queries is not None
-        names = dict.fromkeys(name for name in self.fields() if SHARE.search(name))
+        names = dict.fromkeys(self._named(SHARE, lambda number: 0 < number <= 1))
         names |= {"partial_rotary_factor": None}
         before = rotating.queries.width
         share = 0.5 if before != rotating.width // 2 else 0.25
@@ -750,7 +772,7 @@ class Asked:
         """The keys of the number of dimensions that rotate."""
         assert rotating.queries is not None
         found = []
-        for name in [name for name in self.fields() if ROTARY_DIM.search(name)]:
+        for name in self._named(ROTARY_DIM, lambda number: number > 1):
             value = rotating.queries.width // 2 // 2 * 2
             tried = self.frequencies(_setting(name, value))
             if value and _first_width(tried) == value:
@@ -765,7 +787,7 @@ class Asked:
         without = self.frequencies(_without((*keys.get("theta", ["rope_theta"]), *SETTINGS)))
         base = _base_of(without)
         if base is not None and abs(base / 10000 - 1) > 1e-4:
-            facts["theta"] = base
+            facts["theta"] = self._exact(base)
         context = getattr(self.text, NAMES["context"][0], None)
         context = context if isinstance(context, int) else self.context
         default = class_default(self.text, NAMES["context"][0])
@@ -774,22 +796,40 @@ class Asked:
         width_keys = keys.get("head_dim", ["head_dim"])
         if not any(part.get(name) for name in width_keys):
             width = rotating.queries.width if self.is_latent else rotating.width
-            hidden = getattr(self.text, "hidden_size", 0)
-            heads = getattr(self.text, "num_attention_heads", 0) or rotating.heads
+            hidden = self._size("hidden") or 0
+            heads = self._size("heads") or rotating.heads
             if not heads or hidden // heads != width:
                 facts["head_dim"] = width
-        kv_heads = getattr(self.text, "num_key_value_heads", None)
-        if isinstance(kv_heads, int) and not any(
+        kv_heads = self._size("kv_heads")
+        if kv_heads is not None and not any(
             part.get(name) for name in keys.get("kv_heads", ["num_key_value_heads"])
         ):
             facts["kv_heads"] = kv_heads
         for quantity in ("hidden", "heads", "layers"):
             if not any(part.get(name) for name in keys.get(quantity, [NAMES[quantity][0]])):
-                value = getattr(self.text, NAMES[quantity][0], None)
-                if isinstance(value, int):
+                value = self._size(quantity)
+                if value is not None:
                     facts[quantity] = value
         self._default_share(facts, rotating, keys)
         return facts
+
+    def _size(self, quantity: str) -> int | None:
+        """A size of the text model; None where it has none."""
+        for name in self.name_of(quantity):
+            value = getattr(self.text, name, None)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+        return None
+
+    def _exact(self, base: float) -> float:
+        """A measured base as the config of the class has it."""
+        text = self.subject.changed(_without(("rope_theta", *SETTINGS)))
+        rope = getattr(text, "rope_parameters", None) or {}
+        for item in (rope, *rope.values()):
+            stated = item.get("rope_theta") if isinstance(item, dict) else None
+            if isinstance(stated, (int, float)) and abs(stated / base - 1) < 1e-4:
+                return float(stated)
+        return base
 
     def _default_share(self, facts: Config, rotating: Attention, keys: Config) -> None:
         """Add the share of a head that rotates where the config states none."""
@@ -807,14 +847,12 @@ class Asked:
 
     # windows
 
-    def window(
-        self, kinds: Sequence[str], names: Sequence[str] | None, answer: Answer
-    ) -> Config:
+    def window(self, kinds: Sequence[str], names: Sequence[str] | None, answer: Answer) -> Config:
         """The table [window]."""
         candidates = [name for name in self.fields() if WINDOW.search(name)]
         for name in candidates:
             value = getattr(self.text, name, None)
-            if isinstance(value, (list, dict, str)) or isinstance(value, bool):
+            if isinstance(value, (list, dict, str, bool)):
                 continue
             has = self._windowed(name)
             if has is None or not any(has):
@@ -901,14 +939,14 @@ class Asked:
             rope = {"rope_type": kind, "rope_theta": BASE, **settings}
             if self._is_nested() and isinstance(nested, dict):
                 part["rope_parameters"] = {
-                    name: {**rope} if isinstance(item, dict) else item
+                    name: {**_kept(item), **rope} if isinstance(item, dict) else item
                     for name, item in nested.items()
                 }
                 part.pop("rope_scaling", None)
                 return
-            share = (nested or {}).get("partial_rotary_factor")
-            if share is not None:
-                rope["partial_rotary_factor"] = share
+            for key, value in (nested or {}).items():
+                if key not in SCALING:  # such as a share or mrope_section
+                    rope[key] = value
             part["rope_theta"] = BASE
             part["rope_parameters"] = rope
             part["rope_scaling"] = rope
@@ -917,10 +955,10 @@ class Asked:
         return change
 
     def _takes_head_dim(self, rotating: Attention) -> bool:
-        """Whether the class takes a head_dim that is not hidden_size over heads."""
-        found = self.frequencies(_setting("head_dim", 2 * rotating.width))
+        """Whether the class takes a config that states the width of its heads."""
+        found = self.frequencies(_only_setting("head_dim", rotating.width))
         item = next((item for item in found or () if item is not None), None)
-        return item is not None and item.width == 2 * rotating.width
+        return item is not None and item.width == rotating.width
 
     def effective(self, attention: Sequence[Attention | None]) -> list[str]:
         """The keys about RoPE of this config that change its frequencies."""
@@ -939,7 +977,8 @@ class Asked:
         self, rotating: Attention, kinds: Sequence[str], groups: dict[str, Rotation]
     ) -> Config:
         """What the class computes from this config."""
-        assert rotating.queries is not None and rotating.keys is not None
+        assert rotating.queries is not None
+        assert rotating.keys is not None
         keys = rotating.keys
         _, factor = self.row_numbers("keys")
         grows = {
@@ -968,9 +1007,11 @@ class Asked:
         try:
             plain = self.subject.changed(self._scaled("default", {}))
             self.observer = self.build(self.with_norms(shorten(plain, self.few)))
+            self._rows = None
             _, unscaled = self.row_numbers("keys")
         finally:
             self.observer = before
+            self._rows = None
         return factor / unscaled
 
 
@@ -1032,7 +1073,7 @@ def layer_rules(
             raise NotDerivable("layers of one type rotate in different ways")
         made = {"global": FULL, "local": "sliding_attention", "none": "no_rope"}
         names = [made[kind] for kind in kinds]
-    types = {name: kind for name, kind in zip(names, kinds, strict=True)}
+    types = dict(zip(names, kinds, strict=True))
     facts: Config = {}
     if set(types.values()) != {"global"}:
         facts["types"] = types
@@ -1234,15 +1275,9 @@ def _plain(rope: Config, name: str, value: Any) -> None:
         rope["rope_type"] = "default"
 
 
-def _settings(name: str, value: Config) -> Callable[[Config], None]:
-    """A change of the RoPE dictionary."""
-
-    def change(part: Config) -> None:
-        for key in SETTINGS:
-            part.pop(key, None)
-        part[name] = value
-
-    return change
+def _kept(rope: Config) -> Config:
+    """The entries of RoPE settings that belong to the architecture."""
+    return {key: value for key, value in rope.items() if key not in SCALING}
 
 
 def _without(names: Iterable[str]) -> Callable[[Config], None]:

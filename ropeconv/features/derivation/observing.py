@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 TOKENS = 29
 """Tokens of a run: a prime, so that no other dimension of a model has that size."""
+HEADS = 8
+"""Heads whose rotation is measured; all heads of a layer rotate alike."""
 MASKED = -1e4
 """Scores below this are masked."""
 MOVED = 2e-5
@@ -63,10 +65,17 @@ class Observer:
     Args:
         model: A model of `without_weights`.
         context: The number of positions that it may have.
+        idle: Names inside a layer of modules behind its attention, which are not run.
+
+    Attributes:
+        tail: For each module of a layer, whether it need not run, since it comes behind the
+            attention and gives the shape that it is given.
     """
 
-    def __init__(self, model: Module, context: int) -> None:
+    def __init__(self, model: Module, context: int, idle: Iterable[str] = ()) -> None:
         self.model = model
+        self.idle = set(idle)
+        self.tail: dict[str, bool] = {}
         self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self.positions = spread(context) if self.takes_positions else list(range(TOKENS))
         self.layer = ""
@@ -93,6 +102,10 @@ class Observer:
             if not layer:
                 continue
             inside = name[len(layer) + 1 :]
+            if inside in self.idle:
+                module.forward = _return_input
+            elif "." not in inside:
+                module.register_forward_hook(self._note_tail(layer, inside), with_kwargs=True)
             has_own = any(True for _ in module.parameters(recurse=False))
             if has_own or NORM.search(type(module).__name__):
                 module.register_forward_hook(self._after(layer, inside), with_kwargs=True)
@@ -109,6 +122,25 @@ class Observer:
 
         return enter
 
+    def _note_tail(self, layer: str, inside: str) -> Callable[..., None]:
+        def note(module: Module, args: Any, given: Any, output: Any) -> None:
+            if self.layer != layer:
+                return
+            is_tail = self._pending is None and layer in self.seen
+            first = args[0] if args else next(iter(given.values()), None)
+            is_alike = isinstance(output, torch.Tensor) and isinstance(first, torch.Tensor)
+            is_alike = is_alike and output.shape == first.shape and output.dtype == first.dtype
+            uses_attention = any(name.startswith(f"{inside}.") for name in self.seen_before(layer))
+            could = is_tail and is_alike and not uses_attention
+            self.tail[inside] = self.tail.get(inside, True) and could
+
+        return note
+
+    def seen_before(self, layer: str) -> list[str]:
+        """The modules that ran before the attention of a layer."""
+        seen = self.seen.get(layer)
+        return seen.before if seen is not None else []
+
     def _leave(self, module: Module, args: Any, output: Any) -> None:
         self.layer = self._outer.pop() if self._outer else ""
 
@@ -123,9 +155,8 @@ class Observer:
                 other = self._override(inside, output)
                 if other is not None:
                     result = other
-                elif self._identity and NORM.search(f"{inside} {type(module).__name__}"):
-                    if isinstance(first, torch.Tensor) and first.shape == output.shape:
-                        result = first.clone()
+                elif self._identity and _is_norm_of(module, inside, first, output):
+                    result = first.clone()
                 self._made[id(result)] = (inside, result)
             return result
 
@@ -178,8 +209,19 @@ class Observer:
         self._pending = None
 
 
+def _return_input(*args: Any, **given: Any) -> Any:
+    return args[0] if args else next(iter(given.values()))
+
+
 def _nothing(name: str, output: torch.Tensor) -> None:
     return None
+
+
+def _is_norm_of(module: Module, name: str, given: Any, output: torch.Tensor) -> bool:
+    """Whether a module is a norm, which returns the shape that it is given."""
+    if not NORM.search(f"{name} {type(module).__name__}"):
+        return False
+    return isinstance(given, torch.Tensor) and given.shape == output.shape
 
 
 def _outermost(name: str, modules: Mapping[str, Module]) -> str:
@@ -339,6 +381,7 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
     Raises:
         NotARotation: They change in another way.
     """
+    numbers = numbers[:HEADS]
     first = numbers[:, 0]
     size = float(np.sqrt((first**2).mean())) or 1.0
     lengths = np.sqrt((numbers**2).sum((0, 2)))
@@ -366,10 +409,14 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
         angles = _angles(numbers, _pairs(pairs, low, count), size)
         if angles is None:
             continue
-        inv_freq = tuple(_frequency(angles[:, index], positions) for index in range(count))
-        if min(inv_freq) < 0:
+        inv_freq = _frequencies(angles, positions)
+        at = np.asarray(positions, float)[:, None] * inv_freq
+        error = np.abs(np.angle(np.exp(1j * (at - angles))))
+        if (error > 0.01 + 3e-7 * np.abs(at)).any():
+            raise NotARotation("its angles are not proportional to the position")
+        if inv_freq.min() < 0:
             raise NotARotation("its pairs rotate backwards")
-        return Rotation(low, pairs, inv_freq, tuple(grows.tolist()))
+        return Rotation(low, pairs, tuple(inv_freq.tolist()), tuple(grows.tolist()))
     raise NotARotation("its queries or keys change with the position, and not in pairs")
 
 
@@ -397,12 +444,14 @@ def _angles(numbers: Numbers, pairs: Sequence[tuple[int, int]], size: float) -> 
     return angles
 
 
-def _frequency(angles: Numbers, positions: Sequence[int]) -> float:
-    """Radians per position, from the angles at positions that are ever further apart."""
-    frequency = float(angles[1]) / positions[1]
-    for angle, position in zip(angles[2:], positions[2:], strict=True):
-        if abs(frequency) * position > 2000:  # float32 does not have more digits
-            break
-        turns = round((frequency * position - float(angle)) / (2 * np.pi))
-        frequency = (float(angle) + 2 * np.pi * turns) / position
-    return frequency if abs(frequency) * positions[-1] > MOVED else 0.0
+def _frequencies(angles: Numbers, positions: Sequence[int]) -> Numbers:
+    """Radians per position of each pair, from angles at positions that are ever further apart."""
+    found = angles[1] / positions[1]
+    for row, position in zip(angles[2:], positions[2:], strict=True):
+        turns = np.rint((found * position - row) / (2 * np.pi))
+        refined = (row + 2 * np.pi * turns) / position
+        # beyond that, float32 does not have the digits
+        found = np.where(np.abs(found) * position > 2000, found, refined)
+    moves = np.abs(found) * positions[-1] > MOVED
+    frequencies: Numbers = np.where(moves, found, 0.0)
+    return frequencies

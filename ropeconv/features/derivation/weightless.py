@@ -1,8 +1,8 @@
-"""Run a model of any size without its weights: `weightless` builds one, and large tensors are zeros.
+"""Run a model of any size without its weights: large tensors count as zeros.
 
-A product with a weight that is not there is a tensor of zeros of the right shape. All other code of
-the model runs as it is, on small tensors of the CPU, so rotary modules compute what they compute in
-the whole model.
+`large_on_meta` builds such a model, and `without_weights` makes it run. A product with a weight that
+is not there is a tensor of zeros of the right shape. All other code of the model runs as it is, on
+small tensors of the CPU, so rotary modules compute what they compute in the whole model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LARGE = 1 << 16
 """Numbers of a tensor from which on it is not allocated."""
 CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
-MOST_ZEROS = 1 << 28
+MOST_ZEROS = 1 << 26
 """Numbers of a product of zeros; a model that makes more of them is not run."""
 
 

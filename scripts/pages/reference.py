@@ -59,7 +59,7 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Look at a model": (
         (
             "These commands read no weights, except `bound --weights`, and write nothing, except a"
-            " picture of `plot`."
+            " picture of `plot` and a file of `family --save`."
         ),
         ("inspect", "advise", "compare", "plot", "bound", "family"),
     ),

@@ -394,8 +394,9 @@ class Asked:
         names = [name for name, by_layer in norms.items() if by_layer[layer][side]]
         if not names:
             return ""
-        if len(names) > 1 and all(name.rpartition(".")[2].isdigit() for name in names):
-            return names[0].rsplit(".", 2)[0]  # one for each head
+        of_heads = [name for name in names if name.rpartition(".")[2].isdigit()]
+        if of_heads:  # a module with a norm for each head
+            return of_heads[0].rsplit(".", 2)[0]
         return max(names, key=self.calm[layer].before.index)
 
     def _source(self, layer: str, name: str) -> str:
@@ -599,7 +600,8 @@ class Asked:
             facts["fixed"] = "it has a norm of only queries or only keys"
             return
         modules = self.observer.parameters
-        if found.q_norm not in modules:  # one for each head
+        of_heads = [name for name in modules if re.match(rf"{found.q_norm}\.\w+\.\d+$", name)]
+        if of_heads and norm_kind(modules[of_heads[0]]) == "layer-norm":
             facts |= {"q_norm": found.q_norm, "k_norm": found.k_norm, "norm": "layer-norm-list"}
             return
         module = modules[found.q_norm]

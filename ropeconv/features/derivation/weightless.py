@@ -1,8 +1,8 @@
 """Run a model of any size without its weights: large tensors count as zeros.
 
-`large_on_meta` builds such a model, and `without_weights` makes it run. A product with a weight that
-is not there is a tensor of zeros of the right shape. All other code of the model runs as it is, on
-small tensors of the CPU, so rotary modules compute what they compute in the whole model.
+`large_on_meta` builds such a model, and `without_weights` makes it run. A product with a weight
+that is not there is a tensor of zeros of the right shape. All other code of the model runs as it
+is, on small tensors of the CPU, so rotary modules compute what they compute in the whole model.
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ def turn(states, angles, pairs):
         first, second = turning[..., ::2], turning[..., 1::2]
     cos, sin = angles.cos(), angles.sin()
     one, two = first * cos - second * sin, second * cos + first * sin
-    turned = torch.cat((one, two), -1) if pairs == "half" else torch.stack((one, two), -1).flatten(-2)
+    turned = (
+        torch.cat((one, two), -1) if pairs == "half" else torch.stack((one, two), -1).flatten(-2)
+    )
     return torch.cat((turned, rest), -1)
 
 
@@ -80,7 +82,9 @@ class OwnAttention(nn.Module):
     def forward(self, states, positions):
         config = self.config
         shape = (*states.shape[:-1], -1, self.width)
-        q, k, v = (layer(states).view(shape).transpose(1, 2) for layer in (self.Wq, self.Wk, self.Wv))
+        q, k, v = (
+            layer(states).view(shape).transpose(1, 2) for layer in (self.Wq, self.Wk, self.Wv)
+        )
         if not self.still and config.position not in ("alibi", "learned"):
             angles = self.angles(positions)[:, None]
             q, k = turn(q, angles, config.pairs), turn(k, angles, config.pairs)

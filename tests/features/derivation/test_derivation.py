@@ -2,6 +2,7 @@
 the buffers of the classes, and with models whose code is written here.
 """
 
+import errno
 import json
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from ropeconv.engines.probe import Probe
 from ropeconv.errors import BadSource, UnknownModelType
+from ropeconv.features.derivation import derivation
 from ropeconv.features.derivation.derivation import DerivationProcess, derive_family, describe
 from ropeconv.features.derivation.description import describe_in_toml
 from ropeconv.inspection.inspection import inspect_source
@@ -26,8 +28,9 @@ from ropeconv.models.registry import read_family
 from ropeconv.models.source import Source
 from ropeconv.runtimes.read_config import read_spec
 
-from ...conftest import CONFIGS, Run
+from ...conftest import CONFIGS
 from ...support.extent import sample
+from ...support.in_process import command
 
 MORE = CONFIGS.parent / "more_configs"
 OWN = Path(__file__).with_name("modeling_own.py")
@@ -198,7 +201,7 @@ def test_other_positions_are_refused_with_the_true_reason(
 # What people type
 
 
-def test_code_of_a_model_runs_only_with_permission(tmp_path: Path, run: Run) -> None:
+def test_code_of_a_model_runs_only_with_permission(tmp_path: Path) -> None:
     """Without it, the message names the command that runs it."""
     folder = own_model(tmp_path / "model", d_model=64, n_heads=4)
     proof = tmp_path / "ran"
@@ -213,9 +216,7 @@ def test_code_of_a_model_runs_only_with_permission(tmp_path: Path, run: Run) -> 
     assert proof.exists()
 
 
-def test_a_saved_family_is_one_of_the_user(
-    process: DerivationProcess, tmp_path: Path
-) -> None:
+def test_a_saved_family_is_one_of_the_user(process: DerivationProcess, tmp_path: Path) -> None:
     folder = own_model(tmp_path / "model", d_model=64, n_heads=4, still_every=4)
     family = asked(process, folder)
     file = tmp_path / "own_model.toml"
@@ -226,6 +227,33 @@ def test_a_saved_family_is_one_of_the_user(
         config, msgspec.structs.replace(family, derived="", not_derived=())
     )
     assert read.weights == family.weights
+
+
+def test_a_description_is_saved_whole_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second one does not replace it, and a full disk leaves nothing."""
+    folder = own_model(tmp_path / "model", d_model=64, n_heads=4)
+    families = tmp_path / "families"
+    families.mkdir()
+    monkeypatch.setenv("ROPECONV_FAMILIES", str(families))
+    family = derive_family(str(folder), trust_remote_code=True)
+    monkeypatch.setattr(derivation, "derive_family", lambda *given, **more: family)
+    words = ("family", str(folder), "--trust-remote-code", "--save")
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("os.write", full)
+        disk.setattr("os.fsync", full)
+        command(tmp_path, *words, code=1)
+    assert list(families.iterdir()) == []
+
+    command(tmp_path, *words, code=0)
+    (file,) = families.iterdir()
+    assert read_family(file).weights == family.weights
+    assert "exists" in command(tmp_path, *words, code=1).stderr
 
 
 def test_an_unknown_type_of_transformers_is_asked(

@@ -634,7 +634,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The class that was run to derive it, and its version; empty for a family of a file."""
 
     not_derived: tuple[str, ...] = ()
-    """What that class did not show."""
+    """Facts that this class did not show."""
 
     @property
     def hooks(self) -> FamilyHooks:

@@ -49,7 +49,7 @@ TYPE_LISTS = ("auto/configuration_auto.py", "auto/auto_mappings.py")
 
 
 class Derivation(msgspec.Struct, frozen=True):
-    """What the class of a model says about its family, as the program answers."""
+    """The answer of the program about the class of a model."""
 
     transformers: str
     """The version of transformers."""
@@ -64,7 +64,7 @@ class Derivation(msgspec.Struct, frozen=True):
     """The fields of a family file, without its name."""
 
     not_derived: tuple[str, ...] = ()
-    """What could not be found."""
+    """Facts that could not be found."""
 
     measured: JsonObject = {}
     """The layers, frequencies and factors that the class computes from the config."""

@@ -24,7 +24,7 @@ from .observing import (
     NORM,
     NotARotation,
     Numbers,
-    Observer,
+    AttentionObserver,
     Rotation,
     Seen,
     chosen,
@@ -86,7 +86,7 @@ class Attention:
     keys: Rotation | None
     heads: int
     width: int
-    """Of a head, as queries and keys are multiplied."""
+    """The width of a head of queries and keys."""
 
     @property
     def rotates(self) -> bool:
@@ -111,7 +111,7 @@ class Projections:
 
 @dataclass
 class Answer:
-    """What is known about a model."""
+    """The facts that a class shows, and its numbers for one config."""
 
     family: Config = field(default_factory=dict)
     """The fields of a family file."""
@@ -130,7 +130,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Subject:
+class AskedModel:
     """The model that is asked."""
 
     whole: Config
@@ -180,7 +180,7 @@ def text_of(config: Any) -> Any:
     return text
 
 
-def derive(subject: Subject) -> Answer:
+def derive(subject: AskedModel) -> Answer:
     """Return what the class of a model says about its family.
 
     Raises:
@@ -194,11 +194,11 @@ def derive(subject: Subject) -> Answer:
 
     # the whole model, layer by layer
     attention = asked.attention(text)
-    kinds, groups = kinds_of(attention)
+    names = asked.layer_types(text, len(attention))
+    kinds, groups = kinds_of(attention, names)
     asked.see(kinds)
     rotating = attention[kinds.index("global")]
     assert rotating is not None
-    names = asked.layer_types(text, len(kinds))
 
     family: Config = {}
     family["layout"] = asked.layout(rotating)
@@ -265,7 +265,7 @@ class Asked:
         few: How many of its layers show every kind.
     """
 
-    def __init__(self, subject: Subject, text: Any, few: int) -> None:
+    def __init__(self, subject: AskedModel, text: Any, few: int) -> None:
         self.subject = subject
         self.text = text
         self.few = few
@@ -282,13 +282,13 @@ class Asked:
         self.observer = self.build(self.with_norms(shorten(text, few)))
         self.projections = self.find_projections()
 
-    def build(self, text: Any) -> Observer:
+    def build(self, text: Any) -> AttentionObserver:
         """The model of a config without weights."""
         model_class = self.subject.model_class(text)
         with large_on_meta():
             model = make_model(model_class, text).eval()
         without_weights(model)
-        return Observer(model, self.context, self.idle)
+        return AttentionObserver(model, self.context, self.idle)
 
     def with_norms(self, text: Any) -> Any:
         """A config whose queries and keys have norms, if its class may have them."""
@@ -425,7 +425,7 @@ class Asked:
                 found[number] = item
         return found
 
-    def _attention(self, observer: Observer, names: Iterable[str]) -> dict[str, Attention]:
+    def _attention(self, observer: AttentionObserver, names: Iterable[str]) -> dict[str, Attention]:
         """The attention of each layer, by its name, with numbers of ours in some modules."""
         found = {}
         for layer, seen in observer.run(_only(set(names))).items():
@@ -725,8 +725,8 @@ class Asked:
         names = []
         for name in self.fields():
             value = self.subject.part.get(name)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if pattern.search(name) or (ROPE_KEY.search(name) and is_number and is_one(value)):
+            number = 0 if not isinstance(value, (int, float)) or isinstance(value, bool) else value
+            if pattern.search(name) or (ROPE_KEY.search(name) and is_one(number)):
                 names.append(name)
         return names
 
@@ -787,9 +787,13 @@ class Asked:
         assert rotating.queries is not None
         facts: Config = {}
         without = self.frequencies(_without((*keys.get("theta", ["rope_theta"]), *SETTINGS)))
-        base = _base_of(without)
+        of_kind = dict(zip(reversed(self.few_kinds), reversed(without or []), strict=False))
+        base = _base_of([of_kind.get("global")])
         if base is not None and abs(base / 10000 - 1) > 1e-4:
             facts["theta"] = self._exact(base)
+        local = _base_of([of_kind.get("local")])
+        if local is not None:
+            facts["local_theta"] = self._exact(local)
         context = getattr(self.text, NAMES["context"][0], None)
         context = context if isinstance(context, int) else self.context
         default = class_default(self.text, NAMES["context"][0])
@@ -978,7 +982,7 @@ class Asked:
     def measured(
         self, rotating: Attention, kinds: Sequence[str], groups: dict[str, Rotation]
     ) -> Config:
-        """What the class computes from this config."""
+        """The numbers that the class computes from this config."""
         assert rotating.queries is not None
         assert rotating.keys is not None
         keys = rotating.keys
@@ -1017,8 +1021,14 @@ class Asked:
         return factor / unscaled
 
 
-def kinds_of(attention: Sequence[Attention | None]) -> tuple[list[str], dict[str, Rotation]]:
+def kinds_of(
+    attention: Sequence[Attention | None], names: Sequence[str] | None
+) -> tuple[list[str], dict[str, Rotation]]:
     """The kind of each layer, and the rotation of each kind.
+
+    Args:
+        attention: The attention of each layer.
+        names: The type of each layer; None where the class has none.
 
     Raises:
         NotDerivable: There are more than two sets of frequencies.
@@ -1041,9 +1051,12 @@ def kinds_of(attention: Sequence[Attention | None]) -> tuple[list[str], dict[str
         raise NotDerivable("no layer rotates")
     if len(sets) > 2:
         raise NotDerivable(f"its layers rotate by {len(sets)} different sets of frequencies")
-    # the layers with the slower frequencies see further
+    # those that are named so see the whole context, else those with the slower frequencies
     slowest = [min(item for item in rotation.inv_freq if item > 0) for rotation in sets]
     whole = slowest.index(min(slowest))
+    for name, which in zip(names or (), of_layer, strict=False):
+        if name == FULL and which is not None:
+            whole = which
     kinds = ["none" if index is None else "global" for index in of_layer]
     groups = {"global": sets[whole]}
     if len(sets) == 2:

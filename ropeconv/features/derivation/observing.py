@@ -1,6 +1,6 @@
 """Run the attention of a model, and see how its queries and keys rotate.
 
-`Observer` runs a model without weights and keeps the queries and keys that every attention layer
+`AttentionObserver` runs a model without weights and keeps the queries and keys that every attention layer
 multiplies. In place of the outputs of its projections it puts numbers of its own. `measure` says
 how they rotate from one position to the next.
 """
@@ -41,7 +41,7 @@ class Seen:
     """The attention of one layer in a run."""
 
     queries: Numbers
-    """Of shape (heads, tokens, width), as they are multiplied with the keys."""
+    """Numbers of shape (heads, tokens, width), behind the rotation."""
 
     keys: Numbers
     """Likewise."""
@@ -59,7 +59,7 @@ class Seen:
     """For a module, the one whose output it was given."""
 
 
-class Observer:
+class AttentionObserver:
     """A model that is run to see its attention.
 
     Args:
@@ -128,8 +128,7 @@ class Observer:
                 return
             is_tail = self._pending is None and layer in self.seen
             first = args[0] if args else next(iter(given.values()), None)
-            is_alike = isinstance(output, torch.Tensor) and isinstance(first, torch.Tensor)
-            is_alike = is_alike and output.shape == first.shape and output.dtype == first.dtype
+            is_alike = _is_like(first, output)
             uses_attention = any(name.startswith(f"{inside}.") for name in self.seen_before(layer))
             could = is_tail and is_alike and not uses_attention
             self.tail[inside] = self.tail.get(inside, True) and could
@@ -146,7 +145,7 @@ class Observer:
 
     def _after(self, layer: str, inside: str) -> Callable[..., Any]:
         def after(module: Module, args: Any, given: Any, output: Any) -> Any:
-            first = args[0] if args else next(iter(given.values()), None)
+            first: Any = args[0] if args else next(iter(given.values()), None)
             if id(first) in self._made:
                 self._given[inside] = self._made[id(first)][0]
             self._ran.append(inside)
@@ -156,7 +155,7 @@ class Observer:
                 if other is not None:
                     result = other
                 elif self._identity and _is_norm_of(module, inside, first, output):
-                    result = first.clone()
+                    result = torch.clone(first)
                 self._made[id(result)] = (inside, result)
             return result
 
@@ -169,11 +168,11 @@ class Observer:
 
         Args:
             override: Gives the output of a module by its name inside a layer, None for its own.
-            positions: Of the tokens, None for those of the observer.
+            positions: The positions of the tokens, None for those of the observer.
             identity: Whether norms change nothing.
 
         Returns:
-            What was seen in each layer, by its name.
+            The attention of each layer, by its name.
         """
         self.seen = {}
         self._override = override
@@ -219,9 +218,14 @@ def _nothing(name: str, output: torch.Tensor) -> None:
 
 def _is_norm_of(module: Module, name: str, given: Any, output: torch.Tensor) -> bool:
     """Whether a module is a norm, which returns the shape that it is given."""
-    if not NORM.search(f"{name} {type(module).__name__}"):
+    return bool(NORM.search(f"{name} {type(module).__name__}")) and _is_like(given, output)
+
+
+def _is_like(given: Any, output: Any) -> bool:
+    """Whether an output has the shape and dtype of what was given."""
+    if not (isinstance(given, torch.Tensor) and isinstance(output, torch.Tensor)):
         return False
-    return isinstance(given, torch.Tensor) and given.shape == output.shape
+    return bool(given.shape == output.shape and given.dtype == output.dtype)
 
 
 def _outermost(name: str, modules: Mapping[str, Module]) -> str:
@@ -240,10 +244,10 @@ def _heads(tensor: Any) -> Numbers:
     return numbers
 
 
-class _Products(TorchFunctionMode):
+class _Products(TorchFunctionMode):  # type: ignore[misc]
     """Sees the products of queries and keys, and the softmax behind them."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: AttentionObserver) -> None:
         super().__init__()
         self.observer = observer
 
@@ -343,7 +347,7 @@ class Rotation:
     """The first dimension that rotates."""
 
     pairs: Literal["half", "interleaved"]
-    """Which dimensions are a pair, as they are multiplied."""
+    """Which dimensions are a pair, behind the rotation."""
 
     inv_freq: tuple[float, ...]
     """Radians per position for each pair; 0 for pairs that stand still between others."""
@@ -375,8 +379,9 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
     """How queries or keys rotate; None where they are the same at every position.
 
     Args:
-        numbers: Of shape (heads, tokens, width); they differ only by the position of the token.
-        positions: Of the tokens, the first of them 0.
+        numbers: Queries or keys, of shape (heads, tokens, width); they differ only by the position
+            of the token.
+        positions: The positions of the tokens, the first of them 0.
 
     Raises:
         NotARotation: They change in another way.

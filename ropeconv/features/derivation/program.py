@@ -80,7 +80,7 @@ def ask(folder: Path, own: bool) -> dict[str, Any]:
 
 def find(folder: Path, own: bool) -> tuple[Any, str]:
     """Return the model in a folder, and the name of the class of its text model."""
-    from ropeconv.features.derivation.facts import Subject, text_of
+    from ropeconv.features.derivation.facts import AskedModel, text_of
 
     whole = json.loads((folder / "config.json").read_bytes())
     config = load_config(folder, trust=own)
@@ -97,11 +97,11 @@ def find(folder: Path, own: bool) -> tuple[Any, str]:
         classes = getattr(config, "auto_map", None) or {}
         auto = next(name for name in ("AutoModelForCausalLM", "AutoModel") if name in classes)
         own_class = load_class(config, auto, folder)
-        return Subject(whole, make, lambda text: own_class, path), own_class.__name__
+        return AskedModel(whole, make, lambda text: own_class, path), own_class.__name__
     name = class_of(text).__name__
     with contextlib.suppress(Exception):
         name = with_head(text) or name
-    return Subject(whole, make, class_of, path), name
+    return AskedModel(whole, make, class_of, path), name
 
 
 def with_head(text: Any) -> str:

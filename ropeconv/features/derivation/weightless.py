@@ -1,8 +1,8 @@
 """Run a model of any size without its weights: large tensors count as zeros.
 
 `large_on_meta` builds such a model, and `without_weights` makes it run. A product with a weight
-that is not there is a tensor of zeros of the right shape. All other code of the model runs as it
-is, on small tensors of the CPU, so rotary modules compute what they compute in the whole model.
+that is not there is a tensor of zeros of the right shape. All other code of the model runs on
+small tensors of the CPU, so rotary modules compute what they compute in the whole model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_ZEROS = 1 << 26
 """Numbers of a product of zeros; a model that makes more of them is not run."""
 
 
-class Absent(torch.Tensor):
+class Absent(torch.Tensor):  # type: ignore[misc]
     """A tensor of which only the shape is known, and whose numbers count as zeros."""
 
     shape_only: torch.Tensor
@@ -43,7 +43,7 @@ class Absent(torch.Tensor):
         made.shape_only = shape_only
         return made
 
-    def __repr__(self) -> str:  # type: ignore[override]
+    def __repr__(self) -> str:
         return f"Absent{tuple(self.shape)}"
 
     @classmethod
@@ -96,7 +96,7 @@ class Absent(torch.Tensor):
         return tree_map(to_result, result)
 
 
-class _LargeOnMeta(TorchFunctionMode):
+class _LargeOnMeta(TorchFunctionMode):  # type: ignore[misc]
     """Makes large tensors without memory."""
 
     def __torch_function__(

@@ -22,9 +22,9 @@ from ropeconv.models.schema import ROPE, ROPE_KEY
 
 from .observing import (
     NORM,
+    AttentionObserver,
     NotARotation,
     Numbers,
-    AttentionObserver,
     Rotation,
     Seen,
     chosen,

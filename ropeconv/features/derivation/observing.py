@@ -1,8 +1,8 @@
 """Run the attention of a model, and see how its queries and keys rotate.
 
-`AttentionObserver` runs a model without weights and keeps the queries and keys that every attention layer
-multiplies. In place of the outputs of its projections it puts numbers of its own. `measure` says
-how they rotate from one position to the next.
+`AttentionObserver` runs a model without weights and keeps the queries and keys that every attention
+layer multiplies. In place of the outputs of its projections it puts numbers of its own. `measure`
+says how they rotate from one position to the next.
 """
 
 from __future__ import annotations

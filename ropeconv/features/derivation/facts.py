@@ -752,6 +752,10 @@ class Asked:
         if not getattr(self.text, "layer_types", None):
             self.few = max(kinds.index(kind) for kind in set(kinds)) + 1
         self._few_kinds = list(kinds[: self.few])
+        if "global" in self._few_kinds:  # its heads may be wider than those of other layers
+            end = f".{self._few_kinds.index('global')}"
+            self.rotating_layer = next(name for name in self.calm if name.endswith(end))
+            self._rows = None
 
     def _share_keys(self, rotating: Attention) -> list[str]:
         """The keys of the share of a head that rotates."""
@@ -869,6 +873,10 @@ class Asked:
                 facts["default"] = default
             if "use_sliding_window" in self.fields():
                 facts["switch"] = "use_sliding_window"
+            if "max_window_layers" in self.fields():
+                first = class_default(self.text, "max_window_layers")
+                facts |= {"first_key": "max_window_layers", "first": first or 0}
+                return facts
             few = self.few_kinds
             turning = [kind != "none" for kind in few]
             attends = [kind != "" for kind in few]

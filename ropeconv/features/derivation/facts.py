@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ropeconv.loader import make_model
-from ropeconv.models.schema import ROPE, ROPE_KEY
+from ropeconv.models.schema import ROPE_KEY
 
 from .observing import (
     NORM,
@@ -67,8 +67,6 @@ NAMES = {
 LOCAL_THETA = ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta", "global_rope_theta")
 """Names of bases that a class may take without having them."""
 SETTINGS = ("rope_scaling", "rope_parameters")
-SCALING = set(ROPE) - {"partial_rotary_factor", "mrope_section"}
-"""Keys of RoPE settings that say how they are scaled."""
 ORIGINAL = 64
 """The original context of scalings that are tried, in tokens."""
 FULL = "full_attention"
@@ -953,14 +951,15 @@ class Asked:
             rope = {"rope_type": kind, "rope_theta": BASE, **settings}
             if self._is_nested() and isinstance(nested, dict):
                 part["rope_parameters"] = {
-                    name: {**_kept(item), **rope} if isinstance(item, dict) else item
+                    name: {**item, **rope} if isinstance(item, dict) else item
                     for name, item in nested.items()
                 }
                 part.pop("rope_scaling", None)
                 return
             for key, value in (nested or {}).items():
-                if key not in SCALING:  # such as a share or mrope_section
-                    rope[key] = value
+                rope.setdefault(
+                    key, value
+                )  # such as a share, mrope_section, or a key of another type
             part["rope_theta"] = BASE
             part["rope_parameters"] = rope
             part["rope_scaling"] = rope
@@ -1289,18 +1288,12 @@ def _plain(rope: Config, name: str, value: Any) -> None:
     for key, item in list(rope.items()):
         if isinstance(item, dict):
             _plain(item, name, value)
-        elif key in (name, "rope_theta") or key == "partial_rotary_factor":
-            if key != "partial_rotary_factor" or THETA.search(name) is None:
-                rope.pop(key)
-        elif key not in ("partial_rotary_factor", "mrope_section"):
+            continue
+        is_share = key == "partial_rotary_factor" and THETA.search(name) is None
+        if is_share or key in (name, "rope_theta", "type"):
             rope.pop(key)
     if not any(isinstance(item, dict) for item in rope.values()):
         rope["rope_type"] = "default"
-
-
-def _kept(rope: Config) -> Config:
-    """The entries of RoPE settings that belong to the architecture."""
-    return {key: value for key, value in rope.items() if key not in SCALING}
 
 
 def _without(names: Iterable[str]) -> Callable[[Config], None]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ropeconv.features.bound.bound import bound as bound
     from ropeconv.features.compare.comparing import compare as compare
     from ropeconv.features.compare.side_by_side import side_by_side as side_by_side
+    from ropeconv.features.derivation.derivation import derive_family as derive_family
     from ropeconv.features.evaluation.evaluation import Sizes as Sizes
     from ropeconv.features.evaluation.evaluation import evaluate_model as evaluate_model
     from ropeconv.features.evaluation.measuring import evaluate as evaluate

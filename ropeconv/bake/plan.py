@@ -48,6 +48,7 @@ def source_record(source: Origin) -> SourceRecord:
         reference=reference,
         commit=source.commit,
         family=source.treat_as,
+        derived=source.derived,
     )
 
 

@@ -190,7 +190,7 @@ def geometry(config: Config, family: Family) -> RopeSpec:
     keys = family.keys
     defaults = family.defaults
     notes = []
-    if family.assumed:
+    if family.assumed or family.derived:
         notes.append(assumption(family))
 
     numbered = positive_int(part, keys.layers, defaults.layers) or 0

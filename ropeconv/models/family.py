@@ -630,6 +630,12 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     No file sets it.
     """
 
+    derived: str = ""
+    """The class that was run to derive it, and its version; empty for a family of a file."""
+
+    not_derived: tuple[str, ...] = ()
+    """Facts that this class did not show."""
+
     @property
     def hooks(self) -> FamilyHooks:
         """Behaviour that differs from all other families; a user's file cannot have any."""

@@ -30,7 +30,7 @@ VARIABLE = "ROPECONV_FAMILIES"
 LONGEST = 64 << 10
 """Bytes of a file; those of the package have up to 3,000."""
 MOST_FILES = 1_000
-OWN = ("origin", "assumed")
+OWN = ("origin", "assumed", "derived", "not_derived")
 """Fields that ropeconv fills."""
 
 
@@ -46,23 +46,30 @@ def user_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
         BadSource: For a file that is not the description of a family, and for names that are there
             twice.
     """
-    named = os.environ.get(VARIABLE)
-    if named:
-        directory = expand_home(named)
-        if not directory.is_dir():
+    try:
+        directory = family_folder()
+    except RopeconvError:  # there is no home
+        return ()
+    if not directory.is_dir():
+        if os.environ.get(VARIABLE):
             raise BadSource(
                 f"{VARIABLE} names {directory}, which is not a folder; create it, or unset the"
                 " variable"
             )
-        return _read_folder(directory, packaged, "the package")
-
-    try:
-        directory = user_folder("config") / "families"
-    except RopeconvError:  # there is no home
-        return ()
-    if not directory.is_dir():
         return ()
     return _read_folder(directory, packaged, "the package")
+
+
+def family_folder() -> Path:
+    """The folder of the families of the user, which may be absent.
+
+    Raises:
+        RopeconvError: The user has no home.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        return expand_home(named)
+    return user_folder("config") / "families"
 
 
 def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
@@ -311,8 +318,8 @@ def _rotating_layers(family: Family) -> str:
 
 
 def assumption(family: Family) -> str:
-    """A sentence on what is assumed about a model that is treated as this family; else empty."""
-    if not family.assumed:
+    """A sentence on what is assumed about a model of this family, or was derived; else empty."""
+    if not (family.assumed or family.derived):
         return ""
 
     keys = family.keys
@@ -325,7 +332,6 @@ def assumption(family: Family) -> str:
     projections = weights.fused or f"{weights.q} and {weights.k}"
 
     facts = [
-        f"its RoPE is that of {family.display_name}",
         layout,
         f"head_dim from {', '.join(keys.head_dim)}, else {width}",
         _rotating_layers(family),
@@ -336,6 +342,12 @@ def assumption(family: Family) -> str:
     if window.key:
         facts.append(f"a window in {window.key}")
 
+    if family.derived:
+        facts.append(f"base from {', '.join(keys.theta)}")
+        if family.not_derived:
+            facts.append(f"not found: {', '.join(family.not_derived)}")
+        return f"derived from {family.derived}, which was run here: {'; '.join(facts)}"
+    facts.insert(0, f"its RoPE is that of {family.display_name}")
     return f"model_type {family.assumed!r} is treated as {family.name}: {'; '.join(facts)}"
 
 
@@ -413,6 +425,17 @@ def _key_weights() -> dict[str, float]:
 def suggestion(config: Config, shapes: Shapes) -> str:
     """Return advice on an unknown model type: the family that fits best, or the known ones."""
     best = best_family(config, shapes)
+    own_code = ""
+    if config.get("auto_map"):
+        own_code = (
+            "; or read the code that it brings, and run it once: ropeconv family MODEL"
+            " --trust-remote-code --save"
+        )
+    return _suggestion(config, shapes, best) + own_code
+
+
+def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
+    """The advice on a model of which the family `best` is most alike; that may be empty."""
     if not best:
         return (
             "`ropeconv list families` lists the known ones, and docs/families.md says how to"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..environment import Requirement
-from ..errors import BadSource
+from ..errors import BadSource, UnknownModelType
 from ..formats import jsontext
 from ..formats.disk import Advance, FileIdentity, copy_file, sha256, text_digest, weights_digest
 from ..formats.files import open_regular, read_text
@@ -26,6 +26,7 @@ from ..formats.safetensors import (
     tensors,
 )
 from ..rope.errors import RopeconvError, shown
+from ..rope.features import find_hook
 from .config import detect
 from .family import Family
 from .reference import Modelfile
@@ -160,6 +161,14 @@ class Origin:
     as_draft: bool = False
     """Whether a draft model is expected, which is refused as a model of its own."""
 
+    _derived: Family | None = None
+    """The family that was derived from the class of the model; None where that was not needed."""
+
+    @property
+    def derived(self) -> str:
+        """The class that was run to derive its family; empty for a family that was described."""
+        return self._derived.derived if self._derived is not None else ""
+
     @cached_property
     def identity(self) -> str:
         """A digest that identifies the model, the same for `eval`, `tune`, `run` and `apply`.
@@ -275,8 +284,21 @@ class Source(Origin, ABC):
 
     @property
     def family(self) -> Family:
-        """The family of its config.json. Raises what `detect` raises."""
-        return detect(self.config(), self.treat_as, self._shapes)
+        """The family of its config.json. Raises what `detect` raises.
+
+        An unknown one is derived from the class of the model, where a feature does that.
+        """
+        if self._derived is not None and not self.treat_as:
+            return self._derived
+        try:
+            return detect(self.config(), self.treat_as, self._shapes)
+        except UnknownModelType:
+            derive = find_hook("derive_family")
+            if derive is not None:
+                self._derived = derive(self)
+            if self._derived is None:
+                raise
+            return self._derived
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of all tensors by name, from headers; empty ones if only the index is read."""

@@ -34,6 +34,7 @@ HOOKS = {
     "compare_graphs": "a compiled graph",
     "apply_graphs": "a compiled graph",
     "identify_output": "the name of a mistake",
+    "derive_family": "a model that no family describes",
 }
 """The places where the core, or another feature, calls a feature, and what needs it there.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..bake.evidence import covered_context, trained_scaling
 from ..bake.start import nothing_to_extend
 from ..inspection.document import Problem, describe_layers
-from ..inspection.inspection import Inspection
+from ..inspection.inspection import ConfigInspection, Inspection
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import commands, facts_of
 from ..inspection.support import group_by_status, others, support
@@ -100,7 +100,7 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
         context += f"; KV cache {size}"
 
     rows = _draft_rows(inspection)
-    rows.append(("family", inspection.name))
+    rows.append(("family", _describe_family(inspection)))
     rows.append(("RoPE", rope))
     rows.append(("rotates", f"{rotates}; layers: {describe_layers(spec)}"))
     rows.append(("context", context))
@@ -113,6 +113,13 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
     sheet.table(inspection.source.reference, ("", ""), rows)
     if inspection.verdicts:
         sheet.say(others(inspection.verdicts))
+
+
+def _describe_family(inspection: Inspection) -> str:
+    """Return the name of a family, and the class from which it was derived."""
+    if not isinstance(inspection, ConfigInspection) or not inspection.model_family.derived:
+        return inspection.name
+    return f"{inspection.name}, derived from {inspection.model_family.derived} (run here)"
 
 
 def _describe_encoder(inspection: Inspection) -> str:
@@ -172,7 +179,8 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
     sheet.table(inspection.source.reference, ("", ""), rows)
 
     if inspection.verdicts:
-        read_as = inspection.name if inspection.assumption else ""
+        is_assumed = isinstance(inspection, ConfigInspection) and inspection.model_family.assumed
+        read_as = inspection.name if is_assumed else ""
         lines = group_by_status(inspection.verdicts, read_as)
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")

@@ -71,6 +71,11 @@ def named_problems(plan: Plan) -> list[str]:
         sentences.append(
             f"The model is treated as {plan.family}; this holds for runtimes that load it as such."
         )
+    if isinstance(plan.result, CheckpointResult) and plan.result.family.derived:
+        sentences.append(
+            f"The family {plan.family} is derived from {plan.result.family.derived}, which was run"
+            " here."
+        )
     for verdict in _named_verdicts(plan).values():
         if verdict.reason and verdict.status not in GOOD:
             sentences.append(f"{verdict.display_name}: {verdict.reason}.")

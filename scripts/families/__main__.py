@@ -25,12 +25,12 @@ import sys
 import warnings
 from collections import Counter
 
+from ropeconv.features.derivation.description import render
 from ropeconv.models.registry import by_model_type
 
 from . import config_keys, rope_keys
 from .compare import disagreements
 from .draft import draft
-from .render import render
 from .walk import walk
 
 

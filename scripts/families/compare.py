@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 
 from ropeconv.models.family import Family
-
-from .config_facts import scaling
+from ropeconv.models.schema import ROPE
 
 WRITTEN = ("name", "display_name", "model_types", "source")
 """Fields that a person writes."""
@@ -28,6 +27,23 @@ REQUIRED = {"weights": ("q", "k", "fused", "q_norm", "k_norm"), "window": ("key"
 """What the file says, and the draft has to find too where it has that table."""
 
 
+SIZES = ("hidden", "heads", "kv_heads", "layers")
+"""Defaults that a file has only where configs leave them out."""
+NOT_IN_TABLE = ("type", "rope_theta", "partial_rotary_factor")
+"""Keys of RoPE settings that a table of defaults needs not have: one of another schema, and what
+others state.
+"""
+
+
+def scaling(rope: dict[str, Any]) -> dict[str, Any] | None:
+    """The scaling in RoPE settings, as a table of defaults has it; None for the unscaled
+    formula.
+    """
+    if rope.get("rope_type", "default") == "default":
+        return None
+    return {key: value for key, value in rope.items() if key in ROPE and key not in NOT_IN_TABLE}
+
+
 def disagreements(family: Family, facts: dict[str, Any]) -> list[str]:
     """The fields in which a draft and the file of a family say different things, a sentence for
     each.
@@ -46,11 +62,13 @@ def disagreements(family: Family, facts: dict[str, Any]) -> list[str]:
                 # the other keys of the share, and the first layer of an interval in place of the
                 # last
                 continue
+            if table == "defaults" and key in SIZES and ours[key] is None:
+                continue  # every published config states it
             mine = scaling(ours[key]) if key == "scaling" and ours[key] else ours[key]
             alike = (
                 set(value) <= set(mine)
                 if isinstance(value, list) and key in ANY_OF
-                else mine == value
+                else (list(mine) == list(value) if isinstance(value, list) else mine == value)
             )
             if key == "types":
                 alike = value.items() <= mine.items()

@@ -59,9 +59,9 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Look at a model": (
         (
             "These commands read no weights, except `bound --weights`, and write nothing, except a"
-            " picture of `plot`."
+            " picture of `plot` and a file of `family --save`."
         ),
-        ("inspect", "advise", "compare", "plot", "bound"),
+        ("inspect", "advise", "compare", "plot", "bound", "family"),
     ),
     "Check and measure": (
         "[Validating](validating.md) and [evaluating](evaluating.md) explain the results.",
@@ -112,7 +112,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "Output",
         "Reporter",
     ),
-    "Sources": ("open_source", "inspect_source", "Inspection", "side_by_side", "RopeSpec"),
+    "Sources": (
+        "open_source",
+        "inspect_source",
+        "Inspection",
+        "side_by_side",
+        "derive_family",
+        "RopeSpec",
+    ),
     "Recipes and schedules": ("METHODS", "Recipe", "Schedule", "reach"),
     "Plans and outputs": (
         "make_plan",

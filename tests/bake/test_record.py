@@ -95,7 +95,9 @@ def test_a_receipt_of_a_gguf_file_has_no_config_and_its_steps(tmp_path: Path) ->
 def test_a_source_is_recorded_without_paths_of_this_machine(
     kind: str, commit: str | None, reference: str
 ) -> None:
-    source: Any = SimpleNamespace(name="m", reference="a/m", kind=kind, commit=commit, treat_as="")
+    source: Any = SimpleNamespace(
+        name="m", reference="a/m", kind=kind, commit=commit, treat_as="", derived=""
+    )
     assert source_record(source).reference == reference
 
 

@@ -311,8 +311,11 @@ NOT_STRUCK: dict[tuple[str, str], str] = {
 }
 """Forms of a command without a case of their own, each with its reason."""
 
+SAVES = "tests/features/derivation/test_derivation.py::test_a_description_is_saved_whole_or_not"
 PUSHES = "tests/faults/test_push.py::test_a_fault_while_a_publication_is_staged"
 ELSEWHERE: dict[tuple[str, str], str] = {
+    ("family", ""): SAVES,
+    ("family", "--save"): SAVES,
     ("push", ""): PUSHES,
     ("push", "--revision"): PUSHES,
     ("apply", "--push"): PUSHES,

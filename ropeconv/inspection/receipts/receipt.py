@@ -199,6 +199,9 @@ class SourceRecord(msgspec.Struct, frozen=True):
     family: str = ""
     """The family that the user gave; empty for that of its model_type."""
 
+    derived: str = ""
+    """The class that was run to derive its family; empty for a family that was described."""
+
     @property
     def repository(self) -> str:
         """`owner/name` on the Hub; empty for other models."""

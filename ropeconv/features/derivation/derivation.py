@@ -1,0 +1,370 @@
+"""Ask the class of a model in another process for its family, and check what it says.
+
+`derive_family` is for people; `family_of` is the hook through which a source with an unknown
+`model_type` gets its family. A family is only made where ropeconv, with that family, reads from the
+config what the class computes from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ropeconv.engines.probe import Probe, ProbeCache
+from ropeconv.engines.process import ProgramProcess
+from ropeconv.environment import require, user_folder, without_secrets
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.formats.drafts import write_file
+from ropeconv.formats.files import scratch
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.models.config import text_part, text_parts
+from ropeconv.models.family import Family
+from ropeconv.models.gguf import GgufSource
+from ropeconv.models.open import open_source
+from ropeconv.models.schema import Config, check_config, text_config, unread_rope_keys
+from ropeconv.models.source import Source
+from ropeconv.rope.errors import RopeconvError, shown
+from ropeconv.runtimes.read_config import read_spec
+
+PATIENCE = 300.0
+"""Seconds after which a class that does not answer is given up."""
+CLOSE = 2e-4
+"""The relative error of frequencies that are measured in float32."""
+LARGEST = 4 << 20
+"""Bytes of the modelling files of a repository, together."""
+TRIED = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"}
+"""The rope types that are tried in every class."""
+HERE = Path(__file__).parent
+TYPE_LISTS = ("auto/configuration_auto.py", "auto/auto_mappings.py")
+"""Files of transformers that name its model types."""
+
+
+class Derivation(msgspec.Struct, frozen=True):
+    """The answer of the program about the class of a model."""
+
+    transformers: str
+    """The version of transformers."""
+
+    class_name: str = msgspec.field(name="class", default="")
+    """The class that was run."""
+
+    error: str = ""
+    """Why there is no family."""
+
+    family: JsonObject = {}
+    """The fields of a family file, without its name."""
+
+    not_derived: tuple[str, ...] = ()
+    """Facts that could not be found."""
+
+    measured: JsonObject = {}
+    """The layers, frequencies and factors that the class computes from the config."""
+
+    tried: tuple[JsonObject, ...] = ()
+    """Other RoPE settings, and the frequencies that the class computes from them."""
+
+    effective: tuple[str, ...] = ()
+    """The keys about RoPE of the config that change the frequencies."""
+
+    own_code: bool = False
+    """Whether the class is in the repository of the model."""
+
+    @property
+    def origin(self) -> str:
+        """The class, for sentences."""
+        if self.own_code:
+            return f"the model's own class {self.class_name}"
+        return f"transformers {self.transformers}'s class {self.class_name}"
+
+
+class DerivationProcess(ProgramProcess):
+    """`program.py`, which runs classes of models without weights."""
+
+    def __init__(self) -> None:
+        script = HERE / "program.py"
+        super().__init__([sys.executable, "-P", "-W", "ignore", str(script)], without_secrets())
+
+    def ask(self, folder: Path, own_code: bool) -> Derivation:
+        """Return what the class of the model in a folder says.
+
+        Args:
+            folder: The folder with its config.json.
+            own_code: Whether to run the modelling file in the folder, which the caller trusts.
+        """
+        self.send(json.dumps({"path": str(folder), "own": own_code}).encode())
+        try:
+            text = self.receive(PATIENCE)
+            answer = msgspec.json.decode(text, type=Derivation)
+        except TimeoutError:
+            return Derivation("", error=f"its class did not answer in {PATIENCE:.0f} seconds")
+        except (msgspec.DecodeError, UnicodeError):
+            return Derivation("", error="its class ended the process that ran it")
+        return msgspec.structs.replace(answer, own_code=own_code)
+
+
+def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Family:
+    """Return the family of a model as its class says it, also for a known `model_type`.
+
+    The class is run without weights, in a process of its own.
+
+    Args:
+        model: A checkpoint folder, a config.json, or a name on the Hub.
+        trust_remote_code: Run the modelling file of the model, if it has one.
+
+    Raises:
+        BadSource: The class is not there, or no family can describe it.
+    """
+    source = model if isinstance(model, Source) else open_source(model)
+    if isinstance(source, GgufSource):
+        raise BadSource(
+            f"{source.reference} is a GGUF file, whose architecture llama.cpp defines; give a"
+            " checkpoint with config.json"
+        )
+    config = source.config()
+    if trust_remote_code and not config.get("auto_map"):
+        raise UsageError(
+            "--trust-remote-code has no effect, since config.json names no code in auto_map; leave"
+            " it out"
+        )
+    if not trust_remote_code and not _has_class(config):
+        raise BadSource(_no_class(source))
+    answer = ask(source, trust_remote_code)
+    if answer.error:
+        raise BadSource(_refusal(source, answer))
+    return describe(source, answer)
+
+
+def family_of(source: Source) -> Family | None:
+    """Return the family of a source whose `model_type` is unknown; None without its class.
+
+    Raises:
+        BadSource: The class is there, and no family can describe it.
+    """
+    if not Probe.available() or not _has_class(source.config()):
+        return None
+    return derive_family(source)
+
+
+def ask(source: Source, own_code: bool) -> Derivation:
+    """Return what the class of a model says, which may be cached."""
+    require("torch", "running the class of a model")
+    require("transformers", "running the class of a model")
+    config = source.config()
+    text = json.dumps(config, sort_keys=True)
+    place = None if own_code else _cached_at(text, _model_type(config))
+    if place is not None:
+        with suppress(OSError, msgspec.DecodeError, UnicodeError):
+            return msgspec.json.decode(place.read_bytes(), type=Derivation)
+
+    with scratch() as folder, DerivationProcess() as process:
+        (folder / "config.json").write_text(json.dumps(config), "utf-8")
+        if own_code:
+            _copy_code(source, folder)
+        answer = process.ask(folder, own_code)
+    if place is not None and answer.transformers:
+        with suppress(OSError, RopeconvError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_file(place, msgspec.json.encode(answer).decode())
+    return answer
+
+
+def _copy_code(source: Source, folder: Path) -> None:
+    """Copy the modelling files of a source into a folder."""
+    size = 0
+    for file in source.files():
+        if "/" in file.name or not file.name.endswith(".py"):
+            continue
+        size += file.size
+        if size > LARGEST:
+            raise BadSource(f"the code of {source.reference} has more than {LARGEST:,} bytes")
+        (folder / file.name).write_bytes(source.path(file.name).read_bytes())
+
+
+def _cached_at(config_text: str, model_type: str) -> Path | None:
+    """The place of the answer to a config in the user's cache; None where nothing is cached."""
+    key = ProbeCache.key(config_text, model_type, 0)
+    if not key:
+        return None
+    digest = hashlib.sha256(key.encode())
+    for name in ("program.py", "facts.py", "observing.py", "weightless.py"):
+        digest.update((HERE / name).read_bytes())
+    try:
+        return user_folder("cache") / "families" / f"{digest.hexdigest()}.json"
+    except RopeconvError:
+        return None
+
+
+def _model_type(config: Config) -> str:
+    """The model type of the text model of a config; empty without one."""
+    part = text_config(config) or config
+    return str(part.get("model_type") or config.get("model_type") or "")
+
+
+def _has_class(config: Config) -> bool:
+    """Whether the installed transformers names the model type of a config; nothing is imported."""
+    spec = find_spec("transformers")
+    if spec is None or not spec.origin:
+        return False
+    name = config.get("model_type")
+    models = Path(spec.origin).parent / "models"
+    for file in TYPE_LISTS:
+        with suppress(OSError):
+            if f'"{name}"' in (models / file).read_text("utf-8"):
+                return True
+    return False
+
+
+def _refusal(source: Source, answer: Derivation) -> str:
+    """Why there is no family, for a message."""
+    name = shown(_model_type(source.config()))
+    if not answer.class_name:
+        return f"no family can be derived for model_type {name}: {answer.error}"
+    return (
+        f"model_type {name} has no description, and {answer.origin} was run, but {answer.error}, so"
+        " it cannot be extended"
+    )
+
+
+def _no_class(source: Source) -> str:
+    """Why there is no class to run, for a message."""
+    name = shown(_model_type(source.config()))
+    if source.config().get("auto_map"):
+        return (
+            f"the installed transformers has no model_type {name}, and {source.reference} has code"
+            " of its own; read it, and pass --trust-remote-code to run it"
+        )
+    return (
+        f"the installed transformers has no model_type {name}; install a version that has it, or"
+        " describe the model in a file (docs/families.md)"
+    )
+
+
+def describe(source: Source, answer: Derivation) -> Family:
+    """Return the family that an answer describes.
+
+    Raises:
+        BadSource: With it, ropeconv reads something else from the config than the class computes.
+    """
+    config = source.config()
+    model_type = _model_type(config)
+    fields = {
+        **answer.family,
+        "name": re.sub(r"[^-\w.]", "_", model_type) or "derived",
+        "display_name": answer.class_name,
+        "model_types": [model_type],
+        "source": f"derived from {answer.origin}",
+        "origin": f"{answer.origin}, from which its family is derived",
+        "derived": answer.origin,
+        "not_derived": answer.not_derived,
+    }
+    family = msgspec.convert(fields, Family)
+    family = _with_prefixes(family, source.tensor_names() or ())
+    _check(config, family, answer)
+    return _with_types(family, answer)
+
+
+def _with_types(family: Family, answer: Derivation) -> Family:
+    """A family with the rope types of which ropeconv and the class compute the same."""
+    computed = []
+    for item in answer.tried:
+        if _computes(item["config"], family, item["inv_freq"]):
+            computed.append(item["kind"])
+    if set(computed) >= TRIED:
+        return family
+    writing = msgspec.structs.replace(family.writing, types=tuple(computed))
+    return msgspec.structs.replace(family, writing=writing)
+
+
+def _with_prefixes(family: Family, names: Sequence[str]) -> Family:
+    """A family with the prefixes that the tensors of a checkpoint have."""
+    weights = family.weights
+    projection = re.escape(weights.fused or weights.q)
+    prefixes: dict[str, None] = {}
+    for name in names:
+        match = re.fullmatch(rf"(.*\.)?(\d+)\.{projection}\.weight", name)
+        if match is not None:
+            prefixes[f"{match[1] or ''}{{layer}}."] = None
+    if not prefixes:
+        return family
+    return msgspec.structs.replace(
+        family, weights=msgspec.structs.replace(weights, layer=tuple(prefixes))
+    )
+
+
+def _check(config: Config, family: Family, answer: Derivation) -> None:
+    """Raise BadSource where ropeconv reads something else from a config than the class computes."""
+    measured = answer.measured
+    unread = unread_rope_keys(text_part(config, family), family)
+    lost = [name for name in unread if name in answer.effective]
+    if lost:
+        raise BadSource(
+            f"{answer.origin} computes its RoPE from {' and '.join(lost)}, which no field of a"
+            " family describes, so it cannot be extended"
+        )
+
+    check_config(config, text_parts(config, family), family)
+    spec = read_spec(config, family)
+    differences = {
+        "the layers that rotate": (list(spec.layers), measured["layers"]),
+        "the dimensions that rotate": (spec.rotary_dim, measured["rotary_dim"]),
+        "the width of a head": (spec.head_dim, measured["head_dim"]),
+    }
+    for words, (ours, theirs) in differences.items():
+        if ours != theirs:
+            raise BadSource(_disagreement(words, answer, ours, theirs))
+    schedule = spec.current()
+    computed = measured["inv_freq"]
+    if not _equal(schedule.inv_freq, computed["global"]):
+        raise BadSource(_disagreement("frequencies", answer))
+    local = spec.local_inv_freq
+    if "local" in computed and (local is None or not _equal(local, computed["local"])):
+        raise BadSource(_disagreement("frequencies of local layers", answer))
+    if abs(schedule.attention_factor / measured["factor"] - 1) > 1e-3:
+        ours = schedule.attention_factor
+        raise BadSource(_disagreement("the attention factor", answer, ours, measured["factor"]))
+    if measured["grows"] and spec.query_scaling is None:
+        raise BadSource(
+            f"{answer.origin} scales its queries by the position, which no field of a family"
+            " describes, so it cannot be extended"
+        )
+
+
+def _disagreement(words: str, answer: Derivation, ours: object = "", theirs: object = "") -> str:
+    """A sentence on what ropeconv reads and what the class computes."""
+    numbers = f" ({shown(theirs)}, and config.json says {shown(ours)})" if ours or theirs else ""
+    return (
+        f"{answer.origin} was run, and {words} that it computes{numbers} do not follow from keys of"
+        " config.json that a family can describe, so it cannot be extended"
+    )
+
+
+def _equal(ours: object, theirs: object) -> bool:
+    """Whether frequencies are the same within what float32 shows."""
+    first = np.asarray(ours, float)
+    second = np.asarray(theirs, float)
+    if first.shape != second.shape:
+        # pairs that stand still behind the others do not show themselves
+        count = min(len(first), len(second))
+        if first[count:].any() or second[count:].any():
+            return False
+        first = first[:count]
+        second = second[:count]
+    return bool(np.allclose(first, second, rtol=CLOSE, atol=1e-10))
+
+
+def _computes(config: Config, family: Family, inv_freq: Sequence[float]) -> bool:
+    """Whether ropeconv reads from other RoPE settings what the class computes from them."""
+    try:
+        schedule = read_spec(config, family).current()
+    except RopeconvError:
+        return False
+    return _equal(schedule.inv_freq, inv_freq)

@@ -134,7 +134,12 @@ CASES: dict[str, Case] = {
         ropeconv("apply model.gguf -o out.gguf --yarn 4 --ollama --force"),
         ("out.Modelfile", "out.gguf"),
         (ropeconv("apply model.gguf -o out.gguf --linear 2 --ollama"),),
-        apart=True,
+    ),
+    "apply --ollama --force, GGUF in shards": Case(
+        scenes.gguf_shards,
+        ropeconv(f"apply {FIRST} -o out.gguf --mixed 4 --ollama --force"),
+        ("out-00001-of-00002.Modelfile", *SPLIT),
+        (ropeconv("apply other-00001-of-00002.gguf -o out.gguf --linear 2 --ollama"),),
     ),
     "apply --to ollama": file(
         "apply model --to ollama -o out.gguf --yarn 4",

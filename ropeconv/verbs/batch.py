@@ -18,7 +18,7 @@ from ..bake.findings import Options
 from ..bake.hidden import discard
 from ..bake.output import Output
 from ..bake.plan import Plan
-from ..bake.verify import earlier_output
+from ..bake.verify import change_done, earlier_output
 from ..bake.warnings import modelfile_of
 from ..convert.target import Target
 from ..engines.probe import Probe
@@ -94,6 +94,9 @@ class Batch:
 
         self.adapter: AdapterPlan | None = None
         """The copy of a PEFT adapter that is written beside the output; None without one."""
+
+        self._changed_before: list[Path] = []
+        """The files in place that an earlier run of the same command has changed."""
 
         self._choices: dict[Path, ValidationChoice] = {}
         """How outputs are validated, by their places."""
@@ -269,10 +272,16 @@ class Batch:
         named = unit.named or unit.source
         if named not in opened:
             opened[named] = open_source(named, request.family)
+        source = opened[named]
+        if target.in_place and isinstance(source, GgufSource):
+            done = change_done(source, recipe, target)
+            if done is not None:
+                self._changed_before.append(done.out)
+                return done
         # a publication without -o makes a card for its repository
         needs_card = request.publication is None or target.out is not None
         plan = plan_output(
-            opened[named],
+            source,
             recipe,
             target,
             by_length=request.by_length,
@@ -333,9 +342,11 @@ class Batch:
         draft = drafts[0] if drafts else None
         choice = self.validation_of(plan)
         may_continue = self._continues() and not request.force and not plan.target.in_place
-        if may_continue and self._written_before(plan):
+        is_done = plan.out in self._changed_before
+        if is_done or (may_continue and self._written_before(plan)):
             self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
-            remember_source(plan.out, plan.source)
+            if not is_done:
+                remember_source(plan.out, plan.source)
             done = AppliedPlan(plan.out)
             output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
         else:

@@ -141,6 +141,13 @@ CASES: dict[str, Case] = {
         ("out-00001-of-00002.Modelfile", *SPLIT),
         (ropeconv("apply other-00001-of-00002.gguf -o out.gguf --linear 2 --ollama"),),
     ),
+    "--in-place --ollama": Case(
+        scenes.gguf_file,
+        ropeconv("apply model.gguf --yarn 4 --in-place --ollama"),
+        ("model.gguf", "model.Modelfile"),
+        in_place=True,
+        apart=True,
+    ),
     "apply --to ollama": file(
         "apply model --to ollama -o out.gguf --yarn 4",
         output=("out.Modelfile", "out.gguf"),

@@ -232,7 +232,8 @@ def _interruption(plan: Plan) -> Interruption:
             f"interrupted in a change of {plan.out}; the same command undoes it first, and then"
             " starts again"
         )
+    state = "is as it was before" if plan.out.exists() else "does not exist yet"
     return Interruption(
-        f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder"
-        " beside it: the same command continues with them"
+        f"interrupted; {plan.out} {state}, and finished files are in a hidden folder beside it: the"
+        " same command continues with them"
     )

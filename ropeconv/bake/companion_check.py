@@ -37,12 +37,13 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     """Return in clauses what differs between an adapter or a graph and its receipt."""
     faults = []
     for file in receipt.files:
-        fault = _fault_of(folder, file)
+        fault = _fault_of(folder, file, bool(receipt.members))
         if fault and not is_document(file.name):
             faults.append(fault)
-    listed = {file.name for file in receipt.files}
-    for name in sorted(set(files_of(folder)) - listed - {RECEIPT}):
-        if not is_document(name):
+    listed = {file.name for file in receipt.files} | {RECEIPT}
+    listed |= {f"{member}/{RECEIPT}" for member in receipt.members}
+    for name in sorted(set(files_of(folder)) - listed):
+        if not is_document(name) and not _is_of_another(folder, name, receipt):
             faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
     output = folder.with_name(receipt.output) if receipt.output else None
     if output is not None and has_receipt(output):
@@ -82,8 +83,18 @@ def _beside(output: Path, name: str) -> Path | None:
     return place if place.exists() else None
 
 
-def _fault_of(folder: Path, file: FileRecord) -> str:
-    """Return what is wrong with a file; empty where it is the recorded one."""
+def _is_of_another(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
+    """Whether a file is of an output that was put beside the profiles of a set later."""
+    member = name.split("/")[0]
+    is_profile = member in receipt.members or not receipt.members
+    return not is_profile and "/" in name and has_receipt(folder / member)
+
+
+def _fault_of(folder: Path, file: FileRecord, shared: bool = False) -> str:
+    """Return what is wrong with a file; empty where it is the recorded one.
+
+    shared: whether it is of a set, where weights of a checkpoint have no digest.
+    """
     if not safe_name(file.name):
         return f"its receipt lists {file.name!r}, outside it"
     path = folder / file.name
@@ -92,6 +103,8 @@ def _fault_of(folder: Path, file: FileRecord) -> str:
     size = path.stat().st_size
     if size != file.size:
         return f"{file.name} has {size:,} bytes, and {file.size:,} belong there"
+    if shared and file.sha256 is None:
+        return ""
     if file.sha256 is None or sha256(path) != file.sha256:
         return f"{file.name} has other contents"
     return ""

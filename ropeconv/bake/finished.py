@@ -5,6 +5,7 @@
 """
 
 import filecmp
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -63,6 +64,16 @@ def made_from(receipt: Receipt) -> bytes:
     return msgspec.json.encode(
         [receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding]
     )
+
+
+def member_digest(receipt: Receipt) -> str:
+    """Return the sha256 of what made an output, by which other outputs of its set name it.
+
+    The names of these are left out, so that two outputs can name each other.
+    """
+    alone = replace(receipt.target, adapter="", draft="", drafts_for="")
+    parts = [receipt.source, receipt.recipe, alone, receipt.schedule, receipt.encoding]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def _place(plan: FilePlan, name: str) -> Path:

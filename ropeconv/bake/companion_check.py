@@ -1,9 +1,10 @@
 """Compares an adapter or a compiled graph with its receipt, file by file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import BadSource, Disagreement
-from ..formats.disk import sha256
+from ..formats.disk import sha256, text_digest
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.companion import CompanionReceipt, read_companion
 from ..inspection.receipts.receipt import FileRecord, Receipt
@@ -11,6 +12,7 @@ from ..inspection.receipts.storage import check_files, has_receipt, read_receipt
 from ..models.source import RECEIPT
 from ..rope.errors import counted
 from .file_checks import files_of, is_document
+from .finished import member_digest
 
 
 def check_companion(folder: Path) -> str:
@@ -66,13 +68,42 @@ def member_faults(output: Path, receipt: Receipt) -> list[str]:
             faults.append(f"its adapter {adapter.name} has no receipt")
         else:
             faults += [f"{adapter.name}: {fault}" for fault in companion_faults(adapter, companion)]
+            copies = {
+                file.name: file.sha256 or "" for file in companion.files if file.action == "copy"
+            }
+            if receipt.target.adapter_digest not in ("", copies_digest(copies)):
+                faults.append(f"{adapter.name} is not the adapter that it was written with")
     draft = _beside(output, receipt.target.draft)
-    if draft is not None and draft.is_dir():
-        try:
-            check_files(draft, read_receipt(draft))
-        except BadSource as problem:
-            faults.append(f"its draft {draft.name}: {problem}")
+    if draft is not None:
+        faults += _faults_of_pair(draft, receipt.target.draft_digest, "draft")
+    target = _beside(output, receipt.target.drafts_for)
+    if target is not None:
+        faults += _faults_of_pair(target, receipt.target.drafts_for_digest, "target")
     return faults
+
+
+def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
+    """Return in clauses what is wrong with the other output of a target and its draft.
+
+    Args:
+        place: The other one.
+        digest: What made it, as the receipt says; empty in one of an earlier version.
+        kind: Which of the two it is, in words.
+    """
+    try:
+        receipt = read_receipt(place)
+        if digest not in ("", member_digest(receipt)):
+            return [f"{place.name} is not the {kind} that it was written with"]
+        if place.is_dir() and kind == "draft":
+            check_files(place, receipt)
+    except BadSource as problem:
+        return [f"its {kind} {place.name}: {problem}"]
+    return []
+
+
+def copies_digest(digests: Mapping[str, str]) -> str:
+    """Return the sha256 over the files that were copied into an adapter, by name and sha256."""
+    return text_digest(*(f"{name!r} {digests[name]}" for name in sorted(digests)))
 
 
 def _beside(output: Path, name: str) -> Path | None:

@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import msgspec
@@ -19,10 +19,13 @@ from ..formats.files import read_text
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import DRAFT, RESULTS, parse_receipt, read_receipt
 from ..models.source import RECEIPT
+from ..options import CompanionNames
 from .plan import FilePlan, Plan
 
 NOT_WRITTEN = (".cache", DRAFT)
 """Files that the Hub's client and a killed `validate` leave in the folder of an output."""
+NAMES = tuple(field.name for field in fields(CompanionNames))
+"""Fields of a target about other outputs of its set."""
 
 
 def may_be_finished(plan: FilePlan) -> bool:
@@ -60,7 +63,7 @@ def made_from(receipt: Receipt) -> bytes:
     """Return the source of an output and how it was made, as JSON, without later measurements and
     its adapter.
     """
-    target = replace(receipt.target, adapter="")
+    target = replace(receipt.target, adapter="", adapter_digest="")
     return msgspec.json.encode(
         [receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding]
     )
@@ -71,7 +74,7 @@ def member_digest(receipt: Receipt) -> str:
 
     The names of these are left out, so that two outputs can name each other.
     """
-    alone = replace(receipt.target, adapter="", draft="", drafts_for="")
+    alone = replace(receipt.target, **dict.fromkeys(NAMES, ""))
     parts = [receipt.source, receipt.recipe, alone, receipt.schedule, receipt.encoding]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 

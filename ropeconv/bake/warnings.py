@@ -24,7 +24,7 @@ from ..models.schema import Config
 from ..models.source import Source
 from ..options import DualChunk
 from ..rope.bound.reach import worse_than_source
-from ..rope.errors import RecipeError, RopeconvError, counted
+from ..rope.errors import RecipeError, RopeconvError, counted, shown
 from ..rope.lengths import factor_text
 from ..rope.methods.interpolation import Ntk
 from ..rope.methods.vectors import AsIs
@@ -269,8 +269,12 @@ projector.
 
 
 def _text(plan: Plan) -> str:
-    """The text of a Modelfile: that of the source with the new context, else one of its own."""
+    """The text of a Modelfile: that of the source with the new context, else one of its own.
+
+    Raises RopeconvError for a name that would be several lines of it.
+    """
     path = f"./{plan.out.name}"
+    _refuse_lines(path)
     context = plan.schedule.context
     projector = projector_beside(plan.source)
     beside = "" if projector is None else _from(plan.out.parent, projector)
@@ -316,4 +320,14 @@ def _move_text(text: str, before: Path, after: Path, model: str) -> str:
 def _from(folder: Path, path: Path) -> str:
     """A path as seen from a folder, for a Modelfile in it."""
     relative = os.path.relpath(path, folder)
+    _refuse_lines(relative)
     return relative if relative.startswith("..") else f"./{relative}"
+
+
+def _refuse_lines(path: str) -> None:
+    """Raise RopeconvError for a path that would be several lines of a Modelfile."""
+    if len(path.splitlines()) > 1:
+        raise RopeconvError(
+            f"a Modelfile cannot name {shown(path)}, which would be several lines of it; rename"
+            " that, or choose another name with -o"
+        )

@@ -12,7 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..bake.apply import AppliedPlan
-from ..bake.companions import AdapterPlan, adapter_plan, draft_plan, paired, write_adapter
+from ..bake.companions import (
+    AdapterPlan,
+    adapter_plan,
+    draft_plan,
+    name_draft,
+    paired,
+    write_adapter,
+)
 from ..bake.execution import refuse_early
 from ..bake.findings import Options
 from ..bake.hidden import discard
@@ -155,10 +162,18 @@ class Batch:
 
     def _settle(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
         """Decide what is written beside outputs, which are validated, and which have a place."""
+        if self.pair and len(plans) > 1:
+            unit, plan = plans[0]
+            plans[0] = unit, name_draft(plan, plans[1][1])
         if self.request.adapter:
             unit, plan = plans[0]
             self.adapter = adapter_plan(self.request.adapter, plan)
-            target = replace(plan.target, out=plan.out, adapter=self.adapter.out.name)
+            target = replace(
+                plan.target,
+                out=plan.out,
+                adapter=self.adapter.out.name,
+                adapter_digest=self.adapter.digest,
+            )
             plans[0] = unit, replace(plan, target=target)
         for _, plan in plans:
             self._choices[plan.out] = choose_validation(plan, self._where_to_validate(plan))

@@ -61,7 +61,7 @@ def member_faults(output: Path, receipt: Receipt) -> list[str]:
     One that is not there is passed over: it may have been moved.
     """
     faults = []
-    adapter = _beside(output, receipt.target.adapter)
+    adapter = place_beside(output, receipt.target.adapter)
     if adapter is not None:
         companion = read_companion(adapter)
         if companion is None:
@@ -71,12 +71,14 @@ def member_faults(output: Path, receipt: Receipt) -> list[str]:
             copies = {
                 file.name: file.sha256 or "" for file in companion.files if file.action == "copy"
             }
+            if companion.schedule != receipt.schedule.digest:
+                faults.append(f"{adapter.name} is of another output, of another schedule")
             if receipt.target.adapter_digest not in ("", copies_digest(copies)):
                 faults.append(f"{adapter.name} is not the adapter that it was written with")
-    draft = _beside(output, receipt.target.draft)
+    draft = place_beside(output, receipt.target.draft)
     if draft is not None:
         faults += _faults_of_pair(draft, receipt.target.draft_digest, "draft")
-    target = _beside(output, receipt.target.drafts_for)
+    target = place_beside(output, receipt.target.drafts_for)
     if target is not None:
         faults += _faults_of_pair(target, receipt.target.drafts_for_digest, "target")
     return faults
@@ -96,6 +98,13 @@ def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
             return [f"{place.name} is not the {kind} that it was written with"]
         if place.is_dir() and kind == "draft":
             check_files(place, receipt)
+            listed = {file.name for file in receipt.files} | {RECEIPT}
+            added = [name for name in files_of(place) if name not in listed]
+            return [
+                f"{place.name}: {name} was added (a runtime may load it: move it out of the folder)"
+                for name in sorted(added)
+                if not is_document(name)
+            ]
     except BadSource as problem:
         return [f"its {kind} {place.name}: {problem}"]
     return []
@@ -106,7 +115,7 @@ def copies_digest(digests: Mapping[str, str]) -> str:
     return text_digest(*(f"{name!r} {digests[name]}" for name in sorted(digests)))
 
 
-def _beside(output: Path, name: str) -> Path | None:
+def place_beside(output: Path, name: str) -> Path | None:
     """Return a member of the set of an output; None where it is not there."""
     if not name or Path(name).name != name:
         return None

@@ -9,23 +9,21 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from ..errors import BadSource
 from ..formats.files import read_text
-from ..inspection.receipts.receipt import Receipt
+from ..inspection.receipts.receipt import Receipt, TargetRecord
 from ..inspection.receipts.storage import DRAFT, RESULTS, parse_receipt, read_receipt
 from ..models.source import RECEIPT
-from ..options import CompanionNames
+from ..options import CompanionNames, copied
 from .plan import FilePlan, Plan
 
 NOT_WRITTEN = (".cache", DRAFT)
 """Files that the Hub's client and a killed `validate` leave in the folder of an output."""
-NAMES = tuple(field.name for field in fields(CompanionNames))
-"""Fields of a target about other outputs of its set."""
 
 
 def may_be_finished(plan: FilePlan) -> bool:
@@ -74,7 +72,7 @@ def member_digest(receipt: Receipt) -> str:
 
     The names of these are left out, so that two outputs can name each other.
     """
-    alone = replace(receipt.target, **dict.fromkeys(NAMES, ""))
+    alone = copied(TargetRecord, receipt.target, **vars(CompanionNames()))
     parts = [receipt.source, receipt.recipe, alone, receipt.schedule, receipt.encoding]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 

@@ -12,6 +12,7 @@ from ..formats.disk import Advance
 from ..formats.gguf.edit import RESERVED, rewrite
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
+from ..inspection.receipts.places import find_source
 from ..inspection.receipts.receipt import FileRecord, Receipt
 from ..inspection.receipts.storage import check_files, embedded, parse_receipt, read_receipt
 from ..models.gguf import GgufSource
@@ -24,7 +25,7 @@ from ..validate.checks import needs_trust
 from ..validate.comparison import Comparison
 from .apply import make_plan
 from .checkpoint import CheckpointPlan, with_readme_of
-from .companion_check import member_faults
+from .companion_check import member_faults, place_beside
 from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
 from .finished import made_from
@@ -151,9 +152,27 @@ def verify_output(
         _verify_receipt(comparison, plan, findings)
         if isinstance(plan, CheckpointPlan):
             FolderCheck(folder=baked, plan=plan, findings=findings, advance=advance).run()
-    for clause in member_faults(baked, comparison.receipt):
+    clauses = member_faults(baked, comparison.receipt)
+    if not clauses:
+        clauses = _draft_faults(comparison, options)
+    for clause in clauses:
         findings.differs(clause)
     return findings.result(baked)
+
+
+def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
+    """What differs in the draft beside an output, if its source is found, as a list of clauses."""
+    draft = place_beside(comparison.baked, comparison.receipt.target.draft)
+    source = "" if draft is None else find_source(draft)
+    if draft is None or not source:
+        return []
+    try:
+        if read_receipt(draft).target.draft:
+            return [f"its draft {draft.name} names a draft of its own"]
+        verify_output(Comparison.open(draft, source), options)
+    except RopeconvError as problem:
+        return [str(problem)]
+    return []
 
 
 def _verify_receipt(

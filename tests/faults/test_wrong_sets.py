@@ -82,7 +82,7 @@ KINDS: dict[str, Kind] = {
         (("pair-draft", "wide-draft"), ("pair-draft", "out")),
     ),
     "a draft with its output": Kind(
-        partial(compare, "pair-draft", "second"), (), (("pair", "wide"), ("pair", "out"))
+        partial(compare, "pair-draft", "second"), (), (("pair", "wide"),)
     ),
     "graph": Kind(partial(companion, "rotated"), ("rotated",)),
     "profiles": Kind(

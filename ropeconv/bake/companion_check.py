@@ -89,7 +89,7 @@ def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
 
     Args:
         place: The other one.
-        digest: What made it, as the receipt says; empty in one of an earlier version.
+        digest: The digest of what made it, from the receipt; empty in one of an earlier version.
         kind: Which of the two it is, in words.
     """
     try:

@@ -161,7 +161,7 @@ def verify_output(
 
 
 def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
-    """Return in clauses the differences of the draft beside an output, if its source is found."""
+    """Return in clauses how the draft beside an output differs, if its source is found."""
     draft = place_beside(comparison.baked, comparison.receipt.target.draft)
     source = "" if draft is None else find_source(draft)
     if draft is None or not source:
@@ -215,8 +215,9 @@ def earlier_output(plan: Plan) -> Comparison | None:
 def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | None:
     """Return the plan of a change in place that an earlier run of the same command has made.
 
-    The receipt of the file must have the same source, recipe and target, and its first source must have
-    the recorded header. A scaling on top of another one is one change, however often it is asked for.
+    The receipt of the file must have the same source, recipe and target, and its first source must
+    have the recorded header. A scaling on top of another one is one change, however often it is
+    asked for.
 
     Args:
         source: The file.

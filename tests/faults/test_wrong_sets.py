@@ -88,7 +88,7 @@ KINDS: dict[str, Kind] = {
     "profiles": Kind(
         partial(profile_set, "set", "model"),
         ("set",),
-        (("set/yarn4", "set/linear2"), ("set/yarn4", "out"), ("set/base", "out")),
+        (("set/yarn4", "set/linear2"), ("set/base", "out")),
     ),
     "GGUF profiles": Kind(
         partial(profile_set, "gguf", "model.gguf"),
@@ -96,7 +96,7 @@ KINDS: dict[str, Kind] = {
         (("gguf/yarn4", "gguf/linear2"), ("gguf/base", "gguf/linear2")),
     ),
     "GGUF file": Kind(
-        partial(compare, "wide.gguf", "model.gguf"), ("wide.gguf",), (("wide.gguf", "narrow.gguf"),)
+        partial(compare, "wide.gguf", "model.gguf"), ("wide.gguf",), (("wide.gguf", "theirs.gguf"),)
     ),
     "GGUF shards": Kind(
         partial(compare, SHARDS[0], "split-00001-of-00002.gguf"),
@@ -120,6 +120,7 @@ def build(folder: Path) -> None:
     write(folder / "split.gguf", split=2)
     others = {name: -tensor for name, tensor in plain_tensors().items()}
     write(folder / "other.gguf", split=2, tensors=others)
+    write(folder / "negative.gguf", tensors=others)
     for line in (
         "apply model --yarn 4 --adapter adapter -o out",
         "apply model --yarn 8 --adapter adapter -o wider",
@@ -130,7 +131,7 @@ def build(folder: Path) -> None:
         "profiles model base,yarn:4,linear:2 -o set",
         "profiles model.gguf yarn:4,linear:2 -o gguf",
         "apply model.gguf --yarn 4 -o wide.gguf",
-        "apply model.gguf --yarn 2 -o narrow.gguf",
+        "apply negative.gguf --yarn 4 -o theirs.gguf",
         "apply split-00001-of-00002.gguf --yarn 4 -o wide.gguf",
         "apply other-00001-of-00002.gguf --yarn 4 -o other-wide.gguf",
         f"apply {SHARDS[0]} --yarn 2 --on-top -o chain.gguf",
@@ -232,7 +233,7 @@ RECEIPT_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
     "no files": lambda it: it.update(files=[]),
     "a file less": lambda it: it["files"].pop(),
     "a file outside": lambda it: it["files"][0].update(name="../model/config.json"),
-    "another size": lambda it: it["files"][0].update(size=1),
+    "another size": lambda it: [file.update(size=1) for file in it["files"]],
     "no schema": lambda it: it.pop("ropeconv"),
     "files that are none": lambda it: it.update(files="none"),
 }

@@ -39,7 +39,7 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     """Return in clauses what differs between an adapter or a graph and its receipt."""
     faults = []
     for file in receipt.files:
-        fault = _fault_of(folder, file, bool(receipt.members))
+        fault = _fault_of(folder, file, receipt.companion == "profiles")
         if fault and not is_document(file.name):
             faults.append(fault)
     listed = {file.name for file in receipt.files} | {RECEIPT}
@@ -126,8 +126,13 @@ def place_beside(output: Path, name: str) -> Path | None:
 def _is_of_another(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
     """Whether a file is of an output that was put beside the profiles of a set later."""
     member = name.split("/")[0]
-    is_profile = member in receipt.members or not receipt.members
-    return not is_profile and "/" in name and has_receipt(folder / member)
+    is_listed = any(file.name.startswith(f"{member}/") for file in receipt.files)
+    return (
+        receipt.companion == "profiles"
+        and not is_listed
+        and "/" in name
+        and has_receipt(folder / member)
+    )
 
 
 def _fault_of(folder: Path, file: FileRecord, shared: bool = False) -> str:

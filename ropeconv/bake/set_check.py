@@ -31,7 +31,9 @@ def check_set(folder: Path, receipt: CompanionReceipt, against: str = "") -> str
         Disagreement: Where a profile differs, is missing, or belongs to another run; it names the
             profile.
     """
-    faults = companion_faults(folder, receipt)
+    faults = list[str]()
+    if not receipt.members:
+        faults.append("its receipt names no profile")
     compared = 0
     for name, digest in receipt.members.items():
         output = output_in(folder / name) if Path(name).name == name else None
@@ -46,6 +48,7 @@ def check_set(folder: Path, receipt: CompanionReceipt, against: str = "") -> str
             compared += _compare(output, member, against)
         except (BadSource, Disagreement) as problem:
             faults.append(f"{name}: {problem}")
+    faults += companion_faults(folder, receipt)
     if faults:
         raise Disagreement(
             f"{folder} is not what ropeconv wrote: {'; '.join(faults[:3])}; remove it, and run"

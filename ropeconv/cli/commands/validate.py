@@ -151,14 +151,15 @@ def _validate_companion(
     from ...bake.set_check import check_set
 
     has_effect = {"baked", "--json", "--quiet", "-q"}
-    if receipt.members:
+    is_set = receipt.companion == "profiles"
+    if is_set:
         has_effect.add("--against")
     for flag in sorted(typed - has_effect):
         raise UsageError(
             f"{flag} has no effect here: the files of {folder} are compared with its receipt; leave"
             " it out"
         )
-    if receipt.members:
+    if is_set:
         sentence = check_set(folder, receipt, against)
     else:
         sentence = check_companion(folder)

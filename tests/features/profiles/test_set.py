@@ -32,6 +32,13 @@ def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def forget(path: Path, name: str) -> None:
+    """A receipt that no longer names a profile."""
+    members = json.loads(path.read_text())["members"]
+    del members[name]
+    edit(path, members=members)
+
+
 def swap(one: Path, other: Path) -> None:
     """The contents of two profiles, each under the name of the other."""
     spare = one.with_name("spare")
@@ -127,6 +134,12 @@ WRONG: dict[str, tuple[str, Damage, str]] = {
     "two profiles": ("out", lambda it: swap(it / "yarn4", it / "linear2"), "linear2"),
     "code": ("out", lambda it: (it / "yarn4/helper.py").write_text("x = 1"), "yarn4/helper.py"),
     "weights beside": ("out", lambda it: (it / "model.gguf").write_bytes(b"GGUF"), "model.gguf"),
+    "no members": ("out", lambda it: edit(it / RECEIPT, members={}), "names no profile"),
+    "a member less": (
+        "out",
+        lambda it: (flip(it / "yarn4/model.safetensors"), forget(it / RECEIPT, "yarn4")),
+        "yarn4",
+    ),
     "a member outside": ("out", lambda it: edit(it / RECEIPT, members={"../out": "x"}), "../out"),
     "a tensor of base": ("gguf", lambda it: flip(second(it / "base")), "base"),
     "a key of base": ("gguf", lambda it: flip(first(it / "base"), 200), "base"),

@@ -5,10 +5,12 @@ files, and `redacted` takes secrets out of a text.
 """
 
 import importlib.util
+import logging
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .rope.errors import RopeconvError
 
@@ -130,6 +132,21 @@ def redacted(text: str) -> str:
         if len(secret) >= SHORTEST:
             text = text.replace(secret, "***")
     return PASSWORD.sub("***@", text)
+
+
+def redact_logs() -> None:
+    """Redact what libraries log in this process, such as answers of a Hub that are not HTTP."""
+    make = logging.getLogRecordFactory()
+
+    def make_redacted(*given: Any, **more: Any) -> logging.LogRecord:
+        record = make(*given, **more)
+        # a record whose arguments do not fit is reported by its handler, with its place
+        with suppress(TypeError, ValueError):
+            record.msg = redacted(record.getMessage())
+            record.args = ()
+        return record
+
+    logging.setLogRecordFactory(make_redacted)
 
 
 def stored_token() -> str:

@@ -226,11 +226,20 @@ class CompanionNames:
     draft: str = ""
     """The name of the output with its draft model, beside it."""
 
+    draft_digest: str = ""
+    """The sha256 of what made that draft."""
+
     adapter: str = ""
     """The name of the output with a PEFT adapter, beside it."""
 
+    adapter_digest: str = ""
+    """The sha256 over the files that were copied into that adapter."""
+
     drafts_for: str = ""
     """For a draft, the name of the output of its target."""
+
+    drafts_for_digest: str = ""
+    """The sha256 of what made that output."""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
 from .gguf_check import check_gguf
+from .hidden import SideFile
 from .layer_check import RunLayers, layer_runner, refuse_difference
 from .plan import GgufOutput, Plan
 
@@ -235,6 +236,7 @@ def apply(
     advance: Advance = lambda done: None,
     probe: Probe | None = None,
     remember: bool = True,
+    beside: SideFile | None = None,
 ) -> AppliedPlan:
     """Write the output of a plan and check it.
 
@@ -249,6 +251,7 @@ def apply(
             installed.
         remember: Note where the local source is, in the user's state, so that `validate` and `eval`
             find it again.
+        beside: A file that gets its name in one set with a GGUF file that is not changed in place.
 
     Raises:
         Disagreement: Where the installed transformers computes something else than the schedule,
@@ -259,7 +262,7 @@ def apply(
     plan.check_packages()
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufOutput):
-        done = _apply_gguf(plan, options, check, advance)
+        done = _apply_gguf(plan, options, check, advance, beside)
     else:
         done = _apply_checkpoint(plan, options, check, advance, probe)
     if remember and not plan.target.in_place:
@@ -286,7 +289,11 @@ def _apply_checkpoint(
 
 
 def _apply_gguf(
-    plan: GgufOutput, options: ApplyOptions, check: bool, advance: Advance
+    plan: GgufOutput,
+    options: ApplyOptions,
+    check: bool,
+    advance: Advance,
+    beside: SideFile | None,
 ) -> AppliedPlan:
     """Write a GGUF file, or change one in place, and read it back, as `apply` says."""
     # a change in place is checked while it can be undone, and a new file before it has its name
@@ -297,9 +304,9 @@ def _apply_gguf(
         else:
             path = change_in_place(plan.source, plan.edit)
     elif check:
-        path = execute_plan(plan, options, checking, advance)
+        path = execute_plan(plan, options, checking, advance, beside)
     else:
-        path = execute_plan(plan, options, advance=advance)
+        path = execute_plan(plan, options, advance=advance, beside=beside)
     return AppliedPlan(path, checking.record, checking.reason)
 
 

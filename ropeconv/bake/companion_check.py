@@ -1,9 +1,10 @@
 """Compares an adapter or a compiled graph with its receipt, file by file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import BadSource, Disagreement
-from ..formats.disk import sha256
+from ..formats.disk import sha256, text_digest
 from ..formats.safetensors import safe_name
 from ..inspection.receipts.companion import CompanionReceipt, read_companion
 from ..inspection.receipts.receipt import FileRecord, Receipt
@@ -11,6 +12,7 @@ from ..inspection.receipts.storage import check_files, has_receipt, read_receipt
 from ..models.source import RECEIPT
 from ..rope.errors import counted
 from .file_checks import files_of, is_document
+from .finished import member_digest
 
 
 def check_companion(folder: Path) -> str:
@@ -38,12 +40,13 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     # files for people, such as a card, may be changed or added
     faults = []
     for file in receipt.files:
-        fault = _fault_of(folder, file)
+        fault = _fault_of(folder, file, receipt.companion == "profiles")
         if fault and not is_document(file.name):
             faults.append(fault)
-    listed = {file.name for file in receipt.files}
-    for name in sorted(set(files_of(folder)) - listed - {RECEIPT}):
-        if not is_document(name):
+    listed = {file.name for file in receipt.files} | {RECEIPT}
+    listed |= {f"{member}/{RECEIPT}" for member in receipt.members}
+    for name in sorted(set(files_of(folder)) - listed):
+        if not is_document(name) and not _is_of_another(folder, name, receipt):
             faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
 
     # an adapter has no RoPE of its own, and goes with the output of its schedule
@@ -61,25 +64,61 @@ def member_faults(output: Path, receipt: Receipt) -> list[str]:
     One that is not there is passed over: it may have been moved.
     """
     faults = []
-    adapter = _beside(output, receipt.target.adapter)
+    adapter = place_beside(output, receipt.target.adapter)
     if adapter is not None:
         companion = read_companion(adapter)
         if companion is None:
             faults.append(f"its adapter {adapter.name} has no receipt")
         else:
             faults += [f"{adapter.name}: {fault}" for fault in companion_faults(adapter, companion)]
-
-    # the receipt of a draft in GGUF is in its own header, and lists no files
-    draft = _beside(output, receipt.target.draft)
-    if draft is not None and draft.is_dir():
-        try:
-            check_files(draft, read_receipt(draft))
-        except BadSource as problem:
-            faults.append(f"its draft {draft.name}: {problem}")
+            copies = {
+                file.name: file.sha256 or "" for file in companion.files if file.action == "copy"
+            }
+            if companion.schedule != receipt.schedule.digest:
+                faults.append(f"{adapter.name} is of another output, of another schedule")
+            if receipt.target.adapter_digest not in ("", copies_digest(copies)):
+                faults.append(f"{adapter.name} is not the adapter that it was written with")
+    draft = place_beside(output, receipt.target.draft)
+    if draft is not None:
+        faults += _faults_of_pair(draft, receipt.target.draft_digest, "draft")
+    target = place_beside(output, receipt.target.drafts_for)
+    if target is not None:
+        faults += _faults_of_pair(target, receipt.target.drafts_for_digest, "target")
     return faults
 
 
-def _beside(output: Path, name: str) -> Path | None:
+def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
+    """Return in clauses what is wrong with the other output of a target and its draft.
+
+    Args:
+        place: The other one.
+        digest: The digest of what made it, from the receipt; empty in one of an earlier version.
+        kind: Which of the two it is, in words.
+    """
+    try:
+        receipt = read_receipt(place)
+        if digest not in ("", member_digest(receipt)):
+            return [f"{place.name} is not the {kind} that it was written with"]
+        if place.is_dir() and kind == "draft":
+            check_files(place, receipt)
+            listed = {file.name for file in receipt.files} | {RECEIPT}
+            added = [name for name in files_of(place) if name not in listed]
+            return [
+                f"{place.name}: {name} was added (a runtime may load it: move it out of the folder)"
+                for name in sorted(added)
+                if not is_document(name)
+            ]
+    except BadSource as problem:
+        return [f"its {kind} {place.name}: {problem}"]
+    return []
+
+
+def copies_digest(digests: Mapping[str, str]) -> str:
+    """Return the sha256 over the files that were copied into an adapter, by name and sha256."""
+    return text_digest(*(f"{name!r} {digests[name]}" for name in sorted(digests)))
+
+
+def place_beside(output: Path, name: str) -> Path | None:
     """Return a member of the set of an output; None where it is not there."""
     if not name or Path(name).name != name:
         return None
@@ -87,8 +126,23 @@ def _beside(output: Path, name: str) -> Path | None:
     return place if place.exists() else None
 
 
-def _fault_of(folder: Path, file: FileRecord) -> str:
-    """Return what is wrong with a file; empty where it is the recorded one."""
+def _is_of_another(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
+    """Whether a file is of an output that was put beside the profiles of a set later."""
+    member = name.split("/")[0]
+    is_listed = any(file.name.startswith(f"{member}/") for file in receipt.files)
+    return (
+        receipt.companion == "profiles"
+        and not is_listed
+        and "/" in name
+        and has_receipt(folder / member)
+    )
+
+
+def _fault_of(folder: Path, file: FileRecord, shared: bool = False) -> str:
+    """Return what is wrong with a file; empty where it is the recorded one.
+
+    shared: whether it is of a set, where weights of a checkpoint have no digest.
+    """
     if not safe_name(file.name):
         return f"its receipt lists {file.name!r}, outside it"
     path = folder / file.name
@@ -97,6 +151,8 @@ def _fault_of(folder: Path, file: FileRecord) -> str:
     size = path.stat().st_size
     if size != file.size:
         return f"{file.name} has {size:,} bytes, and {file.size:,} belong there"
+    if shared and file.sha256 is None:
+        return ""
     if file.sha256 is None or sha256(path) != file.sha256:
         return f"{file.name} has other contents"
     return ""

@@ -43,8 +43,10 @@ from ..runtimes.verdict import difference
 from ..version import __version__
 from .apply import make_plan
 from .checkpoint import CheckpointPlan
+from .companion_check import copies_digest
 from .execution import ApplyOptions, execute_plan, refuse_early
 from .file_checks import files_of, is_document
+from .finished import member_digest
 from .hidden import discard, is_empty
 from .plan import FilePlan, Plan, PlannedFile, source_record
 
@@ -89,7 +91,14 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
 
     # the same recipe and target as those of the model, for the place beside it
     out = draft_out(plan.out)
-    target = dataclasses.replace(plan.target, out=out, draft="", drafts_for=plan.out.name)
+    target = dataclasses.replace(
+        plan.target,
+        out=out,
+        draft="",
+        draft_digest="",
+        drafts_for=plan.out.name,
+        drafts_for_digest=member_digest(plan.receipt()),
+    )
     draft_plan = make_plan(source, draft_recipe(inspection, plan, trained), target)
     return dataclasses.replace(draft_plan, warnings=(*notes, *draft_plan.warnings))
 
@@ -204,6 +213,21 @@ def paired(plan: Plan) -> Plan:
     return make_plan(plan.source, plan.recipe, target)  # its header has the receipt
 
 
+def name_draft(plan: Plan, draft: Plan) -> Plan:
+    """Return the plan of a target with a receipt that has the digest of its draft, too.
+
+    Args:
+        plan: The plan of the target, from `paired`.
+        draft: The plan of its draft.
+    """
+    digest = member_digest(draft.receipt())
+    target = dataclasses.replace(plan.target, out=plan.out, draft_digest=digest)
+    if plan.is_folder:
+        return dataclasses.replace(plan, target=target)
+    assert isinstance(plan.source, Source | GgufSource)
+    return make_plan(plan.source, plan.recipe, target)  # its header has the receipt
+
+
 def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -> str:
     """Return a sentence on another vocabulary of a smaller model; empty where it is the same.
 
@@ -243,6 +267,21 @@ class AdapterPlan(FilePlan):
 
     base: CheckpointPlan
     """The plan of the output that it belongs to."""
+
+    @property
+    def digest(self) -> str:
+        """The sha256 over the files that are copied, by which its output names it; empty for one on
+        the Hub, whose small files are not listed with theirs.
+        """
+        digests = {}
+        for file in self.files:
+            origin = self.origin(file)
+            if file.action != "copy":
+                continue
+            if file.sha256 is None and origin is None:
+                return ""
+            digests[file.name] = file.sha256 or sha256(origin or Path())
+        return copies_digest(digests)
 
     def companion(self) -> CompanionReceipt:
         return CompanionReceipt(

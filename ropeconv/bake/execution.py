@@ -45,6 +45,7 @@ from .hidden import (
     FinishedFile,
     HiddenFolder,
     OutputJournal,
+    SideFile,
     locked,
     refuse_full,
     refuse_occupied,
@@ -88,6 +89,7 @@ def execute_plan(
     options: ApplyOptions,
     verify: Verify = lambda folder: None,
     advance: Advance = lambda done: None,
+    beside: SideFile | None = None,
 ) -> Path:
     """Write the output and return its path: a folder, or a GGUF file (of several shards the first).
 
@@ -102,6 +104,8 @@ def execute_plan(
         verify: Called with the folder of the finished files before they are moved to their final
             names. It returns the check for the receipt, or raises to stop.
         advance: Called with the bytes done since the last call.
+        beside: A file that gets its name in one set with those of a GGUF output. It is not written
+            where the place has this output already.
 
     Raises:
         RopeconvError: For an occupied or missing place, one that another process writes to, a full
@@ -121,7 +125,7 @@ def execute_plan(
         clear_drafts(plan.out)
 
         try:
-            _write(plan, hidden, journal, options, verify, advance)
+            _write(plan, hidden, journal, options, verify, advance, beside)
         except Exception:
             hidden.clear()
             # a changed source may be the cause, and has a better message
@@ -133,7 +137,7 @@ def execute_plan(
             if again:
                 hidden.clear()
                 refuse_occupied(plan, options.force)
-            _publish(plan, hidden, journal, options)
+            _publish(plan, hidden, journal, options, beside)
         hidden.clear()
 
     if options.fsync:
@@ -144,7 +148,11 @@ def execute_plan(
 
 
 def _publish(
-    plan: FilePlan, hidden: HiddenFolder, journal: OutputJournal, options: ApplyOptions
+    plan: FilePlan,
+    hidden: HiddenFolder,
+    journal: OutputJournal,
+    options: ApplyOptions,
+    beside: SideFile | None,
 ) -> None:
     """Move the finished files to their final names. Raises RopeconvError for taken ones."""
     names = [plan.out.name]
@@ -153,7 +161,7 @@ def _publish(
         names = [file.name for file in reversed(plan.files)]
     try:
         refuse_occupied(plan, options.force)
-        take_names(hidden, journal, names, options.force, options.fsync)
+        take_names(hidden, journal, names, options.force, options.fsync, beside)
     except RopeconvError as problem:
         raise RopeconvError(f"{problem}{_say_kept(plan)}") from None
 
@@ -184,6 +192,7 @@ def _write(
     options: ApplyOptions,
     verify: Verify,
     advance: Advance,
+    beside: SideFile | None,
 ) -> None:
     """Write and check everything in the hidden folder."""
     # files of an earlier run are only used for the same plan, options and source
@@ -223,6 +232,11 @@ def _write(
         files = tuple(writer.record(file) for file in whole.files)
         companion = msgspec.structs.replace(companion, files=files)
         write_receipt(root, companion, options.fsync)
+    if beside is not None:
+        place = hidden.new / beside.name
+        place.write_bytes(beside.text.encode())
+        if options.fsync:
+            sync_file(place)
     refuse_changed(writer.identities)
     if options.fsync:
         sync_tree(root)

@@ -5,6 +5,7 @@
 """
 
 import filecmp
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,9 +16,10 @@ import msgspec
 
 from ..errors import BadSource
 from ..formats.files import read_text
-from ..inspection.receipts.receipt import Receipt
+from ..inspection.receipts.receipt import Receipt, TargetRecord
 from ..inspection.receipts.storage import DRAFT, RESULTS, parse_receipt, read_receipt
 from ..models.source import RECEIPT
+from ..options import CompanionNames, copied
 from .plan import FilePlan, Plan
 
 NOT_WRITTEN = (".cache", DRAFT)
@@ -63,10 +65,20 @@ def made_from(receipt: Receipt) -> bytes:
     """Return the source of an output and how it was made, as JSON, without later measurements and
     its adapter.
     """
-    target = replace(receipt.target, adapter="")
+    target = replace(receipt.target, adapter="", adapter_digest="")
     return msgspec.json.encode(
         [receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding]
     )
+
+
+def member_digest(receipt: Receipt) -> str:
+    """Return the sha256 of what made an output, by which other outputs of its set name it.
+
+    The names of these are left out, so that two outputs can name each other.
+    """
+    alone = copied(TargetRecord, receipt.target, **vars(CompanionNames()))
+    parts = [receipt.source, receipt.recipe, alone, receipt.schedule, receipt.encoding]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def _place(plan: FilePlan, name: str) -> Path:

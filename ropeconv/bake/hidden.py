@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -399,13 +399,32 @@ class OutputJournal:
             self.moves = line.moves
 
 
+@dataclass(frozen=True)
+class SideFile:
+    """A small text that gets its name in one set with an output, such as its Modelfile."""
+
+    name: str
+    """The final name, beside the output."""
+
+    text: str
+
+    refuse_other: Callable[[Path], None]
+    """Raises RopeconvError for a file that this one may not replace."""
+
+
 def take_names(
-    hidden: HiddenFolder, journal: OutputJournal, names: Iterable[str], force: bool, fsync: bool
+    hidden: HiddenFolder,
+    journal: OutputJournal,
+    names: Sequence[str],
+    force: bool,
+    fsync: bool,
+    beside: SideFile | None = None,
 ) -> None:
     """Move files or folders to their final names; the replaced ones are kept in the hidden folder.
 
     While several names are replaced, the last of them is free: shards of two outputs are never
-    complete together.
+    complete together. The name of the file beside them is free as well, so that it never names an
+    output for which it was not made.
 
     Args:
         hidden: The hidden folder, with the files in `new`.
@@ -413,6 +432,7 @@ def take_names(
         names: The final names in the order of the moves, the first shard last.
         force: Replace an earlier output.
         fsync: Wait until the names are on the disk.
+        beside: A file that gets its name after them.
 
     Raises:
         RopeconvError: Where a name was taken meanwhile, and where files were added to the replaced
@@ -427,6 +447,12 @@ def take_names(
         final = hidden.out.with_name(name)
         old = _inode(final) if force and not is_empty(final) else None
         moves.append(Move(name, _inode(hidden.new / name) or 0, old))
+    freed = moves[-1:] if len(moves) > 1 else []
+    of_output = len(moves)
+    if beside is not None:
+        final = hidden.out.with_name(beside.name)
+        moves.append(Move(beside.name, _inode(hidden.new / beside.name) or 0, _inode(final)))
+        freed.append(moves[-1])
     journal.add(Moves(tuple(moves)), sync=fsync)
     parent = hidden.out.parent
     if fsync:
@@ -434,17 +460,21 @@ def take_names(
             sync_folder(folder)
 
     try:
-        if len(moves) > 1 and moves[-1].old is not None:
-            last = moves[-1].name
-            parent.joinpath(last).rename(hidden.old / last)
+        # the file beside an output first: without it, the shards are still those of one output
+        for move in reversed(freed):
+            if move.old is not None:
+                parent.joinpath(move.name).rename(hidden.old / move.name)
         for move in moves:
             _move(hidden, move)
 
         # files may have been added to the earlier output until it was moved away
         places = [_replaced_place(hidden, move) for move in moves]
-        for move, place in zip(moves, places, strict=True):
+        first_shard = places[of_output - 1]
+        for move, place in zip(moves[:of_output], places[:of_output], strict=True):
             if move.old is not None:
-                refuse_foreign(place, places[-1], parent / move.name)
+                refuse_foreign(place, first_shard, parent / move.name)
+        if beside is not None and moves[-1].old is not None:
+            beside.refuse_other(places[-1])
         if fsync:
             sync_folder(parent)
     except BaseException:

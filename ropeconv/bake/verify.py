@@ -2,28 +2,36 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
 
 from ..convert.target import Target
 from ..errors import BadSource
 from ..formats.disk import Advance
+from ..formats.gguf.edit import RESERVED, rewrite
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
+from ..inspection.receipts.places import find_source
 from ..inspection.receipts.receipt import FileRecord, Receipt
 from ..inspection.receipts.storage import check_files, embedded, parse_receipt, read_receipt
 from ..models.gguf import GgufSource
+from ..models.source import RECEIPT
 from ..options import Format, copied
 from ..rope.errors import RopeconvError
+from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
 from ..validate.checks import needs_trust
 from ..validate.comparison import Comparison
 from .apply import make_plan
 from .checkpoint import CheckpointPlan, with_readme_of
-from .companion_check import member_faults
+from .companion_check import member_faults, place_beside
 from .file_checks import FolderCheck, GgufCheck
 from .findings import Findings, Options, Verification
 from .finished import made_from
 from .plan import GgufOutput, Plan, PlannedFile
 from .regrouped_check import RegroupedCheck, is_regrouped, without_shards
+from .restore import restore_plan
 
 NOT_COMPARED = (
     "ropeconv",
@@ -157,9 +165,27 @@ def verify_output(
         _verify_receipt(comparison, plan, findings)
         if isinstance(plan, CheckpointPlan):
             FolderCheck(folder=baked, plan=plan, findings=findings, advance=advance).run()
-    for clause in member_faults(baked, comparison.receipt):
+    clauses = member_faults(baked, comparison.receipt)
+    if not clauses:
+        clauses = _draft_faults(comparison, options)
+    for clause in clauses:
         findings.differs(clause)
     return findings.result(baked)
+
+
+def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
+    """Return in clauses how the draft beside an output differs, if its source is found."""
+    draft = place_beside(comparison.baked, comparison.receipt.target.draft)
+    source = "" if draft is None else find_source(draft)
+    if draft is None or not source:
+        return []
+    try:
+        if read_receipt(draft).target.draft:
+            return [f"its draft {draft.name} names a draft of its own"]
+        verify_output(Comparison.open(draft, source), options)
+    except RopeconvError as problem:
+        return [str(problem)]
+    return []
 
 
 def _verify_receipt(
@@ -198,3 +224,54 @@ def earlier_output(plan: Plan) -> Comparison | None:
     if receipt is None or made_from(receipt) != made_from(plan.receipt()):
         return None
     return Comparison.open(plan.out, plan.source.reference)
+
+
+def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | None:
+    """Return the plan of a change in place that an earlier run of the same command has made.
+
+    The receipt of the file must have the same source, recipe and target, and its first source must
+    have the recorded header. A scaling on top of another one is one change, however often it is
+    asked for.
+
+    Args:
+        source: The file.
+        recipe: The method and its modifiers.
+        target: A target in place.
+
+    Returns:
+        The plan; None where the file was not changed so, or cannot be restored.
+    """
+    if target.replace or RECEIPT not in source.file.header.values:
+        return None
+    begins_anew = not (recipe.on_top or isinstance(recipe.method, AsIs))
+    try:
+        restore_plan(source, in_place=True)
+        receipt = read_receipt(source.path)
+        plan = make_plan(source, recipe, replace(target, replace=begins_anew))
+    except RopeconvError:
+        return None
+
+    if not recipe.on_top and _other_keys(source, plan):
+        return None
+    planned = plan.receipt()
+    if not begins_anew:
+        # these begin with the file as it is, so that the second change would have another schedule
+        planned = msgspec.structs.replace(
+            planned, schedule=receipt.schedule, encoding=receipt.encoding
+        )
+    recorded = msgspec.structs.replace(
+        receipt, target=replace(receipt.target, replace=planned.target.replace)
+    )
+    return plan if made_from(recorded) == made_from(planned) else None
+
+
+def _other_keys(source: GgufSource, plan: Plan) -> list[str]:
+    """The keys of a file that a change in place of it would change, but for receipt and reserve."""
+    assert isinstance(plan, GgufOutput)
+    planned = rewrite(source.file.header, plan.edit).values
+    written = source.file.header.values
+    differing = []
+    for key in {*planned, *written} - {RECEIPT, RESERVED}:
+        if planned.get(key) != written.get(key):
+            differing.append(key)
+    return differing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from ..models.schema import Config
 from ..models.source import Source
 from ..options import DualChunk
 from ..rope.bound.reach import worse_than_source
-from ..rope.errors import RecipeError, RopeconvError, counted
+from ..rope.errors import RecipeError, RopeconvError, counted, shown
 from ..rope.lengths import factor_text
 from ..rope.methods.interpolation import Ntk
 from ..rope.methods.vectors import AsIs
@@ -31,6 +32,7 @@ from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.runtime import GOOD, WRONG, Runtime, newest, runtimes
+from .hidden import SideFile
 from .start import PlanStart, warn_of_short_reach
 
 if TYPE_CHECKING:
@@ -213,21 +215,49 @@ def modelfile_of(plan: Plan) -> Path:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
 
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
-    if path.exists():
-        # the Modelfile of an earlier output may have another context
-        context = re.compile(r"num_ctx \d+")
-        existing = context.sub("", path.read_text(errors="replace"))
-        if existing != context.sub("", _text(plan)):
-            raise RopeconvError(
-                f"{path} exists and has other contents; move it away, or leave --ollama out"
-            )
+    _refuse_other_modelfile(plan, path, path)
     return path
 
 
-def write_modelfile(plan: Plan) -> Path:
-    """Write the Modelfile of an output beside it, and return its path. Raises as `modelfile_of`."""
+def _refuse_other_modelfile(plan: Plan, path: Path, place: Path) -> None:
+    """Raise RopeconvError for a Modelfile that is not one of an earlier output.
+
+    Args:
+        plan: The plan of the output.
+        path: The place of its Modelfile, for the message.
+        place: Where the Modelfile is.
+    """
+    if not os.path.lexists(place):
+        return
+    if place.is_file() and not place.is_symlink():
+        # the Modelfile of an earlier output may have another context
+        context = re.compile(r"num_ctx \d+")
+        existing = context.sub("", place.read_text(errors="replace"))
+        if existing == context.sub("", _text(plan)):
+            return
+    raise RopeconvError(
+        f"{path} exists and has other contents; move it away, or leave --ollama out"
+    )
+
+
+def planned_modelfile(plan: Plan) -> SideFile:
+    """Return the Modelfile that gets its name in one set with an output.
+
+    Raises as `modelfile_of`.
+    """
     path = modelfile_of(plan)
-    write_file(path, _text(plan))
+    return SideFile(path.name, _text(plan), partial(_refuse_other_modelfile, plan, path))
+
+
+def write_modelfile(plan: Plan) -> Path:
+    """Write the Modelfile of an output beside it, unless it is there, and return its path.
+
+    Raises as `modelfile_of`.
+    """
+    path = modelfile_of(plan)
+    text = _text(plan)
+    if not path.exists() or path.read_bytes() != text.encode():
+        write_file(path, text)
     return path
 
 
@@ -250,8 +280,12 @@ projector.
 
 
 def _text(plan: Plan) -> str:
-    """The text of a Modelfile: that of the source with the new context, else one of its own."""
+    """The text of a Modelfile: that of the source with the new context, else one of its own.
+
+    Raises RopeconvError for a name that would be several lines of it.
+    """
     path = f"./{plan.out.name}"
+    _refuse_lines(path)
     context = plan.schedule.context
     projector = projector_beside(plan.source)
     beside = "" if projector is None else _from(plan.out.parent, projector)
@@ -301,4 +335,14 @@ def _move_text(text: str, before: Path, after: Path, model: str) -> str:
 def _from(folder: Path, path: Path) -> str:
     """A path as seen from a folder, for a Modelfile in it."""
     relative = os.path.relpath(path, folder)
+    _refuse_lines(relative)
     return relative if relative.startswith("..") else f"./{relative}"
+
+
+def _refuse_lines(path: str) -> None:
+    """Raise RopeconvError for a path that would be several lines of a Modelfile."""
+    if len(path.splitlines()) > 1:
+        raise RopeconvError(
+            f"a Modelfile cannot name {shown(path)}, which would be several lines of it; rename"
+            " that, or choose another name with -o"
+        )

@@ -17,6 +17,7 @@ from types import FrameType
 
 import typer
 
+from ..environment import redact_logs
 from ..errors import StopRequest, reason, sentence
 from ..rope.errors import RopeconvError
 from .screen import printable
@@ -39,8 +40,9 @@ def prepare() -> None:
     """Make standard streams safe to write to, and let SIGTERM and SIGHUP end a run as Ctrl-C does.
 
     A stream that is closed is opened on /dev/null, so that no file of the run takes its number.
-    Characters that an encoding lacks are written as escapes.
+    Characters that an encoding lacks are written as escapes, and secrets are left out of logs.
     """
+    redact_logs()
     for number in (0, 1, 2):
         try:
             os.fstat(number)

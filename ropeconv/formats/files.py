@@ -237,8 +237,10 @@ def _lock(folder: Path) -> tuple[int, bool]:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a folder, then its lock."""
+    """Remove a folder, then its lock; a disk that fails once is asked again."""
     shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)
     with suppress(OSError):
         # NFS keeps a removed file in it under another name for as long as that is open

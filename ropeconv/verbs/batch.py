@@ -12,13 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..bake.apply import AppliedPlan
-from ..bake.companions import AdapterPlan, adapter_plan, draft_plan, paired, write_adapter
+from ..bake.companions import (
+    AdapterPlan,
+    adapter_plan,
+    draft_plan,
+    name_draft,
+    paired,
+    write_adapter,
+)
 from ..bake.execution import refuse_early
 from ..bake.findings import Options
 from ..bake.hidden import discard
 from ..bake.output import Output
 from ..bake.plan import Plan
-from ..bake.verify import earlier_output
+from ..bake.verify import change_done, earlier_output
 from ..bake.warnings import modelfile_of
 from ..convert.target import Target
 from ..engines.probe import Probe
@@ -95,6 +102,9 @@ class Batch:
         self.adapter: AdapterPlan | None = None
         """The copy of a PEFT adapter that is written beside the output; None without one."""
 
+        self._changed_before: list[Path] = []
+        """The files in place that an earlier run of the same command has changed."""
+
         self._choices: dict[Path, ValidationChoice] = {}
         """How outputs are validated, by their places."""
 
@@ -152,10 +162,18 @@ class Batch:
 
     def _settle(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
         """Decide what is written beside outputs, which are validated, and which have a place."""
+        if self.pair and len(plans) > 1:
+            unit, plan = plans[0]
+            plans[0] = unit, name_draft(plan, plans[1][1])
         if self.request.adapter:
             unit, plan = plans[0]
             self.adapter = adapter_plan(self.request.adapter, plan)
-            target = replace(plan.target, out=plan.out, adapter=self.adapter.out.name)
+            target = replace(
+                plan.target,
+                out=plan.out,
+                adapter=self.adapter.out.name,
+                adapter_digest=self.adapter.digest,
+            )
             plans[0] = unit, replace(plan, target=target)
         for _, plan in plans:
             self._choices[plan.out] = choose_validation(plan, self._where_to_validate(plan))
@@ -269,10 +287,16 @@ class Batch:
         named = unit.named or unit.source
         if named not in opened:
             opened[named] = open_source(named, request.family)
+        source = opened[named]
+        if target.in_place and isinstance(source, GgufSource):
+            done = change_done(source, recipe, target)
+            if done is not None:
+                self._changed_before.append(done.out)
+                return done
         # a publication without -o makes a card for its repository
         needs_card = request.publication is None or target.out is not None
         plan = plan_output(
-            opened[named],
+            source,
             recipe,
             target,
             by_length=request.by_length,
@@ -340,9 +364,11 @@ class Batch:
         draft = drafts[0] if drafts else None
         choice = self.validation_of(plan)
         may_continue = self._continues() and not request.force and not plan.target.in_place
-        if may_continue and self._written_before(plan):
+        is_done = plan.out in self._changed_before
+        if is_done or (may_continue and self._written_before(plan)):
             self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
-            remember_source(plan.out, plan.source)
+            if not is_done:
+                remember_source(plan.out, plan.source)
             done = AppliedPlan(plan.out)
             output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
         else:

@@ -16,7 +16,7 @@ from ..bake.execution import ApplyOptions
 from ..bake.next_steps import NextSteps, check_command, run_commands
 from ..bake.output import Output
 from ..bake.plan import Plan
-from ..bake.warnings import write_modelfile
+from ..bake.warnings import planned_modelfile, write_modelfile
 from ..convert.target import Target
 from ..engines.probe import Probe
 from ..errors import Interruption, UsageError
@@ -106,6 +106,9 @@ def write_output(
         Interruption: At Ctrl-C; the same command continues.
         RopeconvError: Where it cannot be written; nothing is kept.
     """
+    modelfile = None
+    if writing.modelfile and not plan.is_folder and not plan.target.in_place:
+        modelfile = planned_modelfile(plan)
     try:
         with reporter.progress(title, plan.bytes) as advance:
             done = apply(
@@ -119,6 +122,7 @@ def write_output(
                 advance=advance,
                 probe=probe,
                 remember=writing.remember,
+                beside=modelfile,
             )
     except KeyboardInterrupt:
         raise _interruption(plan) from None
@@ -133,7 +137,9 @@ def finish_output(
     reporter: Reporter,
     draft: Plan | None = None,
 ) -> Output:
-    """Validate an output that is in its place, write its Modelfile, and gather what follows.
+    """Validate an output that is in its place, and gather what follows.
+
+    Its Modelfile is written unless it got its name together with the output.
 
     Args:
         plan: From `plan_output`.
@@ -226,7 +232,8 @@ def _interruption(plan: Plan) -> Interruption:
             f"interrupted in a change of {plan.out}; the same command undoes it first, and then"
             " starts again"
         )
+    state = "is as it was before" if plan.out.exists() else "does not exist yet"
     return Interruption(
-        f"interrupted; {plan.out} does not exist yet, and finished files are in a hidden folder"
-        " beside it: the same command continues with them"
+        f"interrupted; {plan.out} {state}, and finished files are in a hidden folder beside it: the"
+        " same command continues with them"
     )

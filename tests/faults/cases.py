@@ -134,6 +134,18 @@ CASES: dict[str, Case] = {
         ropeconv("apply model.gguf -o out.gguf --yarn 4 --ollama --force"),
         ("out.Modelfile", "out.gguf"),
         (ropeconv("apply model.gguf -o out.gguf --linear 2 --ollama"),),
+    ),
+    "apply --ollama --force, GGUF in shards": Case(
+        scenes.gguf_shards,
+        ropeconv(f"apply {FIRST} -o out.gguf --mixed 4 --ollama --force"),
+        ("out-00001-of-00002.Modelfile", *SPLIT),
+        (ropeconv("apply other-00001-of-00002.gguf -o out.gguf --linear 2 --ollama"),),
+    ),
+    "--in-place --ollama": Case(
+        scenes.gguf_file,
+        ropeconv("apply model.gguf --yarn 4 --in-place --ollama"),
+        ("model.gguf", "model.Modelfile"),
+        in_place=True,
         apart=True,
     ),
     "apply --to ollama": file(
@@ -301,13 +313,6 @@ NOT_STRUCK: dict[tuple[str, str], str] = {
     ("restore", "--no-fsync"): "is that of `apply`",
     ("restore", "--force"): "is that of `apply`",
     ("tune", "--fresh"): "is that of `eval`, in the class of all journals",
-    ("push", "--private"): "is that of `apply`",
-    ("profiles", "--private"): "is that of `apply`",
-    ("apply", "--create-pr"): "one commit, as without it; another run opens another pull request",
-    ("push", "--create-pr"): "one commit, as without it; another run opens another pull request",
-    ("push", "--public"): "lifts a refusal before anything is sent",
-    ("push", "--exist-ok"): "lifts a refusal before anything is sent",
-    ("push", "--overwrite-card"): "lifts a refusal before anything is sent",
 }
 """Forms of a command without a case of their own, each with its reason."""
 
@@ -318,9 +323,16 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("family", "--save"): SAVES,
     ("push", ""): PUSHES,
     ("push", "--revision"): PUSHES,
+    ("push", "--private"): PUSHES,
+    ("push", "--public"): PUSHES,
+    ("push", "--exist-ok"): PUSHES,
+    ("push", "--overwrite-card"): PUSHES,
+    ("push", "--create-pr"): PUSHES,
+    ("apply", "--create-pr"): PUSHES,
+    ("profiles", "--private"): PUSHES,
     ("apply", "--push"): PUSHES,
     ("apply", "--private"): PUSHES,
     ("profiles", "--push"): PUSHES,
-    ("ui", ""): "tests/faults/test_matrix.py::test_the_page_writes_in_a_case",
+    ("ui", ""): "tests/faults/test_page.py::test_a_fault_in_the_request_of_the_write_button",
 }
 """Forms of a command that another test strikes: its module and name."""

@@ -76,6 +76,14 @@ class Outcome(NamedTuple):
         )
 
 
+def compile_shim(folder: Path) -> str:
+    """Make the library that strikes calls, in a folder, and return its path."""
+    shim = str(folder / "shim.so")
+    command = ["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", shim]
+    subprocess.run([*command, *map(str, SHIM.glob("*.c")), "-ldl", "-lpthread"], check=True)
+    return shim
+
+
 class Server:
     """Starts commands by fork. folder: for the shim and what commands print, outside of the folders
     they run in. torch: whether commands run models, which takes some seconds to import. more:
@@ -86,16 +94,13 @@ class Server:
         self, folder: Path, torch: bool = False, more: Mapping[str, str] | None = None
     ) -> None:
         self.folder = folder
-        shim = str(folder / "shim.so")
-        command = ["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", shim]
-        subprocess.run([*command, *map(str, SHIM.glob("*.c")), "-ldl", "-lpthread"], check=True)
         variables = {
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "COLUMNS": "500",
         }
-        variables |= {"PYTHONPATH": str(ROOT), "LD_PRELOAD": shim}
+        variables |= {"PYTHONPATH": str(ROOT), "LD_PRELOAD": compile_shim(folder)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.server", *(["torch"] if torch else [])],
             stdin=subprocess.PIPE,

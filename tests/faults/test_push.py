@@ -29,8 +29,17 @@ COMMANDS = {
     "push, GGUF": "push FOLDER/out.gguf REPO",
     "push --revision": "push FOLDER/out REPO --revision wide",
     "profiles --push": "profiles base/tiny yarn:2 yarn:4 --push REPO",
+    "push --private": "push FOLDER/out REPO --private",
+    "push --public": "push FOLDER/out REPO --public",
+    "profiles --push --private": "profiles base/tiny yarn:2 yarn:4 --push REPO --private",
+    "push --exist-ok": "push FOLDER/out REPO --exist-ok",
+    "push --overwrite-card": "push FOLDER/out REPO --exist-ok --overwrite-card",
+    "push --create-pr": "push FOLDER/out REPO --create-pr",
+    "apply --push --create-pr": "apply base/tiny --yarn 4 --push REPO --create-pr",
 }
 """Commands that publish. FOLDER has outputs; REPO is the repository."""
+INTO_ANOTHER = ("--exist-ok", "--create-pr")
+"""Options with which the repository exists, and has files of somebody else."""
 
 
 class FaultyHub(WritingHub):
@@ -153,11 +162,18 @@ class Place:
         text = COMMANDS[name].replace("REPO", repo).replace("FOLDER", str(self.outputs))
         return ("publish", *text.split())
 
-    def fresh(self) -> str:
-        """A repository that does not exist."""
+    def fresh(self, name: str = "push") -> str:
+        """A repository that does not exist, or one of somebody else where the command needs that."""
         self._count += 1
         self.hub.branches.clear()  # the test Hub has one list for all repositories
-        return f"me/number-{self._count}"
+        repo = f"me/number-{self._count}"
+        if any(option in COMMANDS[name] for option in INTO_ANOTHER):
+            root = self.hub.root / repo
+            root.mkdir(parents=True)
+            (root / "theirs.txt").write_text("of somebody else")
+            (root / "README.md").write_text("# Theirs\n")
+            self.hub.repos[repo] = root
+        return repo
 
     def run(self, words: tuple[str, ...], fault: Fault | None = None) -> Outcome:
         self.hub.requests = 0
@@ -171,15 +187,21 @@ class Place:
         for name, root in self.hub.repos.items():
             if name.partition("@")[0] == repo and set(hashes(root)) != {".gitattributes"}:
                 branches[name.removeprefix(repo)] = comparable(root)
+        for number, name in enumerate(self.hub.pulls):
+            if name == repo:  # another run opens another pull request, with the same files
+                files = comparable(self.hub.root / f"pull-{number}")
+                same = branches.setdefault("pull request", files) == files
+                branches["pull request"] = files if same else {"differ": str(number)}
         return branches
 
     def expected(self, name: str) -> tuple[dict[str, dict[str, str]], int, int]:
         """What the command publishes without a fault, its requests, and its writing calls."""
         if name not in self._expected:
-            repo = self.fresh()
+            repo = self.fresh(name)
+            before = self.published(repo)
             outcome = self.run(self.words(name, repo), Fault(Mode.COUNT))
             assert outcome.code == 0, outcome.output
-            assert self.published(repo) != {}
+            assert self.published(repo) != before
             calls = len(outcome.calls())
             self._expected[name] = self.published(repo), self.hub.requests, calls
         return self._expected[name]
@@ -187,7 +209,8 @@ class Place:
     def strike(self, name: str, fault: Fault | None) -> str:
         """What is wrong after a fault and after the same command; empty where it is sound."""
         expected, _, _ = self.expected(name)
-        repo = self.fresh()
+        repo = self.fresh(name)
+        before = self.published(repo)
         words = self.words(name, repo)
         outcome = self.run(words, fault)
         self.hub.fault_at = 0
@@ -196,7 +219,7 @@ class Place:
         part = {
             branch: files
             for branch, files in self.published(repo).items()
-            if files != expected.get(branch)
+            if files not in (expected.get(branch), before.get(branch))
         }
         if part:
             return f"half published: {part} and not {expected}"
@@ -211,6 +234,8 @@ class Place:
             return f"the rerun ended in {again.code}: {again.output[-600:]}"
         if list(self.temporary.iterdir()):
             return f"the rerun left {list(self.temporary.iterdir())}"
+        if (repo in self.hub.private) != ("--private" in words):
+            return f"{repo} is private, or is not, against the command"
         return self.secret(outcome.output, again.output)
 
     def secret(self, *texts: str) -> str:
@@ -284,7 +309,7 @@ def test_two_publications_at_once_leave_one_whole(place: Place, name: str) -> No
     wrong = {}
     delays = [0.0, 0.05, 0.2, 0.5] if ALL else [0.1]
     for delay in delays:
-        repo = place.fresh()
+        repo = place.fresh(name)
         words = place.words(name, repo)
         outcomes = place.server.together(place.temporary, [words] * 2, [0.0, delay])
         said = all(outcome.said() for outcome in outcomes)

@@ -163,3 +163,19 @@ def test_processes_that_need_no_secret_have_none(
         probe.process.wait(timeout=20)
     assert "KEPT=stays" in (tmp_path / "environment").read_text()
     assert found(tmp_path) == []
+
+
+def test_what_a_library_logs_has_no_token() -> None:
+    """huggingface_hub logs an answer that is not HTTP, which a Hub may have filled with the token."""
+    program = (
+        "import logging, os; from ropeconv.cli.process import prepare; prepare();"
+        "logging.warning('illegal status line: %s', os.environ['HF_TOKEN'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "HF_TOKEN": TOKEN},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ("illegal status line: ***" in done.stderr, TOKEN in done.stderr) == (True, False)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from itertools import pairwise
@@ -234,3 +235,22 @@ def test_locks_shut_others_out_unless_both_are_shared(
     with (temporary / "a").open("w") as file, (temporary / "a").open("r+") as other:
         assert try_lock(file.fileno(), first) == "taken"
         assert try_lock(other.fileno(), second) == ("taken" if first and second else "busy")
+
+
+def test_a_disk_error_at_the_removal_of_a_temporary_folder_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    rmtree = shutil.rmtree
+    failed = list[Path]()
+
+    def fails_once(folder: Path, **more: bool) -> None:
+        if failed:
+            rmtree(folder, **more)  # type: ignore[arg-type]
+        failed.append(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", fails_once)
+    with scratch.scratch() as folder:
+        (folder / "file").write_text("x")
+    assert failed
+    assert list(tmp_path.iterdir()) == []

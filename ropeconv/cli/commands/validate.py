@@ -30,6 +30,7 @@ from ..screen import ProgressScreen, Screen
 from ..typer_classes import Command
 
 if TYPE_CHECKING:
+    from ...inspection.receipts.companion import CompanionReceipt
     from ...validate.comparison import Settings
 
 app = typer.Typer(add_completion=False)
@@ -75,8 +76,9 @@ def validate_command(
     from ...views.validation_plots import validation_pictures
 
     typed = typed_options(ctx)
-    if read_companion(baked) is not None:
-        _validate_companion(baked, typed, screen)
+    companion = read_companion(baked)
+    if companion is not None:
+        _validate_companion(baked, companion, options.against, typed, screen)
         return
 
     _refuse_ignored(typed, baked, options)
@@ -133,22 +135,34 @@ def validate_command(
         )
 
 
-def _validate_companion(folder: Path, typed: Set[str], screen: Screen) -> None:
-    """Compare the files of an adapter or a compiled graph with its receipt, and print the result.
+def _validate_companion(
+    folder: Path, receipt: CompanionReceipt, against: str, typed: Set[str], screen: Screen
+) -> None:
+    """Compare an adapter, a compiled graph or profiles with its receipt, and print the result.
 
     Args:
-        folder: The adapter or graph.
+        folder: The adapter or graph, or the folder of the profiles.
+        receipt: Its receipt.
+        against: The source of profiles; empty to look for it.
         typed: The parameters on the command line, of which those of models that run are refused.
         screen: Where the result is printed.
     """
     from ...bake.companion_check import check_companion
+    from ...bake.set_check import check_set
 
-    for flag in sorted(typed - {"baked", "--json", "--quiet", "-q"}):
+    has_effect = {"baked", "--json", "--quiet", "-q"}
+    is_set = receipt.companion == "profiles"
+    if is_set:
+        has_effect.add("--against")
+    for flag in sorted(typed - has_effect):
         raise UsageError(
             f"{flag} has no effect here: the files of {folder} are compared with its receipt; leave"
             " it out"
         )
-    sentence = check_companion(folder)
+    if is_set:
+        sentence = check_set(folder, receipt, against)
+    else:
+        sentence = check_companion(folder)
     if screen.as_json:
         screen.data({"agrees": True, "sentence": sentence})
     else:

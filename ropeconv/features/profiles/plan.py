@@ -23,10 +23,13 @@ import msgspec
 from ropeconv.bake.apply import AppliedPlan, OutputCheck, make_plan
 from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.execution import COPIED, ApplyOptions, execute_plan
+from ropeconv.bake.file_checks import files_of
+from ropeconv.bake.finished import member_digest
 from ropeconv.bake.gguf import GgufPlan, gguf_plan
 from ropeconv.bake.gguf_check import check_gguf, check_split
 from ropeconv.bake.hidden import is_empty
-from ropeconv.bake.plan import FilePlan, Plan, PlannedFile
+from ropeconv.bake.plan import FilePlan, Plan, PlannedFile, source_record
+from ropeconv.bake.set_check import output_in
 from ropeconv.bake.start import AlreadyExtended
 from ropeconv.convert.target import Target
 from ropeconv.engines.probe import Probe, SharedProbe
@@ -36,16 +39,18 @@ from ropeconv.formats.gguf.edit import COUNT, Edit, new_size, write_new
 from ropeconv.formats.gguf.file import GgufFile, shard_names
 from ropeconv.formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, GgufValue
 from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.receipts.companion import CompanionReceipt
 from ropeconv.inspection.receipts.places import remember_source
-from ropeconv.inspection.receipts.receipt import FileRecord
+from ropeconv.inspection.receipts.receipt import Action, FileRecord
 from ropeconv.inspection.receipts.storage import has_receipt, read_receipt, write_receipt
 from ropeconv.models.gguf import GgufSource
-from ropeconv.models.source import OTHER_WEIGHTS, Source
+from ropeconv.models.source import OTHER_WEIGHTS, RECEIPT, Source
 from ropeconv.rope.errors import RopeconvError, command_line, counted
 from ropeconv.rope.methods.vectors import AsIs
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.summary import SummaryTable
 from ropeconv.runtimes.llamacpp.read_header import ROPE_TENSORS
+from ropeconv.version import __version__
 
 BASE = "base"
 """The name of the profile that has the RoPE of the source."""
@@ -138,8 +143,12 @@ class ProfilesPlan(FilePlan):
 
 def is_shared(file: PlannedFile) -> bool:
     """Return whether all profiles have the same file: unchanged weights, by its name."""
-    names = ("*.safetensors", *OTHER_WEIGHTS)
-    return file.action == "copy" and any(fnmatch(file.name, pattern) for pattern in names)
+    return file.action == "copy" and is_weights(file.name)
+
+
+def is_weights(name: str) -> bool:
+    """Return whether a file of a checkpoint holds weights, by its name."""
+    return any(fnmatch(name, pattern) for pattern in ("*.safetensors", *OTHER_WEIGHTS))
 
 
 def profile_plans(
@@ -197,7 +206,7 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
 
     `write_profiles` compares their files.
     """
-    if {path.name for path in out.iterdir()} != set(plans):
+    if {path.name for path in out.iterdir()} - {RECEIPT} != set(plans):
         return False
     for name, plan in plans.items():
         if isinstance(plan, GgufPlan) and name == BASE:
@@ -401,6 +410,7 @@ def write_profiles(
             outputs.update(_finish_gguf(plan, folder))
         else:
             outputs.update(_finish_checkpoints(plan, folder))
+        write_receipt(folder, _set_receipt(plan, folder))
 
     execute_plan(plan, ApplyOptions(link=not plan.copied), finish, advance)
 
@@ -460,6 +470,43 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
             _link(shard.path(), place.with_name(file.name), plan.out)
         record = check_gguf(written, first_place)
         yield name, AppliedPlan(profile.out.with_name(first.name), record)
+
+
+def _set_receipt(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
+    """The receipt of the set, whose files are finished in a folder.
+
+    Weights that all profiles link are read once. Those of a checkpoint are not read, as in
+    `Writer.record`: `validate` compares them with the source.
+    """
+    of_gguf = isinstance(plan.source, GgufSource)
+    known: dict[int, str | None] = {}
+    records = []
+    for name in sorted(files_of(folder)):
+        path = folder / name
+        if path.name == RECEIPT:
+            continue
+        status = path.stat()
+        if status.st_ino not in known:
+            is_read = of_gguf or not is_weights(name)
+            known[status.st_ino] = sha256(path) if is_read else None
+        digest = known[status.st_ino]
+        action: Action = "copy" if digest is None else "write"
+        records.append(FileRecord(name=name, action=action, size=status.st_size, sha256=digest))
+
+    members = {}
+    for name in plan.plans:
+        output = output_in(folder / name)
+        # base of a GGUF file is its source in shards, and no output of this command
+        if output is not None and not (of_gguf and name == BASE):
+            members[name] = member_digest(read_receipt(output))
+    return CompanionReceipt(
+        ropeconv=__version__,
+        companion="profiles",
+        source=source_record(plan.source),
+        context=max(profile.context for profile in plan.plans.values()),
+        members=members,
+        files=tuple(records),
+    )
 
 
 def _link(shared: Path, place: Path, out: Path) -> None:

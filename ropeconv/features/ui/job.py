@@ -17,7 +17,7 @@ from types import FrameType
 
 import msgspec
 
-from ropeconv.environment import redacted
+from ropeconv.environment import redact_logs, redacted
 from ropeconv.errors import StopRequest, reason
 from ropeconv.views.sheet import sentence
 
@@ -39,6 +39,7 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
         task: The name of the task.
         form: The values of the page.
     """
+    redact_logs()
     signal.signal(signal.SIGTERM, _stop)
     # Ctrl-C is for the process of the page, which then closes the connection
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -16,7 +16,7 @@ from ropeconv.bake.output import Output
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.ranked import advised
 from ropeconv.bake.warnings import repairs
-from ropeconv.errors import BadSource, UsageError
+from ropeconv.errors import BadSource, Interruption, StopRequest, UsageError
 from ropeconv.formats import jsontext
 from ropeconv.formats.files import read_text
 from ropeconv.formats.kind import is_gguf
@@ -108,10 +108,12 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
             title=f"Writing {output_plan.out}",
         )
         task.finish()
-    except BaseException:
+    except BaseException as problem:
         if not continues:
             with suppress(RopeconvError):  # another run is writing there
                 discard(output_plan.out)
+            if isinstance(problem, Interruption):  # it says that the same command continues
+                raise StopRequest from None
         raise
 
     sheet.good(f"Wrote {output.path}.")

@@ -421,7 +421,7 @@ def keep_journal(path: Path, file: int, shift: int, places: list[Place]) -> Iter
     folder = path.resolve().parent
     kept = _open_journal(draft, os.O_RDWR | os.O_CREAT)
 
-    done = False
+    changed = False
     try:
         # the journal and its name are on the disk before the first byte of the model changes,
         # and it goes when the last one is on the disk (`change_by_phases` waits for that)
@@ -429,11 +429,14 @@ def keep_journal(path: Path, file: int, shift: int, places: list[Place]) -> Iter
         os.replace(draft, journal)
         sync_folder(folder)
         yield
+        changed = True
         journal.unlink()
-        done = True
         sync_folder(folder)
     except (Exception, KeyboardInterrupt) as problem:
-        if done:
+        # a signal may come right after the journal has gone, which makes the change final
+        if changed and not os.path.lexists(journal):
+            if isinstance(problem, KeyboardInterrupt):
+                raise Interruption(f"interrupted; {path} is changed in place as a whole") from None
             raise RopeconvError(
                 f"{path} is changed in place, but a loss of power may undo that, since the disk"
                 " fails; check it"

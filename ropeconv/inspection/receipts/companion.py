@@ -1,7 +1,8 @@
-"""The receipt of what is not a checkpoint of its own: a PEFT adapter beside an output, and a
-compiled graph.
+"""The receipt of what is not a checkpoint of its own: a PEFT adapter beside an output, a compiled
+graph, and the set of profiles of one model.
 
-It has the digest of every file, and the digest of the schedule, which the output has too.
+It has the digest of every file, and the digest of the schedule, which the output has too, or those
+of the profiles.
 """
 
 from pathlib import Path
@@ -22,30 +23,35 @@ KEY = "companion"
 
 
 class CompanionReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """How an adapter or a graph was made."""
+    """How an adapter, a graph or a set of profiles was made."""
 
     schema: int = SCHEMA
     ropeconv: str
     """The version that wrote it."""
 
-    companion: Literal["adapter", "graph"]
+    companion: Literal["adapter", "graph", "profiles"]
     source: SourceRecord
-    """The adapter, or the graph, that it was made from."""
+    """The adapter, the graph, or the model of the profiles, that it was made from."""
 
     output: str = ""
     """The name of the output that an adapter belongs to, beside it; empty for a graph."""
 
-    recipe: JsonObject
-    """As `Recipe.to_dict` has it."""
+    recipe: JsonObject = {}
+    """As `Recipe.to_dict` has it; empty for profiles."""
 
-    schedule: str
-    """The digest of the schedule: sha256 over everything that changes a logit."""
+    schedule: str = ""
+    """The digest of the schedule: sha256 over everything that changes a logit; empty for
+    profiles.
+    """
 
     context: int
-    """In tokens."""
+    """In tokens; of profiles the longest."""
+
+    members: dict[str, str] = {}
+    """The profiles by name, with the digest of what made each; empty for others."""
 
     files: tuple[FileRecord, ...] = ()
-    """Every file but this one."""
+    """Every file but this one, and but the receipts of profiles, which get results later."""
 
     def to_dict(self) -> JsonObject:
         """Return the receipt as JSON-ready data, with every key."""
@@ -59,7 +65,8 @@ def is_companion(data: object) -> bool:
 
 def describe_kind(data: JsonObject) -> str:
     """Return in words what a receipt of this kind is for."""
-    return "an adapter" if data[KEY] == "adapter" else "a compiled graph"
+    kinds = {"adapter": "an adapter", "profiles": "a set of profiles"}
+    return kinds.get(str(data[KEY]), "a compiled graph")
 
 
 def read_companion(folder: Path) -> CompanionReceipt | None:

@@ -308,6 +308,34 @@ def test_an_interrupt_whose_change_cannot_be_undone_is_said(model: Path, disk: D
         )
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["in unlink", "in the last sync"])
+def test_an_interrupt_after_the_journal_is_gone_says_that_the_file_has_changed(
+    model: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    before = model.read_bytes()
+    unlink = os.unlink
+    sync = inplace.sync_folder
+    gone = list[bool]()
+
+    def removed(path: Path, **more: object) -> None:
+        unlink(path)
+        gone.append(True)
+        if not late:
+            raise KeyboardInterrupt
+
+    def synced(path: Path) -> None:
+        if gone:
+            raise KeyboardInterrupt
+        sync(path)
+
+    monkeypatch.setattr(os, "unlink", removed)
+    monkeypatch.setattr(inplace, "sync_folder", synced)
+    with pytest.raises(Interruption, match="is changed in place"):
+        list(change_by_phases(GgufFile.open(model), EDIT))
+    assert model.read_bytes() != before
+    assert list(model.parent.iterdir()) == [model]
+
+
 @pytest.mark.parametrize(
     ("problem", "expected", "words"),
     [

@@ -45,6 +45,8 @@ def evaluate(
     """
     given = check_keywords("evaluate", keywords, EvaluateKeywords)
     reporter = given.pop("reporter", None) or SilentReporter()
+
+    # Python passes lists where the command line has texts with commas
     rows = ",".join(_as_texts("methods", methods))
     measures = Sizes.measures
     if "measure" in given:
@@ -53,10 +55,12 @@ def evaluate(
         given["lengths"] = ",".join(_as_texts("lengths", given["lengths"], Length))
     sizes = Sizes(measures=measures, **_fields_of(Sizes, given, "measures"))
 
+    # the fields of RunnerRequest have other names and types than the keywords
     if "server" in given:
         given["servers"] = _as_texts("server", given.pop("server"))
     if "against" in given:
         given["against"] = reference_of("evaluate", given["against"])
+
     with reporter.counting("Measuring") as (total, advance):
         return evaluate_model(
             reference_of("evaluate", model),

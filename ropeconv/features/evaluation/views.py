@@ -61,17 +61,22 @@ def _show_table(table: Table, sheet: Sheet) -> None:
 
     It is split in two where its columns do not fit.
     """
+    # "3.412 ± 0.020" in one line
     columns = ("", *table.columns)
     wide = _wide_rows(table, sheet.colours)
     if sheet.fits(columns, wide):
         styles = _styles_of(table, lines_per_row=1)
         sheet.table(table.title, columns, wide, right=table.columns, styles=styles)
         return
+
+    # the error in a line of its own
     narrow = _narrow_rows(table, sheet.colours)
     if len(table.columns) < 2 or sheet.fits(columns, narrow):
         styles = _styles_of(table, lines_per_row=2)
         sheet.table(table.title, columns, narrow, right=table.columns, styles=styles)
         return
+
+    # two tables, one below the other, each of which may be split again
     half = (len(table.columns) + 1) // 2
     for part in (slice(0, half), slice(half, None)):
         lines = tuple((name, entries[part]) for name, entries in table.lines)

@@ -36,7 +36,7 @@ class TwoListEngine(Engine):
         schedule: Schedule,
         patch: Callable[[Schedule], Callable[[], None]],
     ) -> None:
-        """Keep what is needed; nothing is patched yet.
+        """Keep what `forward` needs; nothing is patched yet.
 
         Args:
             loaded: The checkpoint.

@@ -218,7 +218,7 @@ Part = Callable[[Losses], float]
 def rows(
     scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int
 ) -> list[TuningRow]:
-    """Return the rows of candidates with different names.
+    """Return the row of each candidate in the table of held-out losses.
 
     Args:
         scorer: The scorer of held-out windows.
@@ -229,8 +229,9 @@ def rows(
     losses = {candidate.name: scorer.losses(candidate.schedule) for candidate in candidates}
     table = []
     for candidate in candidates:
-        of_row = losses[candidate.name]
-        table.append(_row(candidate, of_row, losses[reference], scorer, seed))
+        # the row of the reference gets the same object twice, by which `measurement` knows it
+        row = _row(candidate, losses[candidate.name], losses[reference], scorer, seed)
+        table.append(row)
     return table
 
 
@@ -241,7 +242,7 @@ def _row(
     scorer: Scorer,
     seed: int,
 ) -> TuningRow:
-    """The row of a candidate, from its losses on each window and those of the reference."""
+    """Make the row of a candidate, from its losses on each window and those of the reference."""
 
     def measure(part: Part) -> WindowMeasurement:
         return measurement(scorer.windows, losses, reference, part, seed)
@@ -356,6 +357,7 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
     Raises:
         BadSource: There is not enough text for both.
     """
+    # with enough long texts: 0, 1, 3, 4, 6, ... for the search, 2, 5, ... held out
     length = context - len(texts.prefix)
     long = [document for document in texts.documents if len(document.ids) >= length]
     if len(long) >= HELD_OUT:
@@ -364,9 +366,10 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
         note = f"{len(held)} of {len(long)} texts are held out"
         return _with_documents(texts, others), _with_documents(texts, held), note
 
+    # otherwise the first two thirds of each text for the search, the last third held out
     searched = []
     held = []
-    most = 0
+    most = 0  # tokens of the longest last third, for the message
     for document in texts.documents:
         end = len(document.ids) * (HELD_OUT - 1) // HELD_OUT
         last_third = document.ids[end:]
@@ -399,6 +402,7 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
         sizes: One length, and how many targets are inside the trained context and as many beyond.
         needles: Whether each window also has a hidden number.
     """
+    # targets at even distances; the first token has nothing before it from which to predict it
     context = sizes.longest
     trained = min(sizes.trained, context)
     first = max(len(texts.prefix), 1)
@@ -421,7 +425,9 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
             targets=targets,
         )
         needle = None
-        if needles:  # each window has one of its depths, in turn
+        if needles:
+            # `hidden` has all depths of window 0, then those of window 1, ...; window n uses depth
+            # n modulo the number of depths
             needle = hidden[number * DEPTHS + number % DEPTHS]
         result.append(TextWindow(text, len(inside), needle))
     return result

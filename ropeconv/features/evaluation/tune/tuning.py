@@ -58,7 +58,7 @@ class SearchSettings(TuneOptions):
                 raise UsageError(f"--{name} is {value}; give a positive number")
         for name in ("inside", "needles", "regularise", "held_windows"):
             value = getattr(self, name)
-            if not value >= 0:  # nor NaN
+            if not value >= 0:  # true for NaN, where `value < 0` is not
                 raise UsageError(f"--{name.replace('_', '-')} is {value}; give 0 or more")
         if self.attention_factor is not None and positive(self.attention_factor):
             raise UsageError(
@@ -160,7 +160,7 @@ class Tuning:
         self.judge = self._scorer(self.held, settings.held_windows or settings.windows)
 
     def _scorer(self, texts: Texts, count: int) -> Scorer:
-        """A scorer on so many windows of texts."""
+        """Make a scorer on so many windows of texts."""
         settings = self.settings
         sizes = EvaluationSizes(
             lengths=(self.context,),
@@ -204,21 +204,24 @@ class Tuning:
             settings=self.settings,
             progress=self.progress,
         )
+        # of two windows the faster one, since the first warms up
         self.scorer.losses(task.first.schedule, 2)
-        read = min(self.scorer.seconds)
-        slope = gradient(task, task.initial, self.scorer.windows[0]).seconds
+        read_seconds = min(self.scorer.seconds)
+        gradient_seconds = gradient(task, task.initial, self.scorer.windows[0]).seconds
 
+        # The search reads all windows with each formula, and again after every few steps. The test
+        # reads the held-out windows with each formula, the unscaled model and the result.
         steps = self.settings.steps
         count = len(self.scorer.windows)
         ranked = 1 if self.settings.start else len(self.formulas)
-        searched = (ranked + math.ceil(steps / CHECKED)) * count
-        held = (len(self.formulas) + 2) * len(self.judge.windows)
+        search_reads = (ranked + math.ceil(steps / CHECKED)) * count
+        held_out_reads = (len(self.formulas) + 2) * len(self.judge.windows)
         return SearchCost(
-            reads=searched + held,
+            reads=search_reads + held_out_reads,
             gradients=steps * BATCH,
-            read=read,
-            gradient=slope,
-            per_step=BATCH * slope + count * read / CHECKED,
+            read=read_seconds,
+            gradient=gradient_seconds,
+            per_step=BATCH * gradient_seconds + count * read_seconds / CHECKED,
         )
 
     def run(self) -> TuningResult:
@@ -235,6 +238,8 @@ class Tuning:
         self.progress.total(settings.steps)
         best = search(task)
 
+        # The windows of the search cannot judge its result, which is fitted to them. The formula
+        # that is best on the held-out windows is what the result must beat.
         self.progress.note(f"Reading {len(self.judge.windows)} held-out windows.")
         by_loss = _sort_by_loss(self.formulas, self.judge)
         reference = by_loss[0]
@@ -302,7 +307,16 @@ class Tuning:
     def _verdict(
         self, best: Candidate, reference: Candidate, table: Sequence[TuningRow]
     ) -> tuple[Candidate, bool, str]:
-        """The candidate to bake, whether it is the result of the search, and a sentence."""
+        """Decide which candidate to bake.
+
+        Args:
+            best: The best candidate of the search.
+            reference: The formula with the lowest loss on the held-out windows.
+            table: The rows of all candidates on the held-out windows.
+
+        Returns:
+            The candidate, whether it is the result of the search, and a sentence on the reason.
+        """
         if best in self.formulas:
             also = ""
             if best is not reference:

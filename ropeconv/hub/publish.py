@@ -61,6 +61,7 @@ def staged(
         RopeconvError: As `apply` does.
     """
     with scratch() as folder:
+        # the name of the output stays, since the repository has files named after it
         plan = replace(plan, out=folder / plan.out.name)
         if not plan.is_folder:
             plan = replace(plan, target=replace(plan.target, out=plan.out))
@@ -135,6 +136,8 @@ def _publish(repository: Repository, note: Note) -> str:
     note(problem)
     note(f"Note: {base.licence}." if base.licence else "")
     _add_licences(repository)
+
+    # weights that others get only after they accept terms are not made public by default
     if base.closed and not (options.private or options.public):
         closed = f"{base.name} is gated or private, so {options.repo_id} is made private"
         note(f"{closed}; `ropeconv push --public` publishes openly.")
@@ -154,6 +157,7 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
     options = repository.options
     if options.revision and not options.create_pr:
         api.create_branch(options.repo_id, branch=options.revision, exist_ok=True)
+    # everything below is decided by this commit; the Hub answers 412 if another one came meanwhile
     head = api.model_info(options.repo_id, revision=options.revision).sha
 
     stays = repository.why_card_stays()
@@ -163,11 +167,11 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
         note(_transfers(repository.upload, generated))
         return _commit(repository, head, generated, note)
     except HfHubHTTPError as failure:
+        # The commit that came meanwhile may be our own: it arrived, and its answer was lost.
         if failure.response.status_code != CHANGED or options.create_pr:
             raise
         if not repository.holds():
             raise
-        # our own commit arrived, and its answer was lost
         commit = api.model_info(options.repo_id, revision=options.revision).sha
         return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
 
@@ -205,6 +209,8 @@ def _commit(
     if not upload.copies:
         return _send(repository, head, _additions(upload, generated))
 
+    # Let the Hub copy large files from the source. It refuses that for some repositories, such as
+    # gated ones; then they are downloaded and uploaded again.
     try:
         operations = [*_additions(upload, generated), *_copies(upload)]
         return _send(repository, head, operations)
@@ -272,19 +278,19 @@ def _send(
     if not message:
         message = f"Bake {upload.receipt.method} into {source} with ropeconv"
 
-    for wait in (*WAITS, None):
+    for wait in (*WAITS, None):  # None: the last attempt, after which nothing is waited for
         try:
             commit = repository.api.create_commit(
                 options.repo_id,
                 operations,
                 commit_message=message,
-                parent_commit=head,
+                parent_commit=head,  # so that another attempt cannot commit twice
                 revision=options.revision,
                 create_pr=options.create_pr or None,
             )
             return str(commit.pr_url or commit.commit_url)
         except Exception as problem:
-            # a commit that did arrive is found by `holds` at the next attempt
+            # if the commit did arrive, the next attempt gets 412, and `holds` finds it
             if wait is None or not _is_temporary(problem):
                 raise
         time.sleep(wait)

@@ -75,7 +75,8 @@ class Repository:
         if blocked:
             raise RopeconvError(blocked)
 
-        # a run that was killed between making the repository and its commit left it empty
+        # An empty repository is one that a killed run has made, before its commit. That run may
+        # have made it public.
         if private and not self.options.exist_ok and self.is_empty():
             info = self.api.model_info(self.name)
             if not info.private:
@@ -134,6 +135,8 @@ class Repository:
                 return False
             return _plan_of(receipt) == _plan_of(self.upload.receipt)
 
+        # a GGUF file has its receipt inside, so its whole content is compared, by the hash that the
+        # Hub keeps for each large file
         listed = self.api.get_paths_info(self.name, list(adds), revision=revision)
         hashes = {file.path: file.lfs.sha256 for file in listed if getattr(file, "lfs", None)}
         return all(hashes.get(name) == sha256(path) for name, path in adds.items())
@@ -152,6 +155,7 @@ class Repository:
                 " replaces it."
             )
 
+        # a card in the repository is replaced if ropeconv has written it, which its mark shows
         revision = self.options.revision
         if not exists or not self.api.file_exists(self.name, CARD, revision=revision):
             return ""

@@ -110,10 +110,12 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
     copies = {}
     for file in plan.files:
         if plan.source.kind == "hub" and file.action == "copy":
+            # the Hub copies it from repository to repository, without a transfer
             copies[file.name] = file.origin or file.name
         elif (staged / file.name).exists():
             adds[file.name] = staged / file.name
         else:
+            # an unchanged file of a local source, which is uploaded from there
             origin = plan.origin(file)
             assert origin is not None, file
             adds[file.name] = origin
@@ -154,7 +156,7 @@ def planned_upload(plan: Plan) -> UploadSet:
 
 
 def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
-    """The upload set that a plan of GGUF files will have, under their names on the Hub."""
+    """Return the upload set that a plan of GGUF files will have, under their names on the Hub."""
     adds = {}
     sizes = {}
     for file in plan.files:
@@ -208,6 +210,7 @@ def from_folder(folder: Path) -> UploadSet:
     for file in FolderSource(folder).files():
         record = records.get(file.name)
         on_hub = bool(receipt.source.repository)
+        # the hash in the receipt shows that the file is still the one of the source
         if on_hub and record and record.action == "copy" and record.sha256:
             copies[file.name] = record.origin or file.name
         else:
@@ -307,6 +310,7 @@ def conventional_name(name: str, file_type: int | None) -> str:
         name: The present name, also that of a shard.
         file_type: The number in `general.file_type`; None where the file has none.
     """
+    # the number of a shard stays at the end: model-Q4_K_M-00001-of-00003.gguf
     stem = name
     end = ".gguf"
     match = SHARD.match(name)
@@ -319,7 +323,7 @@ def conventional_name(name: str, file_type: int | None) -> str:
     quantisation = _quantisation_of_type(file_type)
     if not quantisation or re.search(rf"[-.]{quantisation}$", stem, re.IGNORECASE):
         return stem + end
-    # it may be inside the name, as in model-Q4_K_M-yarn4
+    # inside the name it is moved: model-Q4_K_M-yarn4 becomes model-yarn4-Q4_K_M
     inside = rf"[-.]{quantisation}(?=[-.])"
     without = re.sub(inside, "", stem, count=1, flags=re.IGNORECASE)
     return f"{without}-{quantisation}{end}"

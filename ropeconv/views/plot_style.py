@@ -276,7 +276,9 @@ def _draw_for_page(name: str, picture: Picture) -> Drawn:
     element = svg(panel, text=True)
     for colour, variable in VARIABLES.items():
         element = element.replace(colour, variable)
-    # names of parts are those of their page, which has several pictures
+
+    # ids hold for the whole page: those of two pictures must differ, in definition and reference
+    # (id="x", href="#x", url(#x))
     element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)
     element = element.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)

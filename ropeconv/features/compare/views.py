@@ -34,6 +34,7 @@ def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
 
     Below is a sentence per difference with its repair.
     """
+    # a row for each model and adapter
     rows = [_model_row("base", compatibility.base)]
     for model in compatibility.models:
         rows.append(_model_row("", model))
@@ -49,6 +50,7 @@ def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
     columns = ("", "model", "RoPE", "context")
     sheet.table("", columns, rows, optional=("context",), right=("context",))
 
+    # a repair that is a command has a line of its own, from which it can be copied
     for misfit in compatibility.misfits:
         if misfit.repair.startswith("ropeconv "):
             sheet.say(f"! {misfit.name} {misfit.message}")
@@ -150,7 +152,7 @@ def _show_changed_runtimes(difference: RopeDifference, sheet: Sheet) -> None:
 
 
 def _values(side: Side) -> dict[str, str]:
-    """The properties of a model in words, by name; empty for nothing to say."""
+    """Return the properties of a model in words, by name; empty where one has its usual value."""
     spec = side.spec
     values = dict.fromkeys(PROPERTIES, "")
 

@@ -84,8 +84,11 @@ class Identification(TableSummary):
     @property
     def sentence(self) -> str:
         """The conclusion for people."""
+        # the candidates are sorted, the nearest first
         fitting = [candidate for candidate in self.candidates if candidate.fits]
         others = [candidate for candidate in self.candidates if not candidate.fits]
+
+        # none
         if not fitting:
             text = (
                 f"It computes none of the {len(others)} candidates. The nearest is"
@@ -94,23 +97,26 @@ class Identification(TableSummary):
             if len(others) > 1:
                 text += f" The next is {_phrase(others[1])}."
             return text
+
+        # several
         if len(fitting) > 1:
             words = "; ".join(candidate.words for candidate in fitting)
             start = f"It may compute {self.method}:" if self.is_right else "It computes"
             return f"{start} one of these, which cannot be told apart here: {words}."
 
+        # exactly one: the distance of the next one shows how sure that is
         (found,) = fitting
         if found.name == RIGHT:
-            start = f"It computes {self.method} as it should (KL {found.kl:.1e})."
+            text = f"It computes {self.method} as it should (KL {found.kl:.1e})."
         else:
             right = next(row for row in self.candidates if row.name == RIGHT)
-            start = (
+            text = (
                 f"It computes {_phrase(found)}. From {self.method} it has a KL of {right.kl:.1e}."
             )
-        others = [candidate for candidate in others if candidate.name != RIGHT]
-        if others:
-            start += f" The next candidate is {_phrase(others[0])}."
-        return start
+        mistakes = [candidate for candidate in others if candidate.name != RIGHT]
+        if mistakes:
+            text += f" The next candidate is {_phrase(mistakes[0])}."
+        return text
 
     def summary(self) -> dict[str, str]:
         """The values that are shown, by name."""

@@ -178,6 +178,7 @@ def _show(plan: ProfilesPlan, outputs: dict[str, Output], screen: Screen) -> Non
         return
     screen.copyable(f"Wrote {plan.out}")
 
+    # one line for all profiles with the same check
     computed = [name for name, done in outputs.items() if isinstance(done.check, CheckRecord)]
     if computed:
         names = ", ".join(computed)

@@ -125,15 +125,17 @@ def open_spread(
         raise UsageError(
             "a server runs its model itself, so --workers has no effect on --server; leave it out"
         )
-    # the devices that are asked for may only be those of workers
+    # this machine may not have the devices that are asked for, which are those of the workers
     local = replace(opening, device="auto", dtype="auto", device_map="")
     factory: Any = partial(EvalWorker, _with_absolute_paths(opening), sizes, files)
     with open_evaluation(local, sizes, files) as evaluation, executor.pool(factory) as pool:
+        # one worker says what it computes with, which is in the keys of the journal
         [(_, about)] = list(pool([ABOUT]))
         if isinstance(about, Failure):
             raise RopeconvError(about.reason)
         runner = evaluation.runner
         runner.runtime, runner.device, runner.dtype = about
+
         evaluation.workers = partial(_measure_on, pool)
         evaluation.at_once = max(1, executor.at_once)
         yield evaluation

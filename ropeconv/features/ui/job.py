@@ -45,7 +45,7 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
     try:
         answer = _answer(connection, task, form)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    except StopRequest:  # there is only one, which may come at any moment
+    except StopRequest:  # raised by _stop at any moment, also in the line above, and only once
         answer = failure(CANCELLED)
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.send_bytes(msgspec.json.encode(answer))
@@ -53,12 +53,13 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
 
 
 def _answer(connection: Connection, task: str, form: PageForm) -> PageAnswer:
-    """The answer of a task, also where it fails."""
+    """Return the answer of a task, also where it fails."""
 
     def tell(message: PageProgress) -> None:
         connection.send_bytes(msgspec.json.encode(message))
 
     def finish() -> None:
+        """Ignore a stop from now on: the output has its name, and cannot be taken back."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     try:
@@ -170,8 +171,11 @@ class PageJob:
         is_late = False
         answer: PageAnswer | None = None
         try:
-            # also so that a second answer with the same words is seen to be a new one
+            # at once, so that a second answer with the same words is seen to be a new one
             yield PageProgress("Reading")
+
+            # The process is asked to stop when its time is over, and may still send its answer
+            # while it cleans up. After a grace period it is overdue.
             while answer is None and not self._is_overdue():
                 if not is_late and time.monotonic() > end:
                     is_late = True
@@ -189,6 +193,7 @@ class PageJob:
         finally:
             self._end()
 
+        # an answer that came in spite of the limit is shown
         if is_late and (answer is None or answer.failed):
             yield failure(
                 f"this takes longer than the limit of {self.seconds:.0f} seconds; {ELSEWHERE}"

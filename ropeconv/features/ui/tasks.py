@@ -95,7 +95,7 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     Where that is stopped, or fails, nothing is kept that was not there before.
     """
     output_plan = _make_plan(form, task)
-    # an earlier run left files from which this one continues
+    # the files of an earlier run that was killed stay when this one is stopped too
     continues = HiddenFolder(output_plan.out).root.exists()
     # stopping a validation would look as if nothing had been written
     without_validation = ValidationChoice()
@@ -215,6 +215,8 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Show the methods as `ropeconv advise` does, and draw the first of them."""
     source = open_model(form)
     measured = Path(form.measured) if form.measured else None
+    # A conversion to GGUF reads the header of each shard: on the Hub a request each, which takes
+    # longer than a page may.
     outputs: tuple[Format, ...] | None = None
     left_out = ""
     if isinstance(source, Source) and len(source.weights()) > MOST_SHARDS:
@@ -225,6 +227,7 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     length = _parse_length(form.context, source)
     advice = advised(source, length, measured, outputs)
 
+    # the columns whose titles do not explain themselves
     show_advice(advice, sheet)
     explained = []
     for line in explain_columns(advice):
@@ -277,6 +280,7 @@ def _show_dropped(path: Path, sheet: HtmlSheet) -> None:
         _show_receipt(receipt_of(open_dropped(path)), sheet)
         return
 
+    # JSON files of ropeconv are told apart by a key that only one of them has
     text = read_text(path, path.name)
     data = jsontext.parse(text, path.name)
     if "cells" in data:

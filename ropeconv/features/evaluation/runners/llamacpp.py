@@ -54,7 +54,8 @@ def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
             f"--device {request.device}: the installed llama.cpp was built without a GPU; install"
             " llama-cpp-python again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
         )
-    # llama.cpp runs the weights in the types of the file; --dtype changes only the KV cache
+    # llama.cpp runs the weights in the types of the file. --dtype changes only the KV cache, and
+    # float32 turns off flash attention too.
     exact = request.dtype == "float32"
     options = {
         "gpu": offloads and request.device != "cpu",

@@ -94,13 +94,15 @@ class RayCluster(Executor):
 
     def _connect(self, ray: ModuleType) -> None:
         """Connect to the cluster, or start it."""
-        before = ray.is_initialized()
+        # A busy head starts the server of a new client too late, and Ray gives up after a while.
+        # Then another attempt helps; after any other error it does not.
+        was_connected = ray.is_initialized()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._initialise(ray)
                 return
             except (ConnectionError, RuntimeError, ValueError) as problem:
-                if not before:
+                if not was_connected:
                     # after ray://, whose client mode would stay on, and let later connections fail
                     ray.shutdown()
                 reason = _reason_of(problem)
@@ -157,16 +159,18 @@ def _results(
     started = 0
     try:
         while pending or started < len(items):
+            # tasks wait in the cluster, but not all at once: it has memory for each
             while started < len(items) and len(pending) < AHEAD:
                 ref = task.remote(factory, items[started])
                 pending[ref] = started
                 started += 1
+
             finished, _ = ray.wait(list(pending), num_returns=1)
             for ref in finished:
                 index = pending.pop(ref)
                 try:
                     result = ray.get(ref)
-                except ray.exceptions.RayError:
+                except ray.exceptions.RayError:  # after the retries of Ray itself (max_retries)
                     result = worker_lost(retries + 1)
                 yield index, result
     finally:

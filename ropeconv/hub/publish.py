@@ -209,8 +209,8 @@ def _commit(
     if not upload.copies:
         return _send(repository, head, _additions(upload, generated))
 
-    # Let the Hub copy large files from the source. It refuses that for some repositories, such as
-    # gated ones; then they are downloaded and uploaded again.
+    # The Hub copies large files from the source, but not those that are outside its Xet storage.
+    # Then they are downloaded and uploaded again.
     try:
         operations = [*_additions(upload, generated), *_copies(upload)]
         return _send(repository, head, operations)

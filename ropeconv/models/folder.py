@@ -42,10 +42,10 @@ WEIGHTS_ALONE = ("safetensors", "torch", "pickle")
 
 
 def check_link(path: Path, root: Path) -> None:
-    """Raise BadSource for a file elsewhere: an output would hold a copy, and may be published.
+    """Refuse a link out of a checkpoint: an output would hold a copy, and may be published.
 
-    The Hub's cache keeps `models--owner--name/snapshots/COMMIT/file` as a link into
-    `models--owner--name/blobs`.
+    A downloaded folder may have `tokenizer.json -> ~/.ssh/id_ed25519`. The Hub's cache has links
+    too: `models--owner--name/snapshots/COMMIT/file` leads into `models--owner--name/blobs`.
 
     Args:
         path: The path of the file.
@@ -59,10 +59,11 @@ def check_link(path: Path, root: Path) -> None:
     folder = root.resolve()
     target = path.resolve()
 
+    # the folder, and the blobs of the cache entry that the folder is in, if it is in one
     allowed = {folder}
-    for parent in (folder, *folder.parents):
-        model = parent.parent.parent
-        if parent.parent.name == "snapshots" and model.name.startswith("models--"):
+    for commit in (folder, *folder.parents):
+        model = commit.parent.parent
+        if commit.parent.name == "snapshots" and model.name.startswith("models--"):
             allowed.add(model / "blobs")
     if allowed.isdisjoint(target.parents):
         raise BadSource(
@@ -174,6 +175,7 @@ class ConfigSource(Source):
         if file.name == "config.json":
             self.name = file.resolve().parent.name
 
+        # weights of an image model are the most frequent mistake, and have their own message
         kind = kind_of(file)
         if kind == "safetensors":
             tensors = read_header(file).tensors
@@ -195,7 +197,7 @@ class ConfigSource(Source):
 
 
 def _not_a_config(file: Path) -> str:
-    """A sentence on a file that is not a config.json: what it is, and what to give."""
+    """Return a sentence on a file that is not a config.json: its kind, and the file to give."""
     kind = kind_of(file)
     beside = [name for name in ("config.json", "params.json") if file.with_name(name).is_file()]
     if kind in WEIGHTS_ALONE and beside:
@@ -254,7 +256,10 @@ SHARD_BYTES = 5_000_000_000
 
 
 def in_shards(tensors: Iterable[T], limit: int = SHARD_BYTES) -> tuple[ConvertedShard[T], ...]:
-    """Tensors in order, in files of at most `limit` bytes of data each, or of one tensor."""
+    """Divide tensors, in order, into files of at most `limit` bytes of data each, or of one tensor.
+
+    The files have the names that transformers writes, model-00001-of-00003.safetensors.
+    """
     groups = [list[T]()]
     filled = 0
     for tensor in tensors:
@@ -348,24 +353,25 @@ class ConvertedSource(Source, Generic[T]):
         return parse_header(BytesIO(shard.head), shard.size, name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a file, of which no more than these is converted."""
+        """Return bytes start .. stop - 1 of a file, and convert no more than these."""
         if name in self.texts:
             return self.texts[name].encode()[start:stop]
         if all(shard.name != name for shard in self.shards):
             return super().read(name, start, stop)
 
+        # the header, then the part of each tensor that lies within start .. stop - 1
         shard = self._shard(name)
-        at = len(shard.head)
         parts = [shard.head[start:stop]]
+        tensor_start = len(shard.head)
         for tensor in shard.tensors:
             size = tensor_bytes(tensor.dtype, tensor.shape)
-            first = max(start - at, 0)
-            last = min(stop - at, size)
+            first = max(start - tensor_start, 0)
+            last = min(stop - tensor_start, size)
             if first < last:
                 parts.append(self.part(tensor, first, last))
-            at += size
+            tensor_start += size
 
-        if stop > at:
+        if stop > tensor_start:
             raise BadSource(
                 f"{name} of {self.reference} ends before byte {stop}; download it again"
             )
@@ -384,14 +390,13 @@ class ConvertedSource(Source, Generic[T]):
         files = []
         for shard in self.shards:
             stream = partial(self._stream, shard)
-            files.append(
-                GeneratedFile(
-                    name=shard.name,
-                    size=shard.size,
-                    write=partial(write_blocks, stream),
-                    stream=stream,
-                )
+            file = GeneratedFile(
+                name=shard.name,
+                size=shard.size,
+                write=partial(write_blocks, stream),
+                stream=stream,
             )
+            files.append(file)
         tokenizer = self.tokenizer()
         if tokenizer is not None:
             files.append(tokenizer)

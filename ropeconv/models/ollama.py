@@ -89,7 +89,7 @@ class StoredModel:
 
     @property
     def path(self) -> Path:
-        """The GGUF file.
+        """Return the path of the GGUF file.
 
         Raises:
             BadSource: Where the store has none.
@@ -205,13 +205,15 @@ def name_in(reference: str) -> OllamaName | None:
         if part and ".." in part:
             return None
 
+    # what may be an id on the Hub is one: owner/name, and hf.co/owner/name without a tag
     host, namespace, model, tag = match.groups()
     is_page = "ollama.com/" in reference or reference.startswith("ollama://")
     is_id = host is None and namespace is not None and tag is None
     if is_id and not is_page:
-        return None  # owner/name is an id on the Hub
+        return None
     if tag is None and host not in (None, HOST):
-        return None  # so is hf.co/owner/name
+        return None
+    # a/b/c:tag without a dot or a port in `a` is not a host but a path
     if host is not None and "." not in host and ":" not in host:
         return None
     return OllamaName(
@@ -256,7 +258,10 @@ def find(reference: str) -> StoredModel | None:
 
 
 def _manifest(folder: Path, parts: tuple[str, ...]) -> Path | None:
-    """The manifest of a name in a store, whatever the case of its parts."""
+    """Return the manifest of a name in a store, whatever the case of its parts.
+
+    It is at manifests/HOST/NAMESPACE/MODEL/TAG.
+    """
     place = folder
     for part in parts:
         exact = place / part
@@ -264,19 +269,22 @@ def _manifest(folder: Path, parts: tuple[str, ...]) -> Path | None:
             place = exact
             continue
         try:
-            alike = [path for path in place.iterdir() if path.name.lower() == part.lower()]
+            same_letters = [path for path in place.iterdir() if path.name.lower() == part.lower()]
         except OSError:
             return None
-        if not alike:
+        if not same_letters:
             return None
-        place = alike[0]
+        place = same_letters[0]
     if not place.is_file():
         return None
     return place
 
 
 def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
-    """The model of a manifest."""
+    """Read the model of a manifest, which lists its parts as the layers of an OCI image.
+
+    The media type of a layer is application/vnd.ollama.image.model, .template, .params, ...
+    """
     content = parse(read_text(manifest, str(manifest)), str(manifest))
     listed = content.get("layers")
     if not isinstance(listed, list):
@@ -353,6 +361,7 @@ def absence_error(reference: str) -> BadSource:
 
     plain_name = name.short.removesuffix(f":{TAG}")
     pull = f"run `ollama pull {plain_name}`"
+    # owner/model:Q4_K_M may be meant as a file on the Hub
     if name.host in HUB_HOSTS or (name.namespace != NAMESPACE and name.host == HOST):
         pull += f", or give the file itself, {name.namespace}/{name.model}/FILE-{name.tag}.gguf"
     if not known:

@@ -42,7 +42,7 @@ def _folder(source: Origin) -> Path | None:
 
 
 def _width(source: Origin) -> int | None:
-    """The width of the embeddings of a model; None where it does not say it."""
+    """Return the width of the embeddings of a model; None where it does not state one."""
     width = None
     with suppress(BadSource):
         if isinstance(source, GgufSource):

@@ -36,7 +36,7 @@ class Modelfile:
 
 
 def resolve_reference(reference: str) -> str:
-    """A reference as `open_source` takes it: without Modelfiles and pages of the Hub.
+    """Return a reference as `open_source` accepts it: without Modelfiles and pages of the Hub.
 
     Args:
         reference: As the user wrote it.
@@ -52,6 +52,7 @@ def resolve_reference(reference: str) -> str:
     if ":" in reference and ollama.name_in(reference) is not None:
         raise ollama.absence_error(reference)
 
+    # https://huggingface.co/owner/name/blob/main/file.gguf becomes owner/name/file.gguf
     page = PAGE.fullmatch(reference)
     if page is None:
         return reference
@@ -87,7 +88,7 @@ def modelfile_in(reference: str) -> Path | None:
 
 
 def modelfile_of(reference: str) -> Modelfile | None:
-    """The Modelfile that a reference is, with the lines that it inherits in Ollama's store.
+    """Return the Modelfile that a reference is, with the lines that it inherits in Ollama's store.
 
     For a model of the store that is its own. None for other references.
     """
@@ -100,6 +101,7 @@ def modelfile_of(reference: str) -> Modelfile | None:
             return None
         return Modelfile(stored.name.short, stored.modelfile)
 
+    # FROM llama3.1:8b inherits the template and the parameters of that model
     text = read_text(path, path.name)
     model = _from_line(path, text)
     if not _beside(path, model):
@@ -124,7 +126,7 @@ def _beside(path: Path, model: str) -> Path | None:
 
 
 def _of_modelfile(path: Path) -> str:
-    """The model of a Modelfile: a path beside it, in Ollama's store, or on the Hub."""
+    """Return the model of a Modelfile: a path beside it, in Ollama's store, or on the Hub."""
     model = _from_line(path, read_text(path, path.name))
     beside = _beside(path, model)
     if beside is not None:

@@ -36,7 +36,7 @@ MOST_NAMED = 8
 
 
 def no_config_error(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
-    """The error for files without a config.json.
+    """Return the error for files without a config.json, with the reason that they show.
 
     Args:
         reference: The source as the user named it.
@@ -247,9 +247,12 @@ class Source(Origin, ABC):
 
     @cached_property
     def identity(self) -> str:
+        # A digest of what the model computes. Documents do not matter, small files are hashed, and
+        # of large ones some places in each tensor: hashing 100 GB takes minutes.
         weights = set(self.weights())
         parts = list[str]()
-        for file in self.files_to_copy()[0]:
+        copied, _ = self.files_to_copy()
+        for file in copied:
             if file.name.endswith(".md"):
                 continue
 
@@ -284,7 +287,7 @@ class Source(Origin, ABC):
             return {}
 
     def weights(self) -> tuple[str, ...]:
-        """Names of the model's safetensors files, empty where it has none.
+        """Return the names of the model's safetensors files; empty where it has none.
 
         Raises:
             BadSource: Where some are missing.
@@ -312,7 +315,7 @@ class Source(Origin, ABC):
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """The headers of the model's safetensors files, by file name.
+        """Return the headers of the model's safetensors files, by file name.
 
         Raises:
             BadSource: Where they are too large.
@@ -343,9 +346,10 @@ class Source(Origin, ABC):
     def files_to_copy(
         self, all_files: bool = False
     ) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
-        """Files to copy into an output, and files to leave out.
+        """Return the files to copy into an output, and those to leave out.
 
-        The same weights in other formats are left out, unless `all_files`.
+        The same weights in other formats are left out, unless `all_files`: many repositories have
+        pytorch_model.bin beside model.safetensors, with the same numbers.
 
         Raises:
             BadSource: For a file name that is not inside the checkpoint.
@@ -362,9 +366,8 @@ class Source(Origin, ABC):
                 )
             if file.name == RECEIPT:
                 continue
-            is_other_format = file.name not in weights and any(
-                fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS
-            )
+            matches_other = any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
+            is_other_format = matches_other and file.name not in weights
             if is_other_format and weights and not all_files:
                 left_out.append(file)
             else:
@@ -421,7 +424,7 @@ class Source(Origin, ABC):
 
 
 def read_exactly(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
-    """Bytes start .. stop - 1 of an open file.
+    """Return bytes start .. stop - 1 of an open file.
 
     Args:
         file: The file.

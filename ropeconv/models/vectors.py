@@ -242,10 +242,12 @@ def _under_each_name(values: object) -> JsonObject:
 
 
 def _read_json(path: Path) -> JsonObject:
-    """A list, an object of lists, or the RoPE settings of a config.json, such as that of Phi 3."""
+    """Read a list, an object of lists, or the RoPE settings of a config.json, such as Phi 3's."""
     data = jsontext.loads(read_text(path, str(path)), path.name)
     if not isinstance(data, dict):
         return _under_each_name(data)
+
+    # a config.json has its lists inside, under the older name or the one of transformers 5
     text = data.get("text_config")
     for part in (data, text):
         if not isinstance(part, dict):
@@ -258,15 +260,17 @@ def _read_json(path: Path) -> JsonObject:
 
 
 def _read_text(path: Path) -> JsonObject:
-    """Named columns of CSV, or one unnamed column or line of numbers.
+    """Read named columns of CSV, or one unnamed column or line of numbers.
 
     Empty lines and comments do not count.
     """
     rows = _read_rows(path)
-    numbers = [_floats(row) for row in rows]
-    if len(rows) > 1 and numbers[0] is None:  # the first line has names
-        return _named_columns(rows[0], numbers[1:], path.name)
+    numbers = [_floats(row) for row in rows]  # None for a row with other words
+    if len(rows) > 1 and numbers[0] is None:
+        names, *_ = rows
+        return _named_columns(names, numbers[1:], path.name)
 
+    # unnamed columns could be anything
     flat: list[float] = []
     for row in numbers:
         flat += row or []
@@ -279,7 +283,7 @@ def _read_text(path: Path) -> JsonObject:
 
 
 def _read_rows(path: Path) -> list[list[str]]:
-    """The cells of a text file, without empty lines and comments."""
+    """Return the cells of a text file, without empty lines and comments."""
     text = read_text(path, str(path)).removeprefix("\ufeff")
     lines = [COMMENT.sub("", line) for line in text.splitlines()]
     rows = []
@@ -299,7 +303,13 @@ def _read_rows(path: Path) -> list[list[str]]:
 def _named_columns(
     names: list[str], rows: list[list[float] | None], file: str
 ) -> dict[str, list[float]]:
-    """The columns of rows of numbers, one number for each name; None is a row without numbers."""
+    """Return the columns of a table by name.
+
+    Args:
+        names: The names in the first line.
+        rows: The numbers of each further line; None for a line without numbers.
+        file: The name of the file, for messages.
+    """
     columns: dict[str, list[float]] = {}
     for row in rows:
         if not row or len(row) != len(names):
@@ -351,7 +361,10 @@ def _floats(row: list[str]) -> list[float] | None:
 
 
 def _read_npy(path: Path) -> JsonObject:
-    """The numbers of an array that numpy.save wrote."""
+    """Read the numbers of an array that numpy.save wrote.
+
+    numpy parses the header, and `_numbers` reads no more than a list of frequencies may have.
+    """
     from numpy.lib import format
 
     with open_regular(path) as file:
@@ -385,7 +398,7 @@ def _numbers(
     read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[int, ...], name: str
 ) -> list[float]:
     """Read an array of real numbers; `name` is its name in messages."""
-    if dtype.kind not in REAL:
+    if dtype.kind not in REAL:  # objects (dtype "O") would be unpickled
         raise BadSource(f"{name} has the dtype {dtype}, and real numbers are needed")
     _check_shape(shape, name)
 

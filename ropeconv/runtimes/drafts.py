@@ -55,6 +55,7 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             config: Its config.json.
             tensors: Names of its tensors, empty where they are not known.
         """
+        # one sign is enough: its class, a key that only drafts have, or a tensor
         architectures = config.get("architectures")
         if isinstance(architectures, list):
             for name in architectures:
@@ -111,7 +112,7 @@ def draft_table() -> DraftTable:
 
 
 def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> DraftKind | None:
-    """The kind of draft that a checkpoint is; None for a whole model.
+    """Return the kind of draft that a checkpoint is; None for a whole model.
 
     Args:
         config: The config.json.
@@ -148,7 +149,14 @@ def draft_verdicts(
 
 
 def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict:
-    """The verdict on a draft, from the first statement about it."""
+    """Return the verdict on a draft, from the first statement about it.
+
+    Args:
+        kind: The kind of draft.
+        family: The family of its target.
+        verdict: The verdict that a whole model with the same RoPE has in this runtime. It holds for
+            the draft where a statement does not say otherwise.
+    """
     name, _, version = verdict.runtime.partition("@")
     for statement in draft_table().statements:
         if statement.runtime != name or kind.name not in statement.kinds:
@@ -168,6 +176,8 @@ def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict
             )
         evidence = Evidence("run", statement.run) if statement.run else Evidence("read")
         return replace(verdict, source=f"{verdict.source}; {statement.source}", evidence=evidence)
+
+    # no statement: that it runs whole models says nothing about drafts
     return replace(
         verdict,
         status="unknown",

@@ -186,7 +186,7 @@ def judge_readers(
 def judge_reader(
     reader: Reader, features: Collection[Feature], arch: str, llamacpp: Verdict | None = None
 ) -> Verdict:
-    """The verdict of a reader on a file: that of its worst feature, where unknown is the worst.
+    """Judge a reader by a file: its verdict is that of the worst feature, where unknown is worst.
 
     Args:
         reader: The reader, of which the last version counts.
@@ -197,10 +197,11 @@ def judge_reader(
     """
     verdict = partial(Verdict, reader.key, reader.display_name)
     read = Evidence("read")
-    if reader.runs_in and llamacpp is not None:
+    if reader.runs_in and llamacpp is not None:  # LM Studio loads GGUF files with llama.cpp
         reason = _join(llamacpp.reason, reader.remark)
         return verdict(llamacpp.status, reason, reader.source, reader.last, read)
 
+    # what is known of the reader about each feature that the file uses
     statements = {}
     for feature in WORDS:
         if feature not in features:
@@ -213,7 +214,7 @@ def judge_reader(
         reason = _join(f"{_untested_part(reader, arch, unknown)} is untested", reader.remark)
         return verdict("unknown", reason, reader.source, reader.last)
 
-    order = get_args(Status)
+    order = get_args(Status)  # from the best status to the worst
     worst = max(statements, key=lambda feature: order.index(statements[feature].status))
     statement = statements[worst]
     if statement.status == "exact":

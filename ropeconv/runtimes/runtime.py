@@ -305,7 +305,7 @@ Range = TypeVar("Range", bound=VersionRange)
 
 
 def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
-    """The ranges that a name stands for: all current ones, or one that is cut to a version.
+    """Return the ranges that a name stands for: all current ones, or one cut to a version.
 
     A version with fewer numbers than the ranges have stands for the last range in it.
 
@@ -324,6 +324,7 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
     for row in newest_first:
         if row.covers(version):
             return (msgspec.structs.replace(row, version=version, through=version),)
+    # 0.20 stands for the last range in 0.20.x
     if version_key(version):
         for row in newest_first:
             if within(row.version, version, version):
@@ -449,7 +450,7 @@ def in_order(rows: Iterable[Runtime]) -> tuple[Runtime, ...]:
 
 
 def row_from(data: JsonObject) -> Runtime:
-    """A row from the content of its file.
+    """Return a row from the content of its file.
 
     Args:
         data: The content, with rule sets that may name in `inherits` the one that they start from.
@@ -487,14 +488,17 @@ def _merge(base: JsonObject, changes: JsonObject) -> JsonObject:
 
 
 def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
-    """The content of a row with that of the row that it starts from."""
+    """Return the content of a row, over that of the row that it starts from.
+
+    A version of vLLM differs from the one before in a few rules, and only these are in its file.
+    """
     row = dict(raw[name])
     parent = row.pop("inherits", None)
     if parent is None:
         return row
 
     base = _inherit(parent, raw)
-    base.pop("through", None)
+    base.pop("through", None)  # the last version of the parent, which is not that of this row
     rules = dict(base["rules"])
     for set_name, values in row.pop("rules", {}).items():
         if set_name in rules:
@@ -562,7 +566,7 @@ def canonical(text: str) -> str:
 
 
 def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
-    """The rows for `name` (all current ones, the newest last), `name@version`, or "all".
+    """Return the rows for `name` (all current ones, the newest last), `name@version`, or "all".
 
     Args:
         runtime: As `--runtime` has it.

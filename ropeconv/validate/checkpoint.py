@@ -166,7 +166,13 @@ def stock_version() -> str:
 def _buckets(
     reading: SourceReading, runs: list[TokenRun], stock: TransformersEngine
 ) -> tuple[list[BucketResult], Curve]:
-    """The result of each bucket, spread runs first, and position and KL along the whole run."""
+    """Return the result of each bucket, spread runs first, and the KL along the whole run.
+
+    Args:
+        reading: The reference, its control and its noise.
+        runs: The tokens: spread runs, and possibly one over every position.
+        stock: The output.
+    """
     results: list[BucketResult] = []
     curve: Curve = ()
     states = reading.states

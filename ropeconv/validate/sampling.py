@@ -105,6 +105,7 @@ def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
     """
     buckets = []
     for low, high in doublings(original, length):
+        # the last of `count` equal parts ends at high - 1
         count = min(each, high - low)
         positions = [low + (index + 1) * (high - low) // count - 1 for index in range(count)]
         buckets.append(Bucket(_name(low, high), positions))
@@ -229,13 +230,15 @@ class TokenRun:
 
         At most `most` tokens from position `low` on are compared.
         """
+        # Tokens can be at any positions: 512 tokens are 16 blocks of 32, spread over a context of
+        # 8,192. If there are enough tokens, one block has them all.
         size = high
         if len(ids) < high:
             size = BLOCK
         count = max(1, len(ids) // size)
         positions: list[int] = []
         for index in range(count):
-            first = index * (high - size) // max(1, count - 1)
+            first = index * (high - size) // max(1, count - 1)  # the last block ends at high
             positions += range(first, first + size)
 
         # The first token of a block is not compared: llama.cpp shows it no block before (see

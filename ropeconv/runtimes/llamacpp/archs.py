@@ -304,7 +304,7 @@ def assumed_keys(allowed: bool = True) -> Iterator[None]:
 
 
 def find_arch(name: object, assumed: bool = False) -> Arch:
-    """An architecture by its value of general.architecture.
+    """Return an architecture by its value of general.architecture.
 
     Args:
         name: The value.
@@ -363,6 +363,7 @@ def other_kind(file: GgufFile) -> str:
 
     The text follows the name of the file in a sentence.
     """
+    # general.type is newer than many files, so that each kind is known by another sign too
     kind = file.get("general.type")
     arch = file.get("general.architecture")
 
@@ -384,6 +385,7 @@ def other_kind(file: GgufFile) -> str:
     if not file.tensors:
         return "contains only a vocabulary and no weights; pass the model itself"
 
+    # a whole model may have layers for further tokens too, behind its own
     further = file.get(f"{arch}.nextn_predict_layers", 0)
     has_first_layer = any(name.startswith("blk.0.") for name in file.tensors)
     if isinstance(further, int) and further and not has_first_layer:

@@ -19,7 +19,7 @@ DEFAULT_WINDOW = 4096
 
 
 def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
-    """The kind of each layer: "global" (extended), "local" (with other frequencies) or "none".
+    """Return the kind of each layer: "global" (extended), "local" (other frequencies) or "none".
 
     Raises:
         BadSource: For impossible layer counts, and where a key turns RoPE off.
@@ -58,13 +58,18 @@ def layer_windows(file: ArchKeys) -> tuple[int | None, ...]:
 
 
 def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
-    """Which of `count` layers have attention; the others have a state space or linear attention."""
+    """Return whether each of `count` layers has attention.
+
+    The others have a state space (Mamba) or linear attention, and no RoPE.
+    """
+    # Jamba and others list the heads of keys of each layer, with 0 for a layer without attention
     if not file.arch.full_attention_interval:
         heads = file.get("attention.head_count_kv")
         if not isinstance(heads, list):
             return [True] * count
         return _fill([bool(number) for number in heads], count, True)
 
+    # Qwen3-Next and others have attention in one of four layers, or a flag for each
     recurrent = file.get("attention.recurrent_layers")
     interval = file.whole("full_attention_interval", file.arch.full_attention_interval)
     if interval < 1:
@@ -134,7 +139,7 @@ def _is_in_nope_interval(arch: Arch, layer: int, count: int, has_windows: bool) 
 
 
 def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
-    """Which layers rotate with frequencies that an extension does not change."""
+    """Return whether each layer rotates with frequencies that an extension does not change."""
     arch = file.arch
     if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
         ratios = file.get("attention.compress_ratios")
@@ -145,6 +150,7 @@ def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
             )
         return [ratio == 0 for ratio in ratios[:count]]
 
+    # without windows, or where only the layers with a window rotate, all have one base
     window = window_in_use(file, count)
     theta = file.number("rope.freq_base", 10000.0)
     if window is None or window.rotates == "window":
@@ -170,7 +176,11 @@ def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
 
 
 def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]:
-    """Which of `count` layers have a window."""
+    """Return whether each of `count` layers has a window.
+
+    The key attention.sliding_window_pattern is a flag for each layer, or a number n: one layer in n
+    has no window. Architectures without the key have a constant n in llama.cpp.
+    """
     pattern = None
     if window.pattern != "none":
         pattern = file.get("attention.sliding_window_pattern")
@@ -186,8 +196,9 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
         interval = file.whole("attention.sliding_window_pattern")
     if interval == 0:
         return [True] * count
-    without = 0 if window.dense_first else interval - 1
-    return [layer % interval != without for layer in range(count)]
+    # of 6 layers the last one, as in Gemma 3, or the first one (llama_hparams::set_swa_pattern)
+    without_window = 0 if window.dense_first else interval - 1
+    return [layer % interval != without_window for layer in range(count)]
 
 
 def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
@@ -198,7 +209,7 @@ def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
 
 
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
-    """The layers with a key-value cache, in groups, from the keys of a header.
+    """Return the layers with a key-value cache, in groups of equal ones, from a header.
 
     Args:
         keys: The keys of the header.
@@ -212,6 +223,7 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     count = len(windows)
     caching = _caching_layers(file, count)
 
+    # head_count_kv is as head_count by default, and the width of a head as the embedding has it
     query_heads = _per_layer(file, "attention.head_count", count, [0] * count)
     heads = _per_layer(file, "attention.head_count_kv", count, query_heads)
     most = max(query_heads, default=0)
@@ -232,8 +244,12 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
         if heads[layer] and caching[layer]:
             groups[keys_of_layer, values_of_layer, window] += 1
 
-    ordered = sorted(groups.items(), key=lambda item: (item[0][2] is not None, item[0]))
-    return tuple(CachedLayers(number, *group) for group, number in ordered)
+    def place(group: tuple[int, int, int | None]) -> tuple[bool, tuple[int, int, int | None]]:
+        """Layers without a window come first."""
+        _, _, window = group
+        return window is not None, group
+
+    return tuple(CachedLayers(groups[group], *group) for group in sorted(groups, key=place))
 
 
 def _caching_layers(file: ArchKeys, count: int) -> list[bool]:

@@ -52,6 +52,7 @@ def diffusion_schedule(arch: str, tokens: int) -> str:
     """
     if arch_table().diffusion[arch] == "time":
         return "--diffusion-eps 0.001"
+    # the most blocks that divide both tokens and steps, but none shorter than an answer needs
     blocks = gcd(tokens, STEPS)
     while blocks > 1 and tokens // blocks < SHORTEST_BLOCK:
         blocks //= 2

@@ -137,7 +137,7 @@ def planned_upload(plan: Plan) -> UploadSet:
         if plan.source.kind == "hub" and file.action == "copy":
             copies[file.name] = file.name
         if file.name == CONFIG:
-            config = file.text
+            config = file.text  # which says how the weights are quantised
         record = FileRecord(
             name=file.name,
             action=file.action,
@@ -241,15 +241,16 @@ def from_gguf(path: Path) -> UploadSet:
         file_type = None
     adds = {conventional_name(name, file_type): path.with_name(name) for name in names}
 
+    # what the card says about running the file
     context = read_file(source.file).spec.context
     cache = _cache_of(source)
     arch = arch_of(source.file)
     purpose = purpose_of(source.file, arch)
     schedule = diffusion_schedule(arch.name, context) if purpose == "diffusion" else ""
     return UploadSet(
-        adds,
-        read_receipt(path),
-        context,
+        adds=adds,
+        receipt=read_receipt(path),
+        context=context,
         known=gguf_metadata(source.file),
         kv_cache=cache.short(context) if cache else "",
         purpose=purpose,
@@ -379,12 +380,14 @@ def _without_base_card(
         own_card: Whether the user has written its README.md.
         is_there: Whether the files were written; if not, another output may be in their place.
     """
+    # its text is kept, since the licence and the languages in it hold for the output too
     card = ""
     for name in (SOURCE_CARD, CARD):
         if is_there and name in adds and adds[name].is_file():
             card = adds[name].read_text("utf-8", errors="replace")
             break
 
+    # a card that ropeconv writes follows later; one that the user has written stays
     left_out = {SOURCE_CARD} if own_card else {SOURCE_CARD, CARD}
     adds = {name: path for name, path in adds.items() if name not in left_out}
     copies = {name: origin for name, origin in copies.items() if name not in left_out}

@@ -322,6 +322,7 @@ def read_listing(info: ModelInfo, reference: str) -> Listing:
             " HF_ENDPOINT, or try again later"
         ) from None
 
+    # the names become paths below an output: "../../.bashrc" must not
     names: set[str] = set()
     for file in listing.files:
         if not safe_name(file.name) or not file.name.isprintable():

@@ -113,6 +113,7 @@ def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[L
         blocks: Its content.
         large: Read no more than is needed.
     """
+    # "truncation.max_length" for the key max_length in the part truncation
     paths = {}
     for rule in _rules_of(name):
         for part in rule.parts:

@@ -294,14 +294,15 @@ def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
         kind = layer.get("mediaType") if isinstance(layer, dict) else None
         if not isinstance(kind, str):
             raise BadSource(f"{manifest} is damaged; run `ollama pull {name.short}`")
-        if kind.startswith(LAYER):
+        if kind.startswith(LAYER):  # other layers are not of GGUF models
             layers.append((kind.removeprefix(LAYER), _blob(root, layer, manifest, name)))
 
+    # the config is a blob too, which older manifests do not have
     config = content.get("config")
-    place = None
+    config_path = None
     if isinstance(config, dict) and config.get("digest"):
-        place = _blob(root, config, manifest, name)
-    return StoredModel(name=name, root=root, layers=tuple(layers), config=place)
+        config_path = _blob(root, config, manifest, name)
+    return StoredModel(name=name, root=root, layers=tuple(layers), config=config_path)
 
 
 def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -> Path:

@@ -288,7 +288,10 @@ def _check_part(part: Config, types: Mapping[str, object], family: Family) -> No
 
 
 def _check_rope(rope: object, family: Family) -> None:
-    """Check a RoPE dictionary, which may have one for each layer type inside."""
+    """Check a RoPE dictionary, which may have one for each layer type inside.
+
+    Gemma 3 in transformers 5: `{"full_attention": {...}, "sliding_attention": {...}}`.
+    """
     candidates = [rope]
     if isinstance(rope, dict):
         candidates += [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)]

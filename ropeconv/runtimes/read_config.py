@@ -392,9 +392,10 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
     if not family.keys.layer_theta:
         return None
     thetas = part.get(family.keys.layer_theta)
-    if not isinstance(thetas, list):
+    if not isinstance(thetas, list):  # one number for all layers
         return thetas
 
+    # the list may have 0 for a layer, which is not a base
     kinds = kinds_of(part, family, layer_names(part, family, len(thetas)))
     bases = set()
     for base, layer_kind in zip(thetas, kinds, strict=False):

@@ -135,6 +135,7 @@ def describe(form: Form | None) -> str:
         return "none"
     defaults = {entry.name: entry.default for entry in fields(form) if entry.name != "factor"}
 
+    # numbers only: lists of factors are too long; a bool is an int too
     words = [form.kind]
     for name, value in vars(form).items():
         if not isinstance(value, (int, float)) or value == defaults.get(name):
@@ -461,17 +462,20 @@ def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | N
         return None
     name = f"model_type {wrapper}" if wrapper else "a config without model_type"
 
+    # every runtime reads the text model where transformers has it
     in_place = is_where_transformers_reads(config, family, wrapper)
     if in_place is False:
         path = wrapper_types()[wrapper].path
         return "unknown", f"{name} keeps its text model in {path}, and this config has it elsewhere"
 
+    # executed, or named in a statement
     if wrapper in executed_types(runtime, family.name):
         return None
     statement = runtime.statement(family.name, wrapper)
     if statement is not None and wrapper in (*statement.model_types, family.name):
         return None
 
+    # a runtime that has the classes of transformers, from the version on that has this one
     if runtime.wrappers and in_place:
         since = wrapper_types()[wrapper].since
         if version_key(since) <= version_key(runtime.last):
@@ -771,7 +775,9 @@ RECOMPUTED = {"phi3"}
 
 
 def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
-    """Sentences on which list each current runtime takes, and on a cache that crosses the length.
+    """Return sentences on which of two lists each current runtime uses, and on the cache.
+
+    LongRoPE has a short list of factors within the trained length, and a long one beyond.
 
     Args:
         family: The family of the model.
@@ -802,6 +808,8 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
         if rule in by_rule:
             names = ", ".join(by_rule[rule])
             sentences.append(words.format(names=names, length=length, options=", ".join(options)))
+
+    # keys are rotated before they are cached, so that a change of list does not reach them
     crossing = (
         f"if generation passes {length:,} tokens, the cache still holds keys rotated with the short"
         " list, while new queries use the long one, so the output is wrong"

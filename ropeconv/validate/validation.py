@@ -467,13 +467,15 @@ class Validation(TableSummary):
             buckets = [bucket for bucket in self.buckets if bucket.run == run]
             if not buckets:
                 continue
+
             hidden = hidden_columns(buckets)
             rows = [describe_bucket(bucket) for bucket in buckets]
             columns = [name for name in rows[0] if name not in hidden]
             cells = [[row[name] for name in columns] for row in rows]
-            tables.append(
-                SummaryTable(name="buckets", columns=tuple(columns), rows=cells, title=f"{run} run")
+            table = SummaryTable(
+                name="buckets", columns=tuple(columns), rows=cells, title=f"{run} run"
             )
+            tables.append(table)
         return tables
 
     def records(self) -> list[JsonObject]:

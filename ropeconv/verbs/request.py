@@ -360,6 +360,7 @@ def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
     if units[0].given["in_place"]:
         _check_in_place(request)
 
+    # an option that only refines another one
     if request.draft:
         _check_draft(units, request)
     elif request.draft_original_context:
@@ -376,6 +377,7 @@ def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
             "--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out"
         )
 
+    # options of one format, of which there must be an output
     if request.adapter:
         _check_adapter(units, request, has_gguf)
     if request.checksum and not has_folder:

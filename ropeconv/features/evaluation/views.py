@@ -38,11 +38,14 @@ def show_result(result: Result, sheet: Sheet) -> None:
         if row.refused:
             sheet.say(f"{row.name} was refused: {row.refused}")
 
+    # the legend: T, and the mark of significant differences
     meaning = ""
     if any(cell.difference is not None for cell in result.cells):
         mark = "bold" if sheet.colours else SIGNIFICANT
         meaning = f"; {mark}: differs from the first row, {LEVEL}"
     sheet.say(f"T: the trained context, {result.trained:,} tokens{meaning}.")
+
+    # what was measured, and where
 
     if len(result.texts) > 1:
         texts = f"{len(result.texts)} texts"

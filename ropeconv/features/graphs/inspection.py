@@ -213,7 +213,10 @@ class GraphRope(ModelRope):
     def _scaled_formula(
         self, theta: float, factors: Iterable[float], lengths: Iterable[int]
     ) -> str:
-        """Return the formula of a method with a factor over a base; empty where none fits."""
+        """Return the formula of a method with a factor over a base; empty where none fits.
+
+        A graph has frequencies and no names, so each method is computed and compared.
+        """
         kinds = [kind for kind in REGISTRY.values() if issubclass(kind, ScaledMethod)]
         larger = [factor for factor in factors if factor > LEAST_FACTOR]
         rotary_dim = 2 * len(self.inv_freq)
@@ -225,6 +228,7 @@ class GraphRope(ModelRope):
                 original_context=length,
                 context=length,
             )
+            # a method may not exist for these numbers, such as a factor of 1e300
             with suppress(RopeconvError, ArithmeticError, ValueError):
                 schedule = kind(factor).schedule(spec)
                 if not self.holds(schedule.inv_freq):

@@ -79,15 +79,20 @@ def identify_command(
         text=asked["text"],
         trust_remote_code=trust_remote_code,
     )
+    # without a method, that of the receipt is looked for
+    expected = None
+    if chosen_methods(recipe):
+        expected = build_recipe(recipe)
     result = identify(
         output,
-        asked["against"] or None,
-        build_recipe(recipe) if chosen_methods(recipe) else None,
+        against=asked["against"] or None,
+        recipe=expected,
         server=asked["server"],
         model=asked["model"],
         settings=settings,
         reporter=screen,
     )
+
     if screen.as_json:
         screen.data(result.to_dict())
     elif screen.quiet:

@@ -231,12 +231,14 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
     Raises:
         RopeconvError: The profile changes weights, which the others share.
     """
+    # a GGUF profile is a file in the folder, such as yarn4/model-yarn4.gguf
     if target.out and isinstance(source, GgufSource):
         folder = target.out
         if name == BASE:
             target = replace(target, out=folder / f"{source.name}.gguf", encoding="auto")
         else:
             target = replace(target, out=folder / f"{source.name}-{name}.gguf")
+    # --replace is for the other profiles: base keeps the scaling that the model has
     if name == BASE or recipe.on_top:
         target = replace(target, replace=False)
 

@@ -58,7 +58,7 @@ def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> Mo
         raise RopeconvError(
             f"the server at {base} lists no models; give the base URL of an OpenAI-compatible API"
         )
-    by_name = {entry.id: entry for entry in reversed(entries)}
+    by_name = {entry.id: entry for entry in reversed(entries)}  # the first of two with one name
     names = ", ".join(entry.id for entry in entries)[:300]
     if model and model not in by_name:
         raise RopeconvError(f"the server at {base} does not run {model}; it runs {names}")

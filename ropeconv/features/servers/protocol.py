@@ -342,6 +342,7 @@ def ask(
             f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it,"
             " or lower --length"
         ) from None
+    # no answer: `_read` has reported an exception
     if isinstance(response, RopeconvError):
         raise response
     if isinstance(response, Exception):
@@ -350,6 +351,7 @@ def ask(
             f"the server at {url} does not answer ({why[:300]}); start it, or correct --server"
         )
 
+    # an answer that is not the one that was asked for
     status, location, content = response
     if status in (401, 403):
         raise RopeconvError(f"the server at {url} wants a key ({status}); set OPENAI_API_KEY")

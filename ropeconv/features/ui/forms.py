@@ -275,6 +275,7 @@ def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
     The target length of the form is the value of a method that reaches lengths (yarn:128k), and a
     setting of one with another number (theta:1e6:context=128k).
     """
+    # "beta_fast = 16, beta_slow=2" as users type it
     settings = []
     for setting in form.settings.split(","):
         if setting.strip():

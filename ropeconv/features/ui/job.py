@@ -137,7 +137,7 @@ class PageJob:
     def __init__(
         self, task: str, form: PageForm, seconds: float | None, baking: bool = False
     ) -> None:
-        """Start it.
+        """Start the process of a task.
 
         Args:
             task: The name of the task.
@@ -148,10 +148,10 @@ class PageJob:
         self.seconds = seconds
         self.baking = baking
         self._stopped_at: float | None = None
-        self._connection, theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=work, args=(theirs, task, form), daemon=True)
+        self._connection, other_end = CONTEXT.Pipe()
+        self._process = CONTEXT.Process(target=work, args=(other_end, task, form), daemon=True)
         self._process.start()
-        theirs.close()
+        other_end.close()  # the process has a copy; without this, its end would not be noticed here
 
     def stop(self) -> None:
         """Let the process clean up and end, from any thread; its answer then says so."""

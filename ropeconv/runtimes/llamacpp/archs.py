@@ -321,6 +321,8 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
         return table.arch[name]
     if name in table.draft_arch:
         return table.draft_arch[name]
+
+    # architectures that llama.cpp knows, and that have nothing to extend
     if name in table.without_rope:
         raise BadSource(
             f"{name} uses {table.without_rope[name]} instead of RoPE, so it cannot be extended"
@@ -331,6 +333,7 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
             " another model; extend that model instead"
         )
 
+    # one of a newer llama.cpp
     if assumed or _ASSUMING.get():
         return Arch(pairs="neox", name=name, assumed=True)
 

@@ -97,20 +97,24 @@ def _layer_count(file: ArchKeys) -> int:
 
 
 def _still_layers(file: ArchKeys, count: int) -> list[bool]:
-    """Which of `count` layers do not rotate."""
+    """Return whether each of `count` layers does not rotate, for any of four reasons."""
     arch = file.arch
     still = [False] * count
+
+    # the header lists the layers that rotate
     if arch.pattern:
         pattern = file.get("attention.rope_pattern")
         if isinstance(pattern, list):
             for layer, rotates in enumerate(pattern[:count]):
                 still[layer] = not rotates
 
+    # one layer in an interval does not, as every fourth one of Llama 4
     window = window_in_use(file, count)
     for layer in range(count):
         if _is_in_nope_interval(arch, layer, count, window is not None):
             still[layer] = True
 
+    # only layers with a window rotate (Command R7B), and possibly the first, dense layers
     if window is not None and window.rotates == "window":
         dense = 0
         if arch.leading_dense:
@@ -119,6 +123,7 @@ def _still_layers(file: ArchKeys, count: int) -> list[bool]:
             if not inside and layer >= dense:
                 still[layer] = True
 
+    # a layer without attention has nothing to rotate
     for layer, has_attention in enumerate(layers_with_attention(file, count)):
         if not has_attention:
             still[layer] = True

@@ -247,6 +247,7 @@ def array_results(
 
             while pending:
                 for index in queue.ended(pending):
+                    # submitit writes the result of a job to a file, which Slurm's kill prevents
                     job = pending.pop(index)
                     if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()

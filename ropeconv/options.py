@@ -171,7 +171,9 @@ def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any)
         value = given.get(option.parameter)
         if value in (None, ""):
             continue
-        values[option.name] = tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list):  # Typer's lists; the dataclasses are frozen, with tuples
+            value = tuple(value)
+        values[option.name] = value
     return kind(**values)
 
 

@@ -31,6 +31,7 @@ def complain_about(unit: OutputUnit, problem: Exception) -> None:
         raise problem
     if print_traceback(problem):
         return
+    # many messages begin with the model already
     message, _ = explain_failure(problem)
     if not message.startswith(f"{unit.label} "):
         message = f"{unit.label}: {message}"

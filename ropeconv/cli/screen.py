@@ -287,6 +287,7 @@ def _rich_table(
     from rich.table import Table
     from rich.text import Text
 
+    # long words are broken and not cut off ("fold"), so that paths can be copied
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
     places = [place for place, name in enumerate(columns) if name in shown]
     for place in places:
@@ -296,6 +297,7 @@ def _rich_table(
     for number, row in enumerate(rows):
         cells = []
         for place in places:
+            # a style of its own, else that of its word: "exact" is green
             meaning = MARKS.get(row[place], "")
             style = styles.get((number, place), STYLES.get(meaning, ""))
             cells.append(Text(row[place], style))

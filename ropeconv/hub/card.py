@@ -403,9 +403,12 @@ def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
     """Write the card, only now: the metadata of the source's own card may need fetching."""
     source = plan.source
     own_card = source.text(SOURCE_CARD) or source.text(CARD) or ""
-    from_gguf = gguf_metadata(source.inner.file) if isinstance(source, GgufCheckpoint) else {}
+    from_gguf: JsonObject = {}
+    if isinstance(source, GgufCheckpoint):
+        from_gguf = gguf_metadata(source.inner.file)
     upload = replace(planned_upload(plan), card=own_card, known=from_gguf)
 
+    # the base model as far as the source knows it, without a request to the Hub
     known = from_gguf | inheritable_metadata(own_card)
     licence, forbids = terms_of(str(known.get("license") or ""))
     name, commit = name_of(upload, PublishOptions())

@@ -110,6 +110,7 @@ def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda mess
         with answers(options.repo_id):
             return _publish(repository, note)
     except HfHubHTTPError as problem:
+        # such as 403, of a token without permission to write
         reason = REFUSED.get(problem.response.status_code)
         if reason is None:
             raise
@@ -186,6 +187,8 @@ def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
 
 def _add_licences(repository: Repository) -> None:
     """Add the licence files of the base model that the upload set lacks."""
+    # most licences ask for their text with each copy; the Hub copies it from the source, and that
+    # of another base model is downloaded
     upload = repository.upload
     base, _ = repository.base
     missing = base.missing_terms(upload)

@@ -164,14 +164,15 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
         adds[name] = plan.out.with_name(file.name)
         sizes[name] = file.size
 
+    # what the card says about running the files
     header = plan.exported.model if isinstance(plan, ExportPlan) else plan.source.file
     context = plan.schedule.context
     purpose = plan_purpose(plan)
     schedule = diffusion_schedule(plan.family, context) if purpose == "diffusion" else ""
     return UploadSet(
-        adds,
-        plan.receipt(),
-        context,
+        adds=adds,
+        receipt=plan.receipt(),
+        context=context,
         known=gguf_metadata(header),
         sizes=sizes,
         kv_cache=plan.kv_cache.short(context) if plan.kv_cache else "",

@@ -99,14 +99,14 @@ class FolderSource(Source):
         files = []
         for name in self._names():
             path = self.root / name
-            if not path.exists():
+            if not path.exists():  # a broken link
                 continue
             if not self.follow:
                 check_link(path, self.root)
             status = path.stat()
-            check_regular(status.st_mode, path)
+            check_regular(status.st_mode, path)  # reading a FIFO would wait for ever
             files.append(SourceFile(name, status.st_size))
-            self._seen[name] = identity(path)
+            self._seen[name] = identity(path)  # by which a later change is noticed
             if len(files) > MOST_FILES:
                 raise BadSource(
                     f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one"

@@ -134,7 +134,7 @@ class HubShard(Shard):
         return cached + self._ranges[interval]
 
     def path(self) -> Path:
-        """Its path in the cache.
+        """Return its path in the cache, after a download if it is not there.
 
         Raises:
             BadSource: Where it arrives with another header than was read by range.

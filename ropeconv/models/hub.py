@@ -381,14 +381,15 @@ class HubSource(Source):
                 )
         except OfflineModeIsEnabled:
             return self._files_in_cache()
+        # from here on all files are read at this commit, also if the branch moves
         listing = read_listing(info, self.reference)
         self.commit = listing.commit
 
         sizes = self._sizes([file.name for file in listing.files if file.size is None])
-        files = [
-            SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256)
-            for file in listing.files
-        ]
+        files = []
+        for file in listing.files:
+            size = sizes.get(file.name, file.size or 0)
+            files.append(SourceFile(file.name, size, file.sha256))
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _sizes(self, names: list[str]) -> dict[str, int]:

@@ -192,6 +192,7 @@ def _parameters(
     """Yield the limits in the PARAMETER lines of a Modelfile, such as `PARAMETER num_ctx 4096`."""
     content = b"".join(blocks)
     for path, rule in paths.items():
+        # Ollama accepts any blanks between the words, and ignores their case
         words = rb"[ \t]+".join(re.escape(word.encode()) for word in path.split())
         line = rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$"
         for match in re.finditer(line, content, re.I | re.M):

@@ -340,6 +340,7 @@ def blob_stem(path: Path) -> str:
 
     The name of a model that has it, else the first letters of its digest.
     """
+    # a file such as blobs/sha256-6a0746a1ec1a... says nothing about its model
     root = path.parent.parent
     for name, manifest in _names(root):
         try:
@@ -348,7 +349,7 @@ def blob_stem(path: Path) -> str:
             continue
         if any(kind == "model" and blob.name == path.name for kind, blob in layers):
             return name.stem
-    return path.name[:19]
+    return path.name[:19]  # "sha256-" and 12 digits
 
 
 def absence_error(reference: str) -> BadSource:

@@ -136,6 +136,7 @@ def _check_address(reference: str, repository: str, *paths: str | None) -> None:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
+    # the parts become a URL, in which ".." leads to another repository
     parts = []
     for path in paths:
         if path:

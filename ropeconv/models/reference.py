@@ -127,6 +127,7 @@ def _beside(path: Path, model: str) -> Path | None:
 
 def _of_modelfile(path: Path) -> str:
     """Return the model of a Modelfile: a path beside it, in Ollama's store, or on the Hub."""
+    # in the order in which Ollama looks for it: a file first, then a name
     model = _from_line(path, read_text(path, path.name))
     beside = _beside(path, model)
     if beside is not None:

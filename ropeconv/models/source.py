@@ -292,6 +292,7 @@ class Source(Origin, ABC):
         Raises:
             BadSource: Where some are missing.
         """
+        # model.safetensors.index.json names the shards; without it there is one file, or none
         names = {file.name for file in self.files()}
         index = self.text(INDEX)
         if index is None:
@@ -327,6 +328,7 @@ class Source(Origin, ABC):
             headers[name] = header
             size += header.data_start
             count += len(header.tensors)
+            # each header has a limit, and a thousand of them would still fill the memory
             if size > MAX_HEADERS or count > MOST_TENSORS:
                 raise BadSource(
                     f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or"

@@ -42,6 +42,7 @@ def number(rope: JsonObject, key: str, default: float | None = None) -> float:
     value = rope.get(key)
     if value is None:
         value = default
+    # true is an int in Python, and NaN is a number in the JSON that Python reads
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         hint = "write a number there"
         if isinstance(value, str):

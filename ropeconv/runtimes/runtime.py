@@ -461,6 +461,9 @@ def row_from(data: JsonObject) -> Runtime:
     """
     rules = {name: _rules(name, data["rules"]) for name in data["rules"]}
     row = msgspec.convert({**data, "rules": rules}, Runtime)
+
+    # a statement on families says one thing: the rules by which they are read, that the runtime
+    # cannot run them, or that it is not known
     for statement in row.families:
         outcomes = (statement.rules, statement.unsupported, statement.unknown)
         if sum(map(bool, outcomes)) != 1:

@@ -219,6 +219,7 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
             f"{baked} was written as {receipt.encoding}, which this version does not know; run"
             " apply again"
         )
+    # the config has only the part of the factors that is not folded into weights
     trust = needs_trust(baked, trust_remote_code)
     schedule = replace(
         comparison.schedule,

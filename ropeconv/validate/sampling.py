@@ -142,6 +142,7 @@ def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     ids: list[int] = []
     while len(ids) < count:
+        # a model predicts a repeated span by attention to its first occurrence
         if len(ids) > 2 * SPAN and torch.rand(1, generator=generator).item() < SHARE:
             start = int(torch.randint(len(ids) - SPAN, (1,), generator=generator).item())
             ids += ids[start : start + SPAN]
@@ -351,6 +352,7 @@ def token_runs(
     def tokens(count: int, seed: int) -> list[int]:
         return text[:count] if text else synthetic(count, vocabulary, seed)
 
+    # a run for each doubling: 0 to the trained context, then to twice of it, and so on
     runs = []
     ranges = doublings(schedule.original_context, schedule.context)
     for number, (low, high) in enumerate(ranges):

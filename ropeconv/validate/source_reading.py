@@ -492,6 +492,7 @@ class HiddenStates:
             begin = time.perf_counter()
             hidden = read(run)
             seconds = time.perf_counter() - begin
+            # a whole run that the user has stopped has fewer hidden states
             if run.kind == "whole" and len(hidden) == len(run.kept):
                 self.speed[name] = round(len(run.ids) / seconds, 1)
             states.append(hidden)
@@ -535,7 +536,7 @@ class ComparisonSpec:
         comparison = self.comparison
         schedule = schedule or comparison.schedule
         scale = scale or comparison.scale
-        with ExitStack() as stack:
+        with ExitStack() as stack:  # which undoes both changes, also after an error
             undo = patch(engine.model, schedule, comparison.spec, scale, comparison.queries)
             stack.callback(undo)
             stack.callback(setattr, engine, "chunk", engine.chunk)

@@ -230,14 +230,14 @@ class Batch:
         for unit in self.units:
             target = build_target(unit.given, owner)
             targets.append(target)
-            if unit.is_draft:
+            if unit.is_draft:  # it follows the target that it drafts for
                 continue
             try:
                 target.check(recipe, unit.from_gguf)
             except UsageError as problem:
                 if not self.several:
                     raise
-                raise UsageError(f"{unit.label}: {problem}") from None
+                raise UsageError(f"{unit.label}: {problem}") from None  # says which of them
         return targets
 
     def _note_programs(self, targets: Sequence[Target]) -> None:

@@ -143,6 +143,7 @@ def finish_output(
         reporter: Receives what happens.
         draft: The plan of its draft model, for the commands that run both.
     """
+    # an output that the installed transformers does not compute cannot agree in it
     result = None
     is_validated = validation.device != ""
     if is_validated and not done.uncomputed:

@@ -251,6 +251,7 @@ def check_folder(units: Sequence[OutputUnit]) -> None:
     folder = units[0].folder
     if folder is None or folder.is_dir():
         return
+    # a folder within a source would be a part of that checkpoint at the next run
     real = Path(os.path.realpath(folder))
     for unit in units:
         if Path(os.path.realpath(unit.source)) in real.parents:

@@ -138,6 +138,7 @@ def figure(*panels: Panel, title: str = "", dark: bool = False) -> Figure:
     import matplotlib
     from matplotlib.figure import Figure
 
+    # Figure instead of pyplot.figure: pyplot keeps figures, and may open a window
     text = LIGHT if dark else GREY
     background = DARK if dark else "none"
     size = (WIDTH, HEIGHT * len(panels))

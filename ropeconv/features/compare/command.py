@@ -62,6 +62,7 @@ def compare_command(
             "--family goes with checkpoints, and GGUF files name their architecture themselves;"
             " leave it out"
         )
+    # compiled graphs (ONNX, OpenVINO) are a feature of its own, which has no such options
     if any(map(is_graph, models)):
         others = {"--merge": merge, "--explain": explain}
         same = hook("compare_graphs")(models, family, others, screen)

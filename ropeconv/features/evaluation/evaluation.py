@@ -633,7 +633,10 @@ def evaluate_model(
     Raises:
         RopeconvError: Where a model, a text or all rows cannot be run.
     """
-    opening = RunnerRequest(str(model), parse_rows(methods) if methods else [], **options)
+    rows = []
+    if methods:
+        rows = parse_rows(methods)
+    opening = RunnerRequest(model=str(model), rows=rows, **options)
     with open_evaluation(opening, sizes or Sizes(), gather_texts(texts)) as evaluation:
         source = evaluation.runner.source
         path = default_path(source) if journal is None else Path(journal)

@@ -140,6 +140,7 @@ def sample_of(
         values = [observation.value for observation in observations]
     weights = [observation.weight for observation in observations]
     documents = [observation.document for observation in observations]
+    # windows are numbered in each document, so that both numbers name one
     windows = [(observation.document, observation.window) for observation in observations]
     return Sample(
         values=np.array(list(values), np.float64),
@@ -456,7 +457,7 @@ def summarise(
 def _row_result(
     row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: EvaluationSizes
 ) -> RowResult:
-    """A row, with its price: the difference of its loss at the trained length."""
+    """Make a row, with its price: the difference of its loss at the trained length."""
     price = None
     price_error = None
     for cell in cells:

@@ -211,6 +211,7 @@ def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
     contents: list[tuple[str, bytes]] = []
     for name in names:
         if name == "-":
+            # one byte more than is allowed, by which too much is noticed
             contents.append(("standard input", sys.stdin.buffer.read(MOST_BYTES + 1)))
         else:
             contents += [(str(path), _read_bytes(path)) for path in _matching_files(name)]

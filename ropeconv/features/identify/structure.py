@@ -52,6 +52,7 @@ def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_d
         order = [*order, *range(rotary_dim, head_dim)]
 
     def exchange(module: Module, inputs: object, output: Tensor) -> Tensor:
+        # [..., heads * head_dim], or [..., head_dim] after a norm of each head
         heads = output.unflatten(-1, (-1, head_dim))
         return heads[..., order].flatten(-2).view(output.shape)
 

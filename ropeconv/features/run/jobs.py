@@ -543,7 +543,7 @@ def stamp(path: Path) -> str:
         OSError: The output cannot be read.
         BadSource: It is neither a folder, a GGUF file nor a result of an evaluation.
     """
-    if path.suffix == ".json":
+    if path.suffix == ".json":  # the result of an evaluation
         return sha256(path)
 
     receipt = read_receipt(path)

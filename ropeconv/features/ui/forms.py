@@ -213,6 +213,7 @@ def from_address(kind: type[F], query: Mapping[str, str]) -> F:
         kind: The class of the form.
         query: The parameters of the address; unknown ones are left alone.
     """
+    # an address is typed or followed by anyone: it must not name a dropped file
     values: dict[str, object] = {}
     for item in fields(kind):
         if item.name not in query or item.name in UPLOADS:

@@ -92,6 +92,7 @@ def add_option(option: Option, choices: Sequence[str] = ()) -> gr.components.Com
     known: list[Any] = list(choices or option.choices)
     if not known:
         return gr.Textbox(max_lines=1, **about)
+    # an option without a value means that ropeconv chooses, which a list must have as a choice
     default = option.default or ""
     if option.default not in known:
         known.insert(0, ("default", default))

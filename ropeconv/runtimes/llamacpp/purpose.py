@@ -25,6 +25,7 @@ def purpose_of(keys: HeaderKeys, arch: Arch) -> Purpose:
     """
     if arch.name in arch_table().diffusion:
         return "diffusion"
+    # a decoder can be made to embed texts (Qwen3-Embedding), by its pooling or its attention
     pooling = keys.get(f"{arch.name}.pooling_type", 0)
     if pooling == RANKS:
         return "ranking"

@@ -159,8 +159,9 @@ def _local_attention_factor(file: ArchKeys, attention_factor: float) -> float:
 
 
 def _notes(arch: Arch, form: Form, original: int, sections: tuple[int, ...]) -> tuple[str, ...]:
-    """Notes on lists of factors, on sections of positions, and on an assumed architecture."""
+    """Return notes on lists of factors, sections of positions, and an assumed architecture."""
     notes = []
+    # llama.cpp chooses the list by the context that it is started with (-c), not by the text
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes.append(
             f"short factors hold in windows of up to {original} tokens, long ones in larger"

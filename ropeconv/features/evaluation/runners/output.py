@@ -95,6 +95,7 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     Raises:
         BadSource: The model is not an output, or `request.against` is not its source.
     """
+    # the receipt says where the source was; it may be elsewhere now, or gone
     output = Path(request.model)
     receipt = read_receipt(output)
     if request.against:

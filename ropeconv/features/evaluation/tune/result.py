@@ -211,14 +211,13 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
                 cells.append(f"{row.needle.value:.4f}" if row.needle else "-")
             cells += [f"{row.total.value:.4f}", _describe_difference(row.total)]
             lines.append(cells)
-        return [
-            SummaryTable(
-                name="rows",
-                columns=tuple(columns),
-                rows=lines,
-                title="held-out losses in nats per token",
-            )
-        ]
+        table = SummaryTable(
+            name="rows",
+            columns=tuple(columns),
+            rows=lines,
+            title="held-out losses in nats per token",
+        )
+        return [table]
 
     def records(self) -> list[JsonObject]:
         """Return a row for each schedule: its losses, and its total minus the best formula's."""

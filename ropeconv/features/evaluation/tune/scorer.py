@@ -150,6 +150,7 @@ class Scorer:
         if count is None:
             count = len(self.windows)
         numbers = range(min(count, len(self.windows)))
+        # the search asks for some schedules several times
         digest = schedule.digest
         missing = [number for number in numbers if (digest, number) not in self.by_window]
         if missing:

@@ -127,10 +127,11 @@ class SearchCost:
         """
         if not budget or self.seconds <= budget:
             return
+        # fewer steps, unless the reading before the first one takes longer than the budget
         fits = "fewer --windows, a shorter --context, or a GPU"
-        fewer = int(steps - (self.seconds - budget) / self.per_step)
-        if fewer > 0:
-            fits = f"--steps {fewer}"
+        fewer_steps = int(steps - (self.seconds - budget) / self.per_step)
+        if fewer_steps > 0:
+            fits = f"--steps {fewer_steps}"
         raise over_budget(self.seconds, budget, fits)
 
 

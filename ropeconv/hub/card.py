@@ -153,7 +153,7 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
 
 
 def _about_runtimes(receipt: Receipt) -> dict[str, object]:
-    """Values of the template about runtimes."""
+    """Return the values of the template about runtimes."""
     running = [row.runtime for row in receipt.runtimes if row.status in RUNS]
     return {
         "runtimes": support(receipt.runtimes),
@@ -164,7 +164,7 @@ def _about_runtimes(receipt: Receipt) -> dict[str, object]:
 
 
 def _about_results(receipt: Receipt, pictures: Collection[str]) -> dict[str, object]:
-    """Values of the template about validation and evaluations."""
+    """Return the values of the template about validation and evaluations."""
     evaluation = newest_with_growth(receipt.evaluations)
     return {
         "validation": receipt.validation,
@@ -382,7 +382,7 @@ def growth_sentence(record: EvaluationRecord) -> str:
 
 
 def _growth(record: EvaluationRecord) -> list[MeasuredRecord]:
-    """The losses by length of an evaluation, from the shortest length to the longest."""
+    """Return the losses by length of an evaluation, from the shortest length to the longest."""
     cells = [cell for cell in record.measured if cell.measure == GROWTH]
     return sorted(cells, key=lambda cell: cell.column)
 

@@ -127,7 +127,7 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
 
 
 def _generated_files(repository: Repository, base: BaseModel, exists: bool) -> dict[str, bytes]:
-    """The card and its pictures, by name; empty where the present card stays."""
+    """Return the card and its pictures, by name; empty where the present card stays."""
     if repository.why_card_stays(exists):
         return {}
     return repository.card_files(base, exists)

@@ -178,7 +178,7 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
 
 
 def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
-    """A sentence on how many files are sent, and how many the Hub copies."""
+    """Return a sentence on how many files are sent, and how many the Hub copies."""
     sent = counted(len({*upload.adds, *generated}), "file")
     if not upload.copies:
         return f"{sent} to upload."
@@ -230,7 +230,7 @@ def _commit(
 
 
 def _first_line(problem: Exception) -> str:
-    """The first line of an error, cut; its class where it says nothing."""
+    """Return the first line of an error, cut; its class where it says nothing."""
     lines = str(problem).strip().splitlines()
     if not lines:
         return type(problem).__name__
@@ -238,13 +238,13 @@ def _first_line(problem: Exception) -> str:
 
 
 def _additions(upload: UploadSet, generated: dict[str, bytes]) -> list[CommitOperationAdd]:
-    """The uploads of local and generated files, anew for each commit, which changes them."""
+    """Return the uploads of local and generated files, anew for each commit, which changes them."""
     files = {name: str(path) for name, path in upload.adds.items()} | generated
     return [CommitOperationAdd(name, content) for name, content in files.items()]
 
 
 def _copies(upload: UploadSet) -> list[CommitOperationCopy]:
-    """The copies that the Hub itself makes from the source."""
+    """Return the copies that the Hub itself makes from the source."""
     copies = []
     for name, origin in upload.copies.items():
         copy = CommitOperationCopy(
@@ -259,7 +259,7 @@ def _copies(upload: UploadSet) -> list[CommitOperationCopy]:
 
 
 def _fetched_copies(repository: Repository) -> list[CommitOperationAdd]:
-    """The uploads of the same files, fetched from the source."""
+    """Return the uploads of the same files, fetched from the source."""
     upload = repository.upload
     additions = []
     for name, origin in upload.copies.items():

@@ -184,7 +184,7 @@ class Repository:
         return {CARD: text.encode(), **pictures}
 
     def _names(self, revision: str | None) -> set[str]:
-        """The files on a branch; empty where the branch does not exist."""
+        """Return the files on a branch; empty where the branch does not exist."""
         try:
             return set(self.api.list_repo_files(self.name, revision=revision))
         except RevisionNotFoundError:
@@ -192,6 +192,6 @@ class Repository:
 
 
 def _plan_of(receipt: Receipt) -> tuple[object, ...]:
-    """The part that two receipts of the same plan have in common."""
+    """Return the part that two receipts of the same plan have in common."""
     files = tuple((file.name, file.action, file.size) for file in receipt.files)
     return receipt.source, receipt.recipe, receipt.encoding, receipt.schedule, files

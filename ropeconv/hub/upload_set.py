@@ -260,7 +260,7 @@ def from_gguf(path: Path) -> UploadSet:
 
 
 def _cache_of(source: Source | GgufSource) -> KvCache | None:
-    """The key-value cache of an output; None where its keys do not say it."""
+    """Return the key-value cache of an output; None where its keys do not say it."""
     try:
         return inspect_source(source).kv_cache
     except RopeconvError:

@@ -116,7 +116,7 @@ class FolderSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _names(self) -> Iterator[str]:
-        """Names of the files that are not hidden. Linked folders are not entered."""
+        """Yield the names of the files that are not hidden. Linked folders are not entered."""
         for folder, subfolders, names in os.walk(self.root):
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             for name in names:
@@ -124,7 +124,7 @@ class FolderSource(Source):
                     yield Path(folder, name).relative_to(self.root).as_posix()
 
     def files(self) -> tuple[SourceFile, ...]:
-        """All files, sorted by name.
+        """Return all files, sorted by name.
 
         Raises:
             BadSource: For links that lead outside, and for FIFOs and devices.
@@ -132,7 +132,7 @@ class FolderSource(Source):
         return self._files
 
     def path(self, name: str) -> Path:
-        """The local path of a file.
+        """Return the local path of a file.
 
         Raises:
             BadSource: For a name or a link that leads outside the folder.
@@ -156,7 +156,7 @@ class FolderSource(Source):
         }
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the headers of all shards, which are checked."""
+        """Return the names of all tensors, from the headers of all shards, which are checked."""
         names = list[str]()
         for header in self.headers.values():
             names += header.tensors
@@ -307,10 +307,10 @@ class ConvertedSource(Source, Generic[T]):
 
     @abstractmethod
     def part(self, tensor: T, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a tensor."""
+        """Return the bytes start .. stop - 1 of a tensor."""
 
     def tokenizer(self) -> GeneratedFile | None:
-        """The tokenizer.json that is made; None where there is none to make."""
+        """Return the tokenizer.json that is made; None where there is none to make."""
         return None
 
     def in_dtype(self, dtype: str) -> ConvertedSource[T]:
@@ -322,7 +322,7 @@ class ConvertedSource(Source, Generic[T]):
         return self
 
     def index(self) -> dict[str, str]:
-        """The text of the index by its name; empty for one shard."""
+        """Return the text of the index by its name; empty for one shard."""
         if len(self.shards) == 1:
             return {}
         files = {}
@@ -333,7 +333,7 @@ class ConvertedSource(Source, Generic[T]):
         return {"model.safetensors.index.json": index_text(size, files)}
 
     def kept_files(self) -> list[SourceFile]:
-        """The files that are not made."""
+        """Return the files that are not made."""
         return []
 
     @cached_property
@@ -403,10 +403,10 @@ class ConvertedSource(Source, Generic[T]):
         return tuple(files)
 
     def _shard(self, name: str) -> ConvertedShard[T]:
-        """The shard of that name."""
+        """Return the shard of that name."""
         return next(shard for shard in self.shards if shard.name == name)
 
     def _stream(self, shard: ConvertedShard[T]) -> Iterator[bytes | memoryview]:
-        """The bytes of a shard, in pieces."""
+        """Yield the bytes of a shard, in pieces."""
         yield shard.head
         yield from self.blocks(shard.tensors)

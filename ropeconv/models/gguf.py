@@ -213,7 +213,7 @@ class HubShard(Shard):
 
 
 def _commit(cached: Path) -> str:
-    """The commit of a file in the Hub's cache: `models--NAME/snapshots/COMMIT/FILE`."""
+    """Return the commit of a file in the Hub's cache: `models--NAME/snapshots/COMMIT/FILE`."""
     return cached.parts[cached.parts.index("snapshots") + 1]
 
 
@@ -271,7 +271,7 @@ class GgufSource(Origin):
         return text_digest(*parts)
 
     def place_to_change(self) -> Path:
-        """The path of the file, for a change in place.
+        """Return the path of the file, for a change in place.
 
         A file in a cache is named by the digest of its content, or by that of its first version.
 
@@ -347,7 +347,7 @@ class HubGguf(GgufSource):
 
 
 def _model_name(path: Path) -> str:
-    """The name of a model by its file, for the names of outputs."""
+    """Return the name of a model by its file, for the names of outputs."""
     match = SHARD.match(path.name)
     if match:
         return match["stem"]

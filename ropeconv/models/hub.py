@@ -180,7 +180,7 @@ def _wait_and_repeat(send: Callable[..., Response], whole: type) -> Callable[...
 
 
 def _seconds_to_wait(response: Response, otherwise: float) -> float:
-    """The seconds after which a busy Hub wants the request again."""
+    """Return the seconds after which a busy Hub wants the request again."""
     after = re.fullmatch(r"\d{1,6}", response.headers.get("retry-after", ""))
     if after:
         return float(after[0])
@@ -262,7 +262,7 @@ def _check_headers(response: Response) -> None:
 
 
 def _most_bytes(response: Response, download: bool) -> int | None:
-    """The most bytes that a body may have; None where its length is given."""
+    """Return the most bytes that a body may have; None where its length is given."""
     if not download:
         return ANSWER_BYTES
     part = PART.fullmatch(response.request.headers.get("range", ""))
@@ -417,7 +417,7 @@ class HubSource(Source):
             return dict(zip(names, pool.map(size, names), strict=True))
 
     def _files_in_cache(self) -> tuple[SourceFile, ...]:
-        """The files of the commit that the cache has, without asking the Hub."""
+        """Return the files of the commit that the cache has, without asking the Hub."""
         cached = [cached_file(self.repo_id, name, self.revision) for name in CONFIGS]
         config = next((path for path in cached if path is not None), None)
         if config is None:
@@ -468,15 +468,15 @@ class HubSource(Source):
             return read_exactly(file, name, start, stop)
 
     def _local(self, name: str) -> Path | None:
-        """The path of a file in the cache; None where it is not there."""
+        """Return the path of a file in the cache; None where it is not there."""
         return cached_file(self.repo_id, name, self.commit)
 
     def _entry(self, name: str) -> SourceFile:
-        """A file of the listing; an empty one for a name that it does not have."""
+        """Return a file of the listing; an empty one for a name that it does not have."""
         return next((file for file in self.files() if file.name == name), SourceFile(name, 0))
 
     def _place(self, name: str) -> str:
-        """The path of a file for HfFileSystem."""
+        """Return the path of a file for HfFileSystem."""
         return f"{self.repo_id}@{self.commit}/{name}"
 
     def files(self) -> tuple[SourceFile, ...]:

@@ -42,7 +42,7 @@ def layer_types(part: Config, family: Family) -> dict[str, Kind]:
 
 
 def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, ...]:
-    """The kinds of layers by the names of their types."""
+    """Return the kinds of layers by the names of their types."""
     types = layer_types(part, family)
     return tuple(types.get(name, "global") for name in names)
 
@@ -114,7 +114,7 @@ def _names_by_rule(part: Config, rules: Layers, count: int) -> list[str]:
 
 
 def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
-    """The layer types of `count` layers of which one in each interval is `rules.last`."""
+    """Return the layer types of `count` layers of which one in each interval is `rules.last`."""
     at = 0 if rules.leading else interval - 1
     return [rules.last if index % interval == at else rules.rest for index in range(count)]
 
@@ -258,7 +258,7 @@ def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | Non
 
 
 def head_count(part: Config, family: Family) -> int:
-    """Number of heads of queries.
+    """Return the number of heads of queries.
 
     Args:
         part: The text part of config.json.

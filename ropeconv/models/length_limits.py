@@ -67,12 +67,12 @@ class LengthLimit:
 
 @cache
 def limit_rules() -> tuple[LimitRule, ...]:
-    """The table of all files and keys."""
+    """Return the table of all files and keys."""
     return package_data("models/length_limits.toml", dict[str, tuple[LimitRule, ...]])["limits"]
 
 
 def window_keys() -> tuple[str, ...]:
-    """The keys of config.json of which vLLM takes the smallest for its window."""
+    """Return the keys of config.json of which vLLM takes the smallest for its window."""
     return next(rule.keys for rule in limit_rules() if rule.code == WINDOW)
 
 
@@ -207,7 +207,7 @@ def _parameters(
 
 
 def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:
-    """The content of a large file: its beginning first, and the rest only on demand."""
+    """Yield the content of a large file: its beginning first, and the rest only on demand."""
     yield source.read(file.name, 0, HEAD)
     left = HEAD
     for block in source.stream(file.name):
@@ -217,7 +217,7 @@ def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:
 
 @cache
 def _rules_of(name: str) -> tuple[LimitRule, ...]:
-    """The rules for a file of this name."""
+    """Return the rules for a file of this name."""
     rules = []
     for rule in limit_rules():
         if any(fnmatchcase(name, pattern) for pattern in rule.files):

@@ -190,7 +190,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
         return identities
 
     def conversion_notes(self) -> tuple[str, ...]:
-        """The sentence on a tokenizer that is not in the folder."""
+        """Return the sentence on a tokenizer that is not in the folder."""
         if self._above is None:
             return ()
         return (f"{TOKENIZER} is that of {self._above[0].parent}",)
@@ -427,7 +427,7 @@ class PthFiles:
                 yield self.rows(target, first, min(first + step, target.shape[0]))
 
     def bytes(self, target: TensorTarget, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a tensor. Raises what `rows` raises."""
+        """Return the bytes start .. stop - 1 of a tensor. Raises what `rows` raises."""
         row = _row_bytes(target)
         first = start // row
         last = -(-stop // row)
@@ -497,7 +497,7 @@ class PthFiles:
 
 
 def _row_bytes(target: TensorTarget) -> int:
-    """The bytes of a row of a tensor."""
+    """Return the bytes of a row of a tensor."""
     return tensor_bytes(target.dtype, target.shape[1:])
 
 

@@ -109,11 +109,11 @@ class StoredModel:
         return paths[0]
 
     def _of(self, kind: str) -> list[Path]:
-        """The blobs of a kind of layer."""
+        """Return the blobs of a kind of layer."""
         return [path for name, path in self.layers if name == kind]
 
     def _text(self, kind: str) -> str:
-        """The text of the last layer of a kind; empty without one."""
+        """Return the text of the last layer of a kind; empty without one."""
         paths = self._of(kind)
         if not paths:
             return ""
@@ -155,7 +155,7 @@ class StoredModel:
         return "\n".join(lines) + "\n"
 
     def _parameters(self) -> Iterator[str]:
-        """The PARAMETER lines; a list of values is one line each."""
+        """Yield the PARAMETER lines; a list of values is one line each."""
         text = self._text("params")
         values = parse(text, f"the parameters of {self.name.typed}") if text else {}
         for key, value in values.items():
@@ -163,7 +163,7 @@ class StoredModel:
                 yield f"PARAMETER {key} {_parameter(each)}"
 
     def _messages(self) -> Iterator[str]:
-        """The MESSAGE lines."""
+        """Yield the MESSAGE lines."""
         text = self._text("messages")
         if not text:
             return
@@ -177,12 +177,12 @@ class StoredModel:
 
 
 def _quote(text: str) -> str:
-    """A text as a Modelfile has it, over several lines if need be."""
+    """Return a text as a Modelfile has it, over several lines if need be."""
     return f'"""{text}"""'
 
 
 def _parameter(value: object) -> str:
-    """The value of a parameter as a Modelfile has it."""
+    """Return the value of a parameter as a Modelfile has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):
@@ -306,7 +306,7 @@ def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
 
 
 def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -> Path:
-    """The path of a layer of a manifest."""
+    """Return the path of a layer of a manifest."""
     digest = DIGEST.fullmatch(str(layer.get("digest")))
     if digest is None:
         raise BadSource(
@@ -317,7 +317,7 @@ def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -
 
 
 def _names(root: Path) -> Iterator[tuple[OllamaName, Path]]:
-    """The names in a store with their manifests, the newest first."""
+    """Yield the names in a store with their manifests, the newest first."""
     manifests = [path for path in (root / "manifests").glob("*/*/*/*") if path.is_file()]
     for path in sorted(manifests, key=lambda path: -path.stat().st_mtime)[:MOST_MANIFESTS]:
         if not path.name.startswith("."):
@@ -325,7 +325,7 @@ def _names(root: Path) -> Iterator[tuple[OllamaName, Path]]:
 
 
 def _parts(root: Path, manifest: Path) -> tuple[str, str, str, str]:
-    """The parts of a name, from the place of its manifest."""
+    """Return the parts of a name, from the place of its manifest."""
     host, namespace, model, tag = manifest.relative_to(root / "manifests").parts
     return host, namespace, model, tag
 

@@ -77,7 +77,7 @@ def names_gguf(reference: str) -> bool:
 
 
 def modelfile_in(reference: str) -> Path | None:
-    """The path of the Modelfile that a reference is; None for others."""
+    """Return the path of the Modelfile that a reference is; None for others."""
     path = expand_home(reference)
     kind = kind_of(path)
     if kind not in ("text", "empty"):
@@ -112,7 +112,7 @@ def modelfile_of(reference: str) -> Modelfile | None:
 
 
 def _from_line(path: Path, text: str) -> str:
-    """The model that a Modelfile names. Raises BadSource where it names none."""
+    """Return the model that a Modelfile names. Raises BadSource where it names none."""
     match = FROM.search(text)
     if match is None:
         raise BadSource(f"{path} has no FROM line; pass the GGUF file or the checkpoint")
@@ -120,7 +120,7 @@ def _from_line(path: Path, text: str) -> str:
 
 
 def _beside(path: Path, model: str) -> Path | None:
-    """The file of a model beside a Modelfile; None where there is none."""
+    """Return the file of a model beside a Modelfile; None where there is none."""
     beside = path.parent / expand_home(model)
     return beside if beside.exists() else None
 
@@ -147,7 +147,7 @@ def _of_modelfile(path: Path) -> str:
 
 
 def _inherit(text: str, base: str) -> str:
-    """The text of a Modelfile with the lines of its base, as `ollama create` inherits them.
+    """Return the text of a Modelfile with the lines of its base, as `ollama create` inherits them.
 
     Ollama replaces what a Modelfile says itself: its template, its system prompt, each of its
     parameters.
@@ -162,7 +162,7 @@ def _inherit(text: str, base: str) -> str:
 
 
 def _key(block: str) -> tuple[str, str]:
-    """The key that a command of a Modelfile sets: two commands with one key say the same."""
+    """Return the key that a command of a Modelfile sets: two commands with one key say the same."""
     match = COMMAND.match(block)
     if match is None:  # a comment, or an empty line
         return "", ""
@@ -173,7 +173,7 @@ def _key(block: str) -> tuple[str, str]:
 
 
 def _blocks(text: str) -> list[str]:
-    """The commands of a Modelfile, each with all its lines."""
+    """Return the commands of a Modelfile, each with all its lines."""
     blocks: list[str] = []
     inside = False
     for line in text.splitlines():

@@ -21,7 +21,7 @@ Config = JsonObject
 
 
 def first_present(part: Config, keys: Iterable[str], default: object = None) -> Any:
-    """The value of the first key that is present and not null; a dot joins nested keys."""
+    """Return the value of the first key that is present and not null; a dot joins nested keys."""
     for key in keys:
         value: Any = part
         for name in key.split("."):
@@ -32,7 +32,7 @@ def first_present(part: Config, keys: Iterable[str], default: object = None) -> 
 
 
 def text_config(config: Config) -> Config | None:
-    """The `text_config` of a config; None without one."""
+    """Return the `text_config` of a config; None without one."""
     thinker = config.get("thinker_config")
     if isinstance(thinker, dict):  # Qwen's Omni models have it in there
         config = thinker
@@ -323,7 +323,7 @@ def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) 
 
 @cache
 def _schema(types: tuple[tuple[str, Any], ...]) -> Any:
-    """A class whose fields are optional keys of these types."""
+    """Return a class whose fields are optional keys of these types."""
     return msgspec.defstruct("Keys", [(key, kind | None, None) for key, kind in types])
 
 

@@ -174,7 +174,7 @@ class Origin:
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        """The files of this disk that it is read from, as they were before that.
+        """Return the files of this disk that it is read from, as they were before that.
 
         Files in the Hub's cache are not among them.
 
@@ -197,14 +197,14 @@ class Source(Origin, ABC):
 
     @abstractmethod
     def files(self) -> tuple[SourceFile, ...]:
-        """All files of the checkpoint, sorted by name."""
+        """Return all files of the checkpoint, sorted by name."""
 
     @abstractmethod
     def path(self, name: str) -> Path:
-        """The local path of a file, which is fetched first where it is not there."""
+        """Return the local path of a file, which is fetched first where it is not there."""
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a file, which is not fetched as a whole.
+        """Return the bytes start .. stop - 1 of a file, which is not fetched as a whole.
 
         Args:
             name: As in `files`.
@@ -218,13 +218,13 @@ class Source(Origin, ABC):
             return read_exactly(file, name, start, stop)
 
     def stream(self, name: str) -> Iterator[bytes]:
-        """The bytes of a file in pieces; the file is fetched where it is not local."""
+        """Yield the bytes of a file in pieces; the file is fetched where it is not local."""
         with open_regular(self.path(name)) as file:
             while block := file.read(PIECE):
                 yield block
 
     def text(self, name: str) -> str | None:
-        """The content of a small text file with its own line ends; None without that file.
+        """Return the content of a small text file with its own line ends; None without that file.
 
         Raises:
             BadSource: If it is not UTF-8, not a regular file, or longer than any such file.
@@ -234,7 +234,7 @@ class Source(Origin, ABC):
         return read_text(self.path(name), name)
 
     def config(self) -> Config:
-        """The content of config.json.
+        """Return the content of config.json.
 
         Raises:
             BadSource: Where it is absent or not a JSON object.
@@ -306,7 +306,7 @@ class Source(Origin, ABC):
         return files
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file, which is fetched where it is not local."""
+        """Return the header of a safetensors file, which is fetched where it is not local."""
         return read_header(self.path(name))
 
     def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
@@ -377,7 +377,7 @@ class Source(Origin, ABC):
         return tuple(copied), tuple(left_out)
 
     def generated_texts(self) -> tuple[str, ...]:
-        """Names of small text files that `text` generates and `path` does not have."""
+        """Return the names of small text files that `text` generates and `path` does not have."""
         return ()
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
@@ -411,11 +411,11 @@ class Source(Origin, ABC):
             copy_file(self.path(name), target, advance)
 
     def conversion_notes(self) -> tuple[str, ...]:
-        """Sentences on what a conversion cannot keep."""
+        """Return sentences on what a conversion cannot keep."""
         return ()
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the index.
+        """Return the names of all tensors, from the index.
 
         None without an index, since the names would then require fetching the weights.
         """

@@ -126,7 +126,7 @@ def _numbers_of(value: object, name: str) -> list[float]:
 
 
 def _of_array(array: NDArray[Any], name: str) -> list[float]:
-    """The numbers of a numpy array. Raises BadSource for a wrong dtype or shape."""
+    """Return the numbers of a numpy array. Raises BadSource for a wrong dtype or shape."""
     if array.dtype.kind not in REAL:
         raise BadSource(f"{name} has the dtype {array.dtype}, and real numbers are needed")
     _check_value_shape(array.shape, name)
@@ -134,7 +134,7 @@ def _of_array(array: NDArray[Any], name: str) -> list[float]:
 
 
 def _of_tensor(tensor: Any, name: str) -> list[float]:
-    """The numbers of a tensor of torch. Raises BadSource for a wrong dtype or shape."""
+    """Return the numbers of a tensor of torch. Raises BadSource for a wrong dtype or shape."""
     _check_dtype(tensor, name)
     _check_value_shape(tuple(tensor.shape), name)
     try:
@@ -155,7 +155,7 @@ def _check_value_shape(shape: tuple[int, ...], name: str) -> None:
 
 
 def _of_items(items: Iterable[object], name: str) -> list[float]:
-    """The numbers of a list. Raises BadSource for an item that is not a real number."""
+    """Return the numbers of a list. Raises BadSource for an item that is not a real number."""
     numbers = []
     for index, item in enumerate(items):
         if index == LONGEST:
@@ -209,7 +209,7 @@ def read_lists(path: Path) -> dict[str, list[float]]:
 
 
 def _reader(path: Path) -> Callable[[Path], JsonObject]:
-    """The reader of a file, by its first bytes.
+    """Return the reader of a file, by its first bytes.
 
     Raises:
         UsageError: For a file that has no list in any case.
@@ -323,7 +323,7 @@ def _named_columns(
 
 
 def _read_torch(path: Path) -> JsonObject:
-    """A tensor, or a dictionary of tensors or of lists, that torch.save wrote."""
+    """Return a tensor, or a dictionary of tensors or of lists, that torch.save wrote."""
     data = load_numbers(path)
     if not isinstance(data, dict):
         return _under_each_name(_as_list(data, ""))
@@ -331,7 +331,7 @@ def _read_torch(path: Path) -> JsonObject:
 
 
 def _as_list(value: Any, name: str) -> Any:
-    """The numbers of a tensor as a list; a list is returned unchanged."""
+    """Return the numbers of a tensor as a list; a list is returned unchanged."""
     if not hasattr(value, "detach"):
         return list(value) if isinstance(value, tuple) else value
     words = f"the tensor {shown(name)}" if name else "the tensor"
@@ -347,13 +347,13 @@ def _check_dtype(tensor: Any, name: str) -> None:
 
 
 def _floats_of(tensor: Any) -> list[float]:
-    """The numbers of a tensor, on any device and with or without a gradient."""
+    """Return the numbers of a tensor, on any device and with or without a gradient."""
     numbers = tensor.detach().cpu().double().flatten().tolist()
     return [float(number) for number in numbers]
 
 
 def _floats(row: list[str]) -> list[float] | None:
-    """The numbers of a row; None where one of its cells is not a number."""
+    """Return the numbers of a row; None where one of its cells is not a number."""
     try:
         return [float(cell) for cell in row]
     except ValueError:
@@ -381,7 +381,7 @@ def _read_npy(path: Path) -> JsonObject:
 
 
 def _read_safetensors(path: Path) -> JsonObject:
-    """The tensors of a safetensors file, by name."""
+    """Return the tensors of a safetensors file, by name."""
     header = read_header(path)
     vectors = {}
     with open_regular(path) as file:

@@ -107,7 +107,7 @@ class DraftTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def draft_table() -> DraftTable:
-    """The table of the package."""
+    """Return the table of the package."""
     return package_data("runtimes/drafts.toml", DraftTable)
 
 
@@ -131,14 +131,14 @@ def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> D
 
 
 def find_kind(name: str) -> DraftKind:
-    """The kind of draft of a name that drafts.toml has."""
+    """Return the kind of draft of a name that drafts.toml has."""
     return next(kind for kind in draft_table().kinds if kind.name == name)
 
 
 def draft_verdicts(
     kind: DraftKind, family: Family, verdicts: Iterable[Verdict]
 ) -> tuple[Verdict, ...]:
-    """The verdicts on a draft.
+    """Return the verdicts on a draft.
 
     Args:
         kind: The kind of draft.
@@ -188,14 +188,14 @@ def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict
 
 
 def draft_sizes(config: Config) -> dict[str, object]:
-    """The sizes of the target that a draft is for, by key; those of a target are its own."""
+    """Return the sizes of the target that a draft is for, by key; those of a target are its own."""
     part = text_config(config) or config
     hidden = first_present(part, ("target_hidden_size", "hidden_size"))
     return {"hidden_size": hidden, "vocab_size": part.get("vocab_size")}
 
 
 def header_sizes(keys: HeaderKeys) -> dict[str, object]:
-    """The sizes of the target that a draft in GGUF is for, by their names in config.json.
+    """Return the sizes of the target that a draft in GGUF is for, by their names in config.json.
 
     Those of a target are its own. llama.cpp src/models/eagle3.cpp: the width of the target is that
     of the draft unless target_hidden_size says so.
@@ -210,7 +210,7 @@ MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
 
 def mtp_note(config: Config) -> str:
-    """A sentence on layers of a checkpoint that predict further tokens; empty without them.
+    """Return a sentence on layers of a checkpoint that predict further tokens; empty without them.
 
     vllm/model_executor/models/deepseek_mtp.py:81 (0.33.0) and sglang/srt/models/deepseek_nextn.py
     (0.5.23) build them from the config of the checkpoint. vLLM gives them no `--hf-overrides`

@@ -39,7 +39,7 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """The date where it is not that of the record."""
 
     def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
-        """The status of each of `cells`, by name."""
+        """Return the status of each of `cells`, by name."""
         by_cell: dict[str, str] = {}
         for status, details in self.others.items():
             for names in details.values():
@@ -82,7 +82,7 @@ class Evidence:
 
 @cache
 def records() -> tuple[Record, ...]:
-    """All records of the package, by runtime and version."""
+    """Return all records of the package, by runtime and version."""
     return tuple(package_data(entry, Record) for entry in package_files("runtimes/lab", ".json"))
 
 
@@ -197,7 +197,7 @@ class Understood(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def understood() -> Understood:
-    """The keys of `understood_keys.toml`."""
+    """Return the keys of `understood_keys.toml`."""
     return package_data("runtimes/understood_keys.toml", Understood)
 
 
@@ -225,7 +225,7 @@ def read_keys(runtime: Runtime) -> ReadKeys:
 
 @cache
 def _records(runtime: str) -> dict[str, ReadKeys]:
-    """The extracted versions of a runtime, the newest last."""
+    """Return the extracted versions of a runtime, the newest last."""
     place = f"runtimes/keys/{runtime}.json"
     if not (PACKAGE / place).is_file():
         return {}

@@ -141,7 +141,7 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 @cache
 def gguf_readers() -> tuple[Reader, ...]:
-    """All readers of the package, by name and version."""
+    """Return all readers of the package, by name and version."""
     files = [package_data(entry, Reader) for entry in package_files("runtimes/readers", ".toml")]
     rows = list(files)
     for reader in files:
@@ -152,12 +152,12 @@ def gguf_readers() -> tuple[Reader, ...]:
 
 
 def reader_names() -> tuple[str, ...]:
-    """The names of all readers, as `--runtime` takes them."""
+    """Return the names of all readers, as `--runtime` takes them."""
     return tuple(dict.fromkeys(row.name for row in gguf_readers()))
 
 
 def find_readers(runtime: str) -> tuple[Reader, ...]:
-    """The readers for `name` (all current ranges, the newest last) or `name@version`.
+    """Return the readers for `name` (all current ranges, the newest last) or `name@version`.
 
     Empty for another name.
 
@@ -172,14 +172,14 @@ def find_readers(runtime: str) -> tuple[Reader, ...]:
 
 
 def find_any(runtime: str) -> tuple[VersionRange, ...]:
-    """The readers or the rows of the table of runtimes for a name, as `find` has them."""
+    """Return the readers or the rows of the table of runtimes for a name, as `find` has them."""
     return find_readers(runtime) or find(runtime, reader_names())
 
 
 def judge_readers(
     features: Collection[Feature], arch: str, llamacpp: Verdict | None = None
 ) -> tuple[Verdict, ...]:
-    """The verdicts of all readers on a file. Parameters are those of `judge_reader`."""
+    """Return the verdicts of all readers on a file. Parameters are those of `judge_reader`."""
     return tuple(judge_reader(reader, features, arch, llamacpp) for reader in gguf_readers())
 
 
@@ -234,7 +234,7 @@ def _join(*reasons: str) -> str:
 
 
 def _untested_part(reader: Reader, arch: str, unknown: Sequence[Feature]) -> str:
-    """The part of a file that was not tested: features of an architecture, or all of it."""
+    """Return the part of a file that was not tested: features of an architecture, or all of it."""
     is_known = any(arch in statement.archs for statement in reader.statements)
     if not is_known or not unknown:
         return arch

@@ -144,7 +144,7 @@ def _hunyuan(rope: JsonObject, theta: float, sizes: RopeSpec) -> Plain:
 
 
 def _factors(rope: JsonObject, key: str, sizes: RopeSpec) -> tuple[float, ...]:
-    """A list of divisors, one per pair that rotates."""
+    """Return a list of divisors, one per pair that rotates."""
     values = rope.get(key)
     pairs = sizes.rotary_dim // 2
     if not isinstance(values, list) or len(values) != pairs:
@@ -310,7 +310,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
 
 
 def _mrope_section(rope: JsonObject) -> tuple[int, ...]:
-    """The pairs that rotate by each section of positions; empty without such numbers."""
+    """Return the pairs that rotate by each section of positions; empty without such numbers."""
     section = rope.get("mrope_section")
     if not isinstance(section, list) or not all(isinstance(pairs, int) for pairs in section):
         return ()
@@ -351,7 +351,7 @@ def rope_dict(
 
 
 def rope_type(rope: JsonObject, reader: RuleSet) -> str:
-    """The rope type of a RoPE dictionary, by the key that the rules `reader` prefer."""
+    """Return the rope type of a RoPE dictionary, by the key that the rules `reader` prefer."""
     fallback = "rope_type" if reader.type_key == "type" else "type"
     name = rope.get(reader.type_key) or rope.get(fallback)
     return str(NOT_A_SCALING.get(name, name))
@@ -442,7 +442,7 @@ def _local_form(
 
 
 def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
-    """The scale of all logits of MLA; 1 for other models."""
+    """Return the scale of all logits of MLA; 1 for other models."""
     if not family.mla or reader.softmax_scale == "none" or not rope.get("factor"):
         return 1.0
     if reader.softmax_scale != "factor" and not rope.get("mscale_all_dim"):

@@ -337,7 +337,7 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """A dotted version as a tuple of numbers; parts that are not numbers are left out."""
+    """Return a dotted version as a tuple of numbers; parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
@@ -351,7 +351,7 @@ def within(version: str, first: str, last: str) -> bool:
 
 
 def before(version: str) -> str:
-    """The version before `major.minor`, for display: 5.1 for 5.2."""
+    """Return the version before `major.minor`, for display: 5.1 for 5.2."""
     major, minor = version_key(version)[:2]
     if not minor:
         return f"before {version}"
@@ -415,7 +415,7 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @cache
 def runtimes() -> tuple[Runtime, ...]:
-    """All runtimes of the package and of features, by name and version."""
+    """Return all runtimes of the package and of features, by name and version."""
     rows = read_rows(PACKAGE / "runtimes/data")
     for feature in load_features().values():
         if feature.runtimes is not None:
@@ -476,7 +476,7 @@ def row_from(data: JsonObject) -> Runtime:
 
 
 def _rules(name: str, rules: JsonObject) -> JsonObject:
-    """A rule set with the values of the one that it starts from."""
+    """Return a rule set with the values of the one that it starts from."""
     values = dict(rules[name])
     parent = values.pop("inherits", None)
     if parent is None:
@@ -537,13 +537,13 @@ ALIASES = {
 
 
 def newest(name: str) -> Runtime:
-    """The newest row of a runtime."""
+    """Return the newest row of a runtime."""
     return [row for row in runtimes() if row.name == name][-1]
 
 
 @cache
 def _spellings() -> dict[str, str]:
-    """The names of runtimes and of readers of GGUF, by their letters."""
+    """Return the names of runtimes and of readers of GGUF, by their letters."""
     names = set()
     for folder in ("runtimes/data", "runtimes/readers"):
         for entry in package_files(folder, ".toml"):

@@ -120,7 +120,7 @@ def _close(left: Vector, right: Vector) -> bool:
 
 
 def frequencies(schedule: Schedule) -> str:
-    """The frequencies of a schedule for display: its form, or "custom inv_freq"."""
+    """Return the frequencies of a schedule for display: its form, or "custom inv_freq"."""
     if schedule.form is None:
         return "custom inv_freq"
     return describe(schedule.form)
@@ -223,7 +223,7 @@ class Verdict:
         return self.runtime == runtime.key or within(runtime.last, first, self.through or first)
 
     def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data."""
+        """Return the fields as JSON-ready data."""
         return {
             "runtime": self.runtime,
             "display_name": self.display_name,
@@ -509,7 +509,7 @@ def unseen_wrapper(config: Config, family: Family) -> str:
 
 
 def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
-    """The finding that holds for a model whatever its RoPE dictionary says."""
+    """Return the finding that holds for a model whatever its RoPE dictionary says."""
     is_nested = part is not config
     same_type = config.get("model_type") == part.get("model_type")
     if rules.own_text_config and is_nested and same_type:
@@ -520,7 +520,7 @@ def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
 
 
 def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
-    """The finding about keys that a reader requires."""
+    """Return the finding about keys that a reader requires."""
     for key, status in rules.required.items():
         in_dictionary = rules.theta == "dict" and rope.get(key) is not None
         if part.get(key) is not None or in_dictionary:
@@ -535,7 +535,7 @@ def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
 
 
 def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
-    """The finding about a rope type without rules."""
+    """Return the finding about a rope type without rules."""
     status: Status = "unknown" if kind in NEVER_WRITTEN else rules.other
     words = {
         "unknown": "rope_type {} is untested",
@@ -546,7 +546,7 @@ def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
 
 
 def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | None:
-    """The finding about a rope type and the keys next to it."""
+    """Return the finding about a rope type and the keys next to it."""
     is_extended = schedule.context > schedule.original_context
     if types.status and (is_extended or not types.beyond_trained):
         return types.status, types.reason
@@ -671,7 +671,7 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
 
 
 def rows_for(family: Family) -> tuple[Runtime, ...]:
-    """All rows, cut in two where a version within one is the first to have the family."""
+    """Return all rows, cut in two where a version within one is the first to have the family."""
     rows = list[Runtime]()
     cut = msgspec.structs.replace
     for row in runtimes():
@@ -685,7 +685,7 @@ def rows_for(family: Family) -> tuple[Runtime, ...]:
 
 
 def _since(row: Runtime, family: Family) -> str:
-    """The first version that has a family, where it follows rules of the row; else empty."""
+    """Return the first version that has a family, where it follows rules of the row; else empty."""
     statement = row.statement(family.name)
     if statement is None or not statement.rules:
         return ""

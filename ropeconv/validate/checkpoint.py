@@ -144,7 +144,7 @@ def _runs_that_were_read(runs: list[TokenRun], rows: list[Tensor]) -> list[Token
 
 
 def _on_steps(reading: SourceReading, runs: list[TokenRun]) -> str:
-    """A sentence on how far the steps of an output are from log-n."""
+    """Return a sentence on how far the steps of an output are from log-n."""
     states = reading.states
     head = reading.head
     kls = []

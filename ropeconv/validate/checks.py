@@ -85,7 +85,7 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
 
 
 def _expected(schedule: Schedule, spec: RopeSpec, is_local: bool) -> tuple[Vector, Vector, float]:
-    """The frequencies of a layer, those of short sequences, and its attention factor."""
+    """Return the frequencies of a layer, those of short sequences, and its attention factor."""
     local = spec.local_inv_freq
     if is_local and local is not None:
         return local, local, 1.0

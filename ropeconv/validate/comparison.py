@@ -256,7 +256,7 @@ class Comparison:
 
 
 def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | GgufSource:
-    """The source of an output, as a checkpoint for a folder."""
+    """Return the source of an output, as a checkpoint for a folder."""
     source = open_source(against, receipt.source.family)
     if isinstance(source, GgufSource) and baked.is_dir():
         source = GgufCheckpoint(source, receipt.target.outtype or "auto")

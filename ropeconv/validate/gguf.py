@@ -442,7 +442,7 @@ def _choose_references(
 
 
 def _allowance(reference: GgufReference) -> str:
-    """The KL that rounded weights may add, for a sentence."""
+    """Return the KL that rounded weights may add, for a sentence."""
     if reference.separation is None:
         return "the noise of that is measured and allowed"
     return "a tenth of the control is allowed"
@@ -557,7 +557,7 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
 def _of_checkpoint(
     comparison: Comparison, source: Source, output: GgufSource, rounded: bool
 ) -> GgufReference:
-    """The reference of an export: its source in transformers."""
+    """Return the reference of an export: its source in transformers."""
     if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:
         logits = partial(by_export, comparison, source, output)
         return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
@@ -626,7 +626,7 @@ def _has_states(file: GgufFile) -> bool:
 
 
 def _rounded_type(comparison: Comparison) -> str:
-    """The type of the weights if the source has another one; empty if it has the same."""
+    """Return the type of the weights if the source has another one; empty if it has the same."""
     if isinstance(comparison.source, GgufSource):
         return ""
     return weights_type(GgufSource(comparison.baked).file)
@@ -714,6 +714,6 @@ def _parts(runs: list[TokenRun]) -> Iterator[tuple[Literal["spread", "whole"], B
 
 
 def _power(results: list[BucketResult], schedule: Schedule) -> float:
-    """The smallest ratio of the control to the allowed KL, beyond the trained context."""
+    """Return the smallest ratio of the control to the allowed KL, beyond the trained context."""
     extended = beyond(results, schedule.original_context)
     return min(result.control_kl / result.tolerance for result in extended)

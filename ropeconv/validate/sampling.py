@@ -124,7 +124,7 @@ def doublings(original: int, context: int) -> list[tuple[int, int]]:
 
 
 def _name(low: int, high: int) -> str:
-    """The name of a range: its first and its last position."""
+    """Return the name of a range: its first and its last position."""
     return f"{low:,}-{high - 1:,}"
 
 
@@ -180,7 +180,7 @@ def of_text(text: Path | str, folder: Path, count: int, trust: bool = False) -> 
 
 
 def _read_utf8(file: Path) -> str:
-    """The text of a file in UTF-8."""
+    """Return the text of a file in UTF-8."""
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as problem:

@@ -228,7 +228,7 @@ class SourceReading:
         return controls
 
     def _kl(self, number: int, engine: TransformersEngine, hidden: Tensor) -> Tensor:
-        """The KL of other hidden states from the reference in a run, [positions]."""
+        """Return the KL of other hidden states from the reference in a run, [positions]."""
         reference = self.states.reference[number]
         targets = self.runs[number].targets()
         return self.measure(self.head, reference, engine, hidden, targets).kl

@@ -122,7 +122,7 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 def _losses(log_probs: Tensor, targets: Tensor | None) -> Tensor:
-    """The losses of the next tokens, [positions]; NaN for unknown ones."""
+    """Return the losses of the next tokens, [positions]; NaN for unknown ones."""
     import torch
 
     if targets is None:
@@ -370,7 +370,7 @@ def _describe_logits(bucket: BucketResult) -> dict[str, str]:
 
 
 def _describe_share(share: float | None) -> str:
-    """A share of positions in percent; a dash for an unknown one."""
+    """Return a share of positions in percent; a dash for an unknown one."""
     if share is None:
         return "-"
     return f"{share:.1%}"
@@ -556,7 +556,7 @@ def bucket_result(
 
 
 def _mean(values: Tensor) -> float | None:
-    """The mean of the known values; None where none is known."""
+    """Return the mean of the known values; None where none is known."""
     mean = float(values.nanmean())
     return None if math.isnan(mean) else mean
 

@@ -263,7 +263,7 @@ class Identified(Protocol):
         """The conclusion for people."""
 
     def to_dict(self) -> JsonObject:
-        """The result as JSON-ready data."""
+        """Return the result as JSON-ready data."""
 
 
 @dataclass(frozen=True)

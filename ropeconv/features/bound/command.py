@@ -73,21 +73,21 @@ def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
 
 
 def _effective_length(at: Reach) -> str:
-    """The effective length of a schedule in words: 131,072, "above 131,071", or "any"."""
+    """Return the effective length of a schedule in words: 131,072, "above 131,071", or "any"."""
     if at.automatic:
         return "any"
     return _length_in_words(at.effective_length, at.searched)
 
 
 def _length_in_words(length: int | None, below: int) -> str:
-    """A length, or that no distance below the searched ones ends it."""
+    """Return a length, or that no distance below the searched ones ends it."""
     if length is None:
         return f"above {below - 1:,}"
     return f"{length:,}"
 
 
 def _places(at: Reach) -> str:
-    """The first runs of distances with a negative sum: "2,049, 3,100-3,120, ..."."""
+    """Return the first runs of distances with a negative sum: "2,049, 3,100-3,120, ..."."""
     shown = []
     for first, last in at.places[:6]:
         shown.append(f"{first:,}" if first == last else f"{first:,}-{last:,}")
@@ -346,7 +346,7 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
 
 
 def _interval(ends: tuple[float, float | None]) -> str:
-    """An interval of bases in words."""
+    """Return an interval of bases in words."""
     begin, end = ends
     if end is None:
         return f"{begin:,.1f} and above"

@@ -183,7 +183,7 @@ def _model_and_adapter(value: object, path: Path) -> tuple[str, str]:
 
 
 def _place(value: object) -> str:
-    """The path with the revision of a ModelPath of mergekit; empty for anything else."""
+    """Return the path with the revision of a ModelPath of mergekit; empty for anything else."""
     if isinstance(value, str):
         return value
     if not isinstance(value, dict) or not value.get("path"):
@@ -592,7 +592,7 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
 
 
 def _method_of(spec: RopeSpec) -> Method:
-    """The method that writes the form of a spec: that of the form, or its base."""
+    """Return the method that writes the form of a spec: that of the form, or its base."""
     if not isinstance(spec.form, Plain):
         for kind in (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0)):
             method = kind.widen(spec.form, 1.0)
@@ -678,14 +678,14 @@ def token_ids(source: Source) -> dict[str, int]:
 
 
 def _receipt(model: Inspection) -> Receipt | None:
-    """The receipt of an output of ropeconv; None for other models."""
+    """Return the receipt of an output of ropeconv; None for other models."""
     if not isinstance(model.source, Source):
         return None
     return valid_receipt(model.source)
 
 
 def _folded_tensors(model: Inspection | None) -> set[str]:
-    """The tensors into which an output of ropeconv has factors folded."""
+    """Return the tensors into which an output of ropeconv has factors folded."""
     if model is None:
         return set()
     receipt = _receipt(model)
@@ -731,7 +731,7 @@ def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], 
 
 
 def _over_its_own_base(adapter: Adapter) -> str:
-    """The repair of an adapter that does not fit."""
+    """Return the repair of an adapter that does not fit."""
     return f"apply it over {adapter.base or 'its own base'}"
 
 

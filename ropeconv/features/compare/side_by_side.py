@@ -202,7 +202,7 @@ class RopeDifference(TableSummary):
         return rows
 
     def _phrase(self, name: str) -> str:
-        """The words for a property that differs, with numbers for frequencies."""
+        """Return the words for a property that differs, with numbers for frequencies."""
         words = WORDS[name]
         vector = getattr(self, name, None)
         if not isinstance(vector, FrequencyDifference) or vector.same:
@@ -343,7 +343,7 @@ def _same_layers(first: RopeSpec, second: RopeSpec) -> bool:
 
 
 def _dynamic_form(spec: RopeSpec) -> DynamicNtk | None:
-    """The scaling of a model that grows with the sequence; None for other forms."""
+    """Return the scaling of a model that grows with the sequence; None for other forms."""
     return spec.form if isinstance(spec.form, DynamicNtk) else None
 
 
@@ -362,7 +362,7 @@ def _close(left: float, right: float) -> bool:
 
 
 def _short_frequencies(schedule: Schedule) -> Vector:
-    """The frequencies within the trained context."""
+    """Return the frequencies within the trained context."""
     if schedule.short_inv_freq is None:
         return schedule.inv_freq
     return schedule.short_inv_freq

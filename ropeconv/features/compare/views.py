@@ -63,7 +63,7 @@ def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
 
 
 def _model_row(mark: str, model: Inspection) -> tuple[str, str, str, str]:
-    """The row of a model: what it is, its name, its RoPE and its context."""
+    """Return the row of a model: what it is, its name, its RoPE and its context."""
     spec = model.spec
     return mark, model.source.reference, describe(spec.form), f"{spec.context:,}"
 
@@ -186,7 +186,7 @@ def _values(side: Side) -> dict[str, str]:
 
 
 def _layers(spec: RopeSpec) -> str:
-    """How many layers rotate, in words."""
+    """Return how many layers rotate, in words."""
     verbs = {
         "global": ("rotates", "rotate"),
         "local": ("rotates in a window", "rotate in a window"),
@@ -200,7 +200,7 @@ def _layers(spec: RopeSpec) -> str:
 
 
 def _vector(difference: FrequencyDifference) -> str:
-    """A sentence on two vectors of frequencies."""
+    """Return a sentence on two vectors of frequencies."""
     if difference.same:
         return f"all {difference.pairs} pairs agree (within {difference.max_ulp} ulp of float32)."
     verb = "differs" if difference.differing == 1 else "differ"

@@ -111,7 +111,7 @@ def tune(
 
 
 def _fields_of(kind: type[Kind], given: dict[str, Any], *without: str) -> dict[str, Any]:
-    """The keywords that are fields of a dataclass, without some."""
+    """Return the keywords that are fields of a dataclass, without some."""
     names = {item.name for item in fields(kind)} - set(without)  # type: ignore[arg-type]
     return {name: value for name, value in given.items() if name in names}
 

@@ -131,7 +131,7 @@ def evaluation_pictures(result: Result) -> list[Picture]:
 
 
 def _curves(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
-    """The numbers of a measure by column, and their differences to the first row."""
+    """Return the numbers of a measure by column, and their differences to the first row."""
     by_row = _by_row(result, cells)
     level = _level_picture(result, measure, by_row)
     if len(by_row) == 1:

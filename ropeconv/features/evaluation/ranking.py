@@ -294,7 +294,7 @@ class Condition:
         return is_met, f"{self.text} is {shown}: {place}, the difference is {numbers}."
 
     def _cell(self, row: str, result: Result) -> Cell:
-        """The headline of a row at the length of the condition."""
+        """Return the headline of a row at the length of the condition."""
         column = self.column(result.trained)
         cell = None
         if any(cell.measure == self.measure for cell in result.cells):

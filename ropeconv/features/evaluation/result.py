@@ -329,7 +329,7 @@ MOST_SHOWN = 6
 
 
 def _entry_text(entry: Entry) -> str:
-    """An entry with its mark and its error."""
+    """Return an entry with its mark and its error."""
     mark = SIGNIFICANT if entry.decided else ""
     return f"{entry.text}{mark} {entry.error}".rstrip()
 
@@ -449,7 +449,7 @@ def _choose_columns(columns: Sequence[int], most: int, trained: int) -> list[int
 
 
 def _entry(cell: Cell, metric: Metric) -> Entry:
-    """A cell for display: a share with its interval, or a number with its error."""
+    """Return a cell for display: a share with its interval, or a number with its error."""
     if cell.low is not None and cell.high is not None:
         interval = f"{metric.value(cell.low)}-{metric.value(cell.high)}"
         return Entry(metric.value(cell.value), interval, cell.decided)

@@ -158,7 +158,7 @@ class UnitRunner:
         return EvalLine(unit.key, time.perf_counter() - begin, observations)
 
     def _engine_of(self, row: Row) -> Engine:
-        """The engine of a row, in the place of that of the row before."""
+        """Return the engine of a row, in the place of that of the row before."""
         if self._loaded is not None and self._loaded[0] is row:
             return self._loaded[1]
         self.close()

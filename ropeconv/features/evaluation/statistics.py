@@ -121,7 +121,7 @@ def bootstrap_error(sums: NDArray[Any], weights: NDArray[Any], seed: int) -> flo
 
 
 def _ratio_of_sums(sums: NDArray[Any], weights: NDArray[Any], axis: int) -> NDArray[Any]:
-    """The weighted mean of each draw."""
+    """Return the weighted mean of each draw."""
     ratio: NDArray[Any] = sums.sum(axis) / weights.sum(axis)
     return ratio
 
@@ -480,7 +480,7 @@ def _row_result(
 def _run_notes(
     outcome: RunOutcome, rows: Sequence[Row], first: str | None, trained: int
 ) -> list[str]:
-    """Sentences on what did not run."""
+    """Return sentences on what did not run."""
     sentences = outcome.sentences(trained, [row.name for row in rows])
     if first is not None and first != rows[0].name:
         sentences.append(f"{rows[0].name} did not run, so differences are to {first}.")

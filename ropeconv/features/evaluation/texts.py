@@ -221,7 +221,7 @@ def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _matching_files(name: str) -> list[Path]:
-    """The file of a path, or the files of a pattern."""
+    """Return the file of a path, or the files of a pattern."""
     if Path(name).is_file():
         return [Path(name)]
     paths = sorted(map(Path, glob.glob(name, recursive=True)))
@@ -235,7 +235,7 @@ def _matching_files(name: str) -> list[Path]:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """The bytes of a file; one more than allowed of a larger one."""
+    """Return the bytes of a file; one more than allowed of a larger one."""
     try:
         with path.open("rb") as file:
             return file.read(MOST_BYTES + 1)
@@ -301,7 +301,7 @@ def tokenize(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
 
 
 def _decode_text(data: bytes, name: str) -> str:
-    """The text of a file, which must be UTF-8 and of an allowed size."""
+    """Return the text of a file, which must be UTF-8 and of an allowed size."""
     if len(data) > MOST_BYTES:
         raise BadSource(f"{name} has more than {MOST_BYTES:,} bytes; give a part of it as --text")
     try:

@@ -87,7 +87,7 @@ def _show_table(table: Table, sheet: Sheet) -> None:
 
 
 def _wide_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
-    """The rows of a table with errors after their numbers."""
+    """Return the rows of a table with errors after their numbers."""
     rows = []
     for name, entries in table.lines:
         cells = []
@@ -99,7 +99,7 @@ def _wide_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
 
 
 def _narrow_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
-    """The rows of a table with errors below their numbers."""
+    """Return the rows of a table with errors below their numbers."""
     rows: list[tuple[str, ...]] = []
     for name, entries in table.lines:
         numbers = [_number(entry, colours) for entry in entries]
@@ -109,7 +109,7 @@ def _narrow_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
 
 
 def _styles_of(table: Table, lines_per_row: int) -> dict[tuple[int, int], str]:
-    """The styles of the cells of a table, by line and column."""
+    """Return the styles of the cells of a table, by line and column."""
     styles = {}
     for row, (_, entries) in enumerate(table.lines):
         for column, entry in enumerate(entries, 1):
@@ -126,7 +126,7 @@ def _number(entry: Entry, colours: bool) -> str:
 
 
 def _blank_mark(entry: Entry, colours: bool) -> str:
-    """A blank in the place of a mark."""
+    """Return a blank in the place of a mark."""
     if colours or entry.text == "-":
         return ""
     return " "

@@ -67,7 +67,7 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
 
 
 def _with_factor(formula: str, attention_factor: float) -> str:
-    """A formula with the attention factor, where that is not 1."""
+    """Return a formula with the attention factor, where that is not 1."""
     if attention_factor == 1:
         return formula
     return f"{formula}; attention factor {attention_factor:.6g}"

@@ -239,7 +239,7 @@ class GraphRope(ModelRope):
         return ""
 
     def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data."""
+        """Return the fields as JSON-ready data."""
         return {
             "file": self.file,
             "format": self.graph.described,
@@ -316,7 +316,7 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
 
 
 def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
-    """The table of sines for one of cosines, with its type and shape; empty without one."""
+    """Return the table of sines for one of cosines, with its type and shape; empty without one."""
     table = graph.constants[cosine]
     fitting = []
     for sine in sines:
@@ -618,7 +618,7 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
 
 
 def _same_part(rope: GraphRope, parts: Sequence[ModelRope]) -> ModelRope | None:
-    """The part that computes the same as a graph; None where none does."""
+    """Return the part that computes the same as a graph; None where none does."""
     for part in parts:
         if rope.matches(part):
             return part
@@ -629,7 +629,7 @@ def _same_part(rope: GraphRope, parts: Sequence[ModelRope]) -> ModelRope | None:
 
 
 def _difference(rope: GraphRope, part: ModelRope) -> str:
-    """How the RoPE of a graph differs from another one, in words."""
+    """Return how the RoPE of a graph differs from another one, in words."""
     vectors = compare_frequencies(rope.inv_freq, part.inv_freq)
     if vectors is None:
         return f"{2 * len(rope.inv_freq)} dimensions, not {2 * len(part.inv_freq)}"

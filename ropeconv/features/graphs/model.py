@@ -154,7 +154,7 @@ class Graph(ABC):
         return None, None
 
     def attention_factor(self, value: str) -> float:
-        """The number by which cos and sin of a value are multiplied.
+        """Return the number by which cos and sin of a value are multiplied.
 
         Raises:
             BadSource: Where these differ.
@@ -197,7 +197,7 @@ class Graph(ABC):
 
 
 def _number(constant: Constant | None) -> float:
-    """The factor in a constant; 1 without one."""
+    """Return the factor in a constant; 1 without one."""
     return float(constant.array().ravel()[0]) if constant else 1.0
 
 
@@ -347,7 +347,7 @@ class OnnxGraph(Graph):
         )
 
     def _array(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The numbers of a constant, mapped where they are in a file of their own."""
+        """Return the numbers of a constant, mapped where they are in a file of their own."""
         from onnx.external_data_helper import uses_external_data
         from onnx.numpy_helper import to_array
 
@@ -554,7 +554,7 @@ class GraphSource(FolderSource):
         return graphs
 
     def data_of(self, graph: str) -> list[str]:
-        """Names of the files with the weights of a graph, relative to `root`."""
+        """Return the names of the files with the weights of a graph, relative to `root`."""
         return [(Path(graph).parent / name).as_posix() for name in self.opened[graph].data_files]
 
     def text(self, name: str) -> str | None:
@@ -594,7 +594,7 @@ class GraphSource(FolderSource):
 
 
 def _open_file(path: Path) -> Graph:
-    """A graph by its first bytes; by its name where they are damaged, for the message."""
+    """Return a graph by its first bytes; by its name where they are damaged, for the message."""
     kind = kind_of(path)
     if kind == "onnx" or (kind != "openvino" and path.suffix == ".onnx"):
         return OnnxGraph(path)

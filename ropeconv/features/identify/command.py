@@ -33,7 +33,7 @@ LENGTH = "Tokens of the text (default: four times the trained context, 512 to 81
 
 
 def shared_options() -> list[Option]:
-    """The options of `validate` that say what is asked, with which text."""
+    """Return the options of `validate` that say what is asked, with which text."""
     names = ("against", "server", "model", "length", "text")
     shared = [option for option in options(ValidateRequest) if option.name in names]
     return [

@@ -119,7 +119,7 @@ class Identification(TableSummary):
         return text
 
     def summary(self) -> dict[str, str]:
-        """The values that are shown, by name."""
+        """Return the values that are shown, by name."""
         return {
             "sentence": self.sentence,
             "subject": self.subject,
@@ -132,7 +132,7 @@ class Identification(TableSummary):
         }
 
     def shown_tables(self) -> list[SummaryTable]:
-        """A table with a row for each candidate, the nearest first."""
+        """Return a table with a row for each candidate, the nearest first."""
         rows = []
         for candidate in self.candidates:
             mark = "fits" if candidate.fits else ""
@@ -140,11 +140,11 @@ class Identification(TableSummary):
         return [SummaryTable("candidates", ("candidate", "KL", "KL 95 %", ""), rows)]
 
     def records(self) -> list[dict[str, Any]]:
-        """A row for each candidate, the nearest first."""
+        """Return a row for each candidate, the nearest first."""
         return [asdict(candidate) for candidate in self.candidates]
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON-ready data."""
+        """Return the result as JSON-ready data."""
         return asdict(self) | {
             "sentence": self.sentence,
             "fits": list(self.fits),
@@ -153,5 +153,5 @@ class Identification(TableSummary):
 
 
 def _phrase(candidate: CandidateResult) -> str:
-    """A candidate with its distance."""
+    """Return a candidate with its distance."""
     return f"{candidate.words} (KL {candidate.kl:.1e})"

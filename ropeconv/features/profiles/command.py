@@ -157,7 +157,7 @@ def profiles_command(
 
 
 def _outcome(output: Output) -> dict[str, Any]:
-    """The part of the JSON document about a profile that was written."""
+    """Return the part of the JSON document about a profile that was written."""
     return {
         "path": str(output.path),
         "check": to_builtins(output.check),

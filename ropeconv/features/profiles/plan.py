@@ -120,7 +120,7 @@ class ProfilesPlan(FilePlan):
         return {"out": str(self.out), "shared_bytes": self.shared_bytes, "profiles": profiles}
 
     def own_bytes(self, name: str) -> int:
-        """The size in bytes of what a profile has for itself."""
+        """Return the size in bytes of what a profile has for itself."""
         plan = self.plans[name]
         if not isinstance(plan, GgufPlan):
             return sum(file.size for file in plan.files if not is_shared(file))
@@ -501,7 +501,7 @@ def _link(shared: Path, place: Path, out: Path) -> None:
 
 
 def _record(file: PlannedFile, folder: Path) -> FileRecord:
-    """The record of a file for a receipt. Copies are not read, as in `Writer.record`."""
+    """Return the record of a file for a receipt. Copies are not read, as in `Writer.record`."""
     path = folder / file.name
     digest = file.sha256 if file.action in COPIED else sha256(path)
     return FileRecord(

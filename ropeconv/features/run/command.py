@@ -164,7 +164,7 @@ def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, scree
 
 
 def _preview_row(preview: JobPreview) -> tuple[str, ...]:
-    """The row of a job: source, recipe, target, tasks, bytes and repository."""
+    """Return the row of a job: source, recipe, target, tasks, bytes and repository."""
     first = preview.job[0]
     recipe = ", ".join(recipe.name for recipe in first.recipes)
     target = first.target.name if first.target else ""

@@ -73,7 +73,7 @@ def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitRe
 
 
 def _with_absolute_paths(opening: RunnerRequest) -> RunnerRequest:
-    """The same request for a worker, which runs in another folder."""
+    """Return the same request for a worker, which runs in another folder."""
     rows = []
     for row in opening.rows:
         if row.path:
@@ -85,7 +85,7 @@ def _with_absolute_paths(opening: RunnerRequest) -> RunnerRequest:
 
 
 def _absolute(name: str) -> str:
-    """The absolute path of a model on this disk; others are names on the Hub."""
+    """Return the absolute path of a model on this disk; others are names on the Hub."""
     if not name:
         return name
     path = expand_home(name)

@@ -198,7 +198,7 @@ def _matches(text: str, folder: Path) -> list[str]:
 
 
 def _collection(slug: str) -> list[str]:
-    """The models of a collection on the Hub."""
+    """Return the models of a collection on the Hub."""
     from huggingface_hub import HfApi
 
     with answers(slug):
@@ -231,7 +231,7 @@ def _query(text: str) -> list[str]:
 
 
 def _name_source(reference: str) -> NamedSource:
-    """A source with its name and identity, or with the problem of opening it."""
+    """Return a source with its name and identity, or with the problem of opening it."""
     path = Path(reference)
     name = path.stem if has_gguf_name(reference) else path.name
     name = name or reference
@@ -388,7 +388,7 @@ def _chain(
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, str]:
-    """The part of each recipe in names of outputs, by the name of the row.
+    """Return the part of each recipe in names of outputs, by the name of the row.
 
     It is that of `apply`, or the whole text where two would be the same.
     """
@@ -405,7 +405,7 @@ FIELD = re.compile("{(.*?)}")
 
 
 def _fill_template(template: str, known: dict[str, str]) -> str:
-    """The repository of a template such as `me/{name}-{recipe}`.
+    """Return the repository of a template such as `me/{name}-{recipe}`.
 
     Raises UsageError for unknown names in it, and where it is not owner/name.
     """

@@ -211,7 +211,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _readable(problem: msgspec.ValidationError) -> str:
-    """The message of msgspec without its notation: "... - at `$.limits.jobs`"."""
+    """Return the message of msgspec without its notation: "... - at `$.limits.jobs`"."""
     message = re.sub(r" - at `\$\.?(.*?)`$", r" in \1", str(problem))
     message = message.replace("`", "")
     return message[:1].lower() + message[1:]
@@ -243,7 +243,7 @@ def _refuse_unknown_keys(data: dict[str, Any], kind: type, place: str) -> None:
 
 
 def _table_class(hint: Any) -> type | None:
-    """The class of a table in a type such as `list[TargetTable]` or `PushTable | None`."""
+    """Return the class of a table in a type such as `list[TargetTable]` or `PushTable | None`."""
     for kind in (hint, *get_args(hint)):
         if not isinstance(kind, type) or get_origin(kind) is not None:
             continue

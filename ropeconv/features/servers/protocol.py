@@ -376,7 +376,7 @@ def ask(
 
 
 def _message(body: bytes) -> str:
-    """The message in the body of an error: {"error": {"message": ...}}, or less nested."""
+    """Return the message in the body of an error: {"error": {"message": ...}}, or less nested."""
     try:
         content: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

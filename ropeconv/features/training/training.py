@@ -306,7 +306,7 @@ class Snippet(Summary):
         return self.trainer.command
 
     def summary(self) -> dict[str, str]:
-        """The values that are shown, by name."""
+        """Return the values that are shown, by name."""
         return {
             "sentence": self.sentence,
             "model": self.model,
@@ -382,7 +382,7 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
 
 
 def _repair(trainer: Trainer, baked: TrainingFacts) -> str:
-    """The advice where a trainer cannot train a checkpoint: the other trainers that can."""
+    """Return the advice where a trainer cannot train a checkpoint: the other trainers that can."""
     others = [
         f"--for {other.name}"
         for other in trainers().values()
@@ -394,7 +394,7 @@ def _repair(trainer: Trainer, baked: TrainingFacts) -> str:
 
 
 def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ...]:
-    """Sentences for the user of a snippet."""
+    """Return sentences for the user of a snippet."""
     notes = []
     if baked.declared > baked.context:
         notes.append(

@@ -217,7 +217,7 @@ class KeyMiddleware:
 
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
-    """The parameters of an address."""
+    """Return the parameters of an address."""
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 

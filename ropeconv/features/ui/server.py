@@ -176,7 +176,7 @@ def _mount(demo: Any, path: str) -> Any:
 
 
 def _make_server(app: ASGIApp) -> Any:
-    """A server of uvicorn, which does not run yet."""
+    """Return a server of uvicorn, which does not run yet."""
     import uvicorn
 
     config = uvicorn.Config(

@@ -140,7 +140,7 @@ def _show_command_line(plan: Plan, form: BakeForm, publishing: bool, sheet: Html
 
 
 def _make_plan(form: BakeForm, task: TaskContext) -> Plan:
-    """The plan of a form, with an absolute place, since the page says where it is."""
+    """Return the plan of a form, with an absolute place, since the page says where it is."""
     recipe = recipe_of(form)
     target = target_of(form)
     if recipe.method.slow_note:
@@ -152,7 +152,7 @@ def _make_plan(form: BakeForm, task: TaskContext) -> Plan:
 
 
 def _publication(form: BakeForm) -> PublishOptions:
-    """The options of a publication."""
+    """Return the options of a publication."""
     if not form.repo_id:
         raise UsageError("no repository is given; write owner/name of the one to publish to")
     return copied(PublishOptions, form, repo_id=repository(form.repo_id))
@@ -253,7 +253,7 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
 
 def _parse_length(text: str, source: Source | GgufSource) -> int:
-    """A length in tokens, or the trained one times a factor: 128k, 131072 or 4."""
+    """Return a length in tokens, or the trained one times a factor: 128k, 131072 or 4."""
     if not text:
         raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
     try:
@@ -421,7 +421,7 @@ def runtimes_html(form: RuntimesForm) -> str:
 
 
 def _version_rows(cells: Sequence[MatrixCell], names: Sequence[str]) -> list[tuple[str, ...]]:
-    """A row for each version of the named runtimes, in the order of the names."""
+    """Return a row for each version of the named runtimes, in the order of the names."""
     rows: list[tuple[str, ...]] = []
     for name in names:
         for cell in cells:
@@ -433,20 +433,20 @@ def _version_rows(cells: Sequence[MatrixCell], names: Sequence[str]) -> list[tup
 
 
 def _runtime_of(cell: MatrixCell) -> str:
-    """The name of the runtime of a cell, without the version."""
+    """Return the name of the runtime of a cell, without the version."""
     name, _, _ = cell.verdict.runtime.partition("@")
     return name
 
 
 def _word(verdict: Verdict | None) -> str:
-    """The word of the table for a verdict."""
+    """Return the word of the table for a verdict."""
     if verdict is None or WORDS[verdict.status] == "unsupported":
         return "-"
     return WORDS[verdict.status] or "-"
 
 
 def _evidence(verdict: Verdict) -> str:
-    """Where a verdict is from: what was run or read, and the source."""
+    """Return where a verdict is from: what was run or read, and the source."""
     grade = {"run": "ran", "read": "read"}.get(verdict.grade, "")
     detail = f"{grade} {verdict.evidence.detail}".strip()
     return "; ".join(filter(None, (detail, verdict.source)))

@@ -43,7 +43,7 @@ class HeaderKeys(Protocol):
     """An object with the keys of a GGUF header, such as Header, GgufFile or GgufModel."""
 
     def get(self, key: str, default: object = None) -> Any:
-        """The value of a key by its full name, decoded; `default` where it is absent."""
+        """Return the value of a key by its full name, decoded; `default` where it is absent."""
 
 
 class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -274,7 +274,7 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def arch_table() -> ArchTable:
-    """The table of the package, archs.toml."""
+    """Return the table of the package, archs.toml."""
     table = package_data("runtimes/llamacpp/archs.toml", ArchTable)
     return msgspec.structs.replace(
         table, arch=_with_names(table.arch), draft_arch=_with_names(table.draft_arch)
@@ -347,7 +347,7 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
 
 
 def arch_of_header(keys: HeaderKeys) -> Arch:
-    """The architecture of a header.
+    """Return the architecture of a header.
 
     Raises as `find_arch`, and for layers that are not known.
     """

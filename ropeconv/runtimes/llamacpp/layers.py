@@ -46,7 +46,7 @@ def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
 
 
 def layer_windows(file: ArchKeys) -> tuple[int | None, ...]:
-    """The sliding window that llama.cpp gives each layer, in tokens; None without one."""
+    """Return the sliding window that llama.cpp gives each layer, in tokens; None without one."""
     count = len(layer_kinds(file))
     window = window_in_use(file, count)
     if window is None:
@@ -84,7 +84,7 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
 
 
 def _layer_count(file: ArchKeys) -> int:
-    """The layers of the model itself, without those that predict further tokens."""
+    """Return the layers of the model itself, without those that predict further tokens."""
     arch = file.arch
     count = file.whole("block_count") - file.whole("nextn_predict_layers", 0)
     if not 0 <= count <= MOST_LAYERS:
@@ -166,7 +166,7 @@ def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
 
 
 def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
-    """The window rule of the architecture; None where `count` layers have no window."""
+    """Return the window rule of the architecture; None where `count` layers have no window."""
     window = file.arch.window
     if window is None or window.present == "always":
         return window
@@ -207,7 +207,7 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
 
 
 def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
-    """The base of the window layers; `theta` is that of the other layers."""
+    """Return the base of the window layers; `theta` is that of the other layers."""
     if not window.own_theta:
         return theta
     return file.number("rope.freq_base_swa", 0.0) or window.theta or theta
@@ -258,7 +258,7 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
 
 
 def _caching_layers(file: ArchKeys, count: int) -> list[bool]:
-    """Which of `count` layers have attention, and keys and values of their own."""
+    """Return which of `count` layers have attention, and keys and values of their own."""
     if file.arch.kv_layers.isdigit():
         own = int(file.arch.kv_layers)  # later layers take the keys of earlier ones
     elif file.arch.kv_layers:
@@ -270,7 +270,7 @@ def _caching_layers(file: ArchKeys, count: int) -> list[bool]:
 
 
 def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list[int]:
-    """A key with one number, or one for each of `count` layers."""
+    """Return a key with one number, or one for each of `count` layers."""
     value = file.get(key)
     if not isinstance(value, list):
         if value is None:
@@ -290,7 +290,7 @@ def _fill(values: list[T], count: int, missing: T) -> list[T]:
 
 
 def _width(file: ArchKeys, name: str, inside: bool, default: int) -> int:
-    """The width of keys or of values of a head; `inside` a window it may be another."""
+    """Return the width of keys or of values of a head; `inside` a window it may be another."""
     size = file.whole(f"attention.{name}", default)
     if inside:
         return file.whole(f"attention.{name}_swa", size)

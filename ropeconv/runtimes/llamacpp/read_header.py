@@ -341,7 +341,7 @@ def _query_scaling(file: ArchKeys, original: int) -> QueryScaling | None:
 
 
 def _local_form(file: ArchKeys, closed: Form) -> Form:
-    """The form of the layers with a window."""
+    """Return the form of the layers with a window."""
     window = file.arch.window
     theta = file.number("rope.freq_base", 10000.0)
     if window is None:
@@ -420,7 +420,7 @@ def _trained_context(file: ArchKeys, form: Form, context: int) -> tuple[int, Con
 
 
 def arch_of(file: GgufFile) -> Arch:
-    """The architecture of a file.
+    """Return the architecture of a file.
 
     Raises:
         BadSource: If it is not a language model with RoPE, or is unknown.
@@ -456,7 +456,7 @@ def rope_tensors(file: GgufFile) -> dict[str, Vector]:
 
 
 def read_file(file: GgufFile) -> Reading:
-    """The RoPE that llama.cpp computes from a file.
+    """Return the RoPE that llama.cpp computes from a file.
 
     Raises:
         BadSource: Where it would refuse the file or abort.

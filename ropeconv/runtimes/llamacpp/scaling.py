@@ -24,7 +24,7 @@ class ArchKeys:
         self.prefix = arch.name + "."
 
     def get(self, key: str) -> Any:
-        """The value of a key, decoded; None where it is absent."""
+        """Return the value of a key, decoded; None where it is absent."""
         return self.keys.get(self.prefix + key)
 
     def whole(self, key: str, default: int | None = None) -> int:
@@ -73,7 +73,7 @@ class ArchKeys:
         return value
 
     def text(self, key: str, default: str) -> str:
-        """The value of a key as a string; `default` where it is absent."""
+        """Return the value of a key as a string; `default` where it is absent."""
         value = self.get(key)
         if value is None:
             return default
@@ -290,7 +290,7 @@ def llamacpp_ramp(schedule: Schedule, arch: Arch) -> RampApproximation | None:
 
 
 def why_other_ramp(form: Yarn, arch: Arch) -> str:
-    """The reason for `llamacpp_ramp`, as words that follow "llama.cpp"."""
+    """Return the reason for `llamacpp_ramp`, as words that follow "llama.cpp"."""
     reasons = []
     if not form.truncate:
         reasons.append("always rounds the ends of the ramp")

@@ -25,7 +25,7 @@ BLOCKS = 32
 
 
 def _mean_loss(case: Case, losses: TokenLosses) -> Observation:
-    """The mean loss of the tokens of a case."""
+    """Return the mean loss of the tokens of a case."""
     loss = float(losses.loss.mean())
     return Observation(
         measure=case.measure,

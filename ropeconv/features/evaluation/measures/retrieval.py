@@ -232,7 +232,7 @@ class Retrieval(Measure):
         return [self._observation(case, "accuracy", float(occurs), 1)]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
-        """An observation of a case, by default over all tokens of its answer."""
+        """Return an observation of a case, by default over all tokens of its answer."""
         weight = weight or len(case.targets)
         return Observation(
             measure=self.name,

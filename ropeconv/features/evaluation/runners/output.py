@@ -210,7 +210,7 @@ def _load_exported(source: Source, target: Target, options: Mapping[str, Any]) -
 
 
 def _find_comparison(output: Path) -> Comparison | None:
-    """The comparison with the source, wherever that is found; None where it is not."""
+    """Return the comparison with the source, wherever that is found; None where it is not."""
     place = find_source(output)
     if not place:
         return None

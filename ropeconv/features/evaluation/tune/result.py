@@ -245,7 +245,7 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _describe_difference(total: WindowMeasurement) -> str:
-    """The difference with its error and a mark where it is significant."""
+    """Return the difference with its error and a mark where it is significant."""
     if total.difference is None:
         return "-"
     if total.error is None:
@@ -341,5 +341,5 @@ class Start:
 
 
 def _round(value: float) -> float:
-    """A number with DIGITS significant digits."""
+    """Return a number with DIGITS significant digits."""
     return float(f"{value:.{DIGITS}g}")

@@ -160,7 +160,7 @@ class Scorer:
         return [self.by_window[digest, number] for number in numbers]
 
     def _read(self, engine: Engine, digest: str, number: int) -> Losses:
-        """The losses on a window, by an engine that computes the schedule of a digest."""
+        """Return the losses on a window, by an engine that computes the schedule of a digest."""
         window = self.windows[number]
         line = self.passes.line(("loss", digest, window.digest), partial(_read, engine, window))
         self.seconds.append(line.seconds)

@@ -286,7 +286,7 @@ class Tuning:
         )
 
     def _notes(self) -> list[str]:
-        """Sentences that belong to the numbers."""
+        """Return sentences that belong to the numbers."""
         notes = [f"{self.held_note[0].upper()}{self.held_note[1:]}.", *self.texts.notes]
         if self.runner.inspection.spec.scaled:
             notes.append("The model is scaled already: apply the recipe with --replace.")

@@ -84,7 +84,7 @@ class RayCluster(Executor):
             ray.shutdown()  # ends the connection, and a cluster only where it was started above
 
     def _count_workers(self, resources: Mapping[str, float]) -> int:
-        """How many workers the resources of a cluster are enough for."""
+        """Return how many workers the resources of a cluster are enough for."""
         counts = []
         if self.cpus:
             counts.append(resources.get("CPU", 0) / self.cpus)

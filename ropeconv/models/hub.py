@@ -165,7 +165,7 @@ class LimitedClients:
 
 
 def _wait_and_repeat(send: Callable[..., Response], whole: type) -> Callable[..., Response]:
-    """A client's `send` that waits as long as a busy Hub asks to, for bodies of type `whole`."""
+    """Wrap the `send` of a client, to wait as long as a busy Hub asks and to send again."""
 
     def again(request: Request, **options: object) -> Response:
         for number in range(patience):

@@ -233,7 +233,7 @@ def _records(runtime: str) -> dict[str, ReadKeys]:
 
 
 def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:
-    """A key of a config that the runtime reads for this family, with the statement about it."""
+    """Return a key of a config that the runtime reads for this family, with its statement."""
     part = text_part(config, family)
     record = read_keys(runtime)
     for statement in runtime.keys:
@@ -278,7 +278,7 @@ def unknown_key(
 
 
 def _known_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
-    """The config keys that the schema of configs, a family and the rules of a runtime name."""
+    """Return the config keys that the schema, a family and the rules of a runtime name."""
     names = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
     for statement in runtime.keys:
         names |= set(statement.names)

@@ -133,7 +133,7 @@ def _form(
 
 
 def _hunyuan(rope: JsonObject, theta: float, sizes: RopeSpec) -> Plain:
-    """The form of Hunyuan: a base that follows from `alpha`, whatever the length of a sequence."""
+    """Return the form of Hunyuan: a base that follows from `alpha`, at every length."""
     alpha = number(rope, "alpha")
     if sizes.rotary_dim <= 2 or not 1 <= alpha <= 1e9:
         raise BadSource(

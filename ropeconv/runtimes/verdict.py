@@ -576,7 +576,7 @@ def _of_rotated_dimensions(
 
 
 def _of_factor_lists(types: TypeRules, rope: Config) -> Finding | None:
-    """The finding about two lists of factors, and the attention factor that comes with them."""
+    """Return the finding about two lists of factors, and about their attention factor."""
     # the attention factor of LongRoPE is sqrt(1 + ln s / ln original)
     if types.formula_always and rope.get("original_max_position_embeddings") == 1:
         return "refused", "it divides by the logarithm of original_max_position_embeddings, here 0"

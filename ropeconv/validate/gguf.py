@@ -217,7 +217,7 @@ def _logits_by_divisors(
     runs: list[TokenRun],
     progress: Progress,
 ) -> Tensor:
-    """The logits of a file with the frequencies of a schedule as divisors, from a copy of it."""
+    """Return the logits of a copy of a file, with the frequencies of a schedule as divisors."""
     with scratch() as folder:
         engine = _write_divisors(file, spec, schedule, folder, split)
         return logits_of(engine, runs, progress)
@@ -431,7 +431,7 @@ def _remarks(
 def _choose_references(
     comparison: Comparison, settings: Settings, output: GgufSource
 ) -> list[GgufReference]:
-    """The sharpest reference, and a second one beyond the trained context where that has none."""
+    """Return the sharpest reference, and a second one where that stays in the trained context."""
     first = check_gguf(comparison, settings)
     if first.spreads or settings.tokens:
         return [first]

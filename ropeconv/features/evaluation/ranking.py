@@ -168,7 +168,7 @@ def rank(
 
 
 def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
-    """The schedule of a row; None for the unchanged model, and where this one cannot have it."""
+    """Return the schedule of a row; None for the unchanged model, and where this cannot have it."""
     if row.recipe is None:
         return None
     try:

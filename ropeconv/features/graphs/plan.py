@@ -298,7 +298,7 @@ def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str,
 
 
 def _mask_length(constant: Constant) -> int:
-    """The tokens of a causal mask, which exporters keep as a square constant; 0 for others."""
+    """Return the tokens of a causal mask, which exporters keep as a square constant; else 0."""
     if len(constant.shape) < 2:
         return 0
     *around, rows, columns = constant.shape

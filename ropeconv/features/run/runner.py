@@ -118,7 +118,7 @@ def missing_jobs(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
 
 
 def _missing_units(job: Job, journal: RunJournal) -> Job:
-    """The units of a job that have not succeeded, and those that follow a missing `apply`."""
+    """Return the units of a job that have not succeeded, and all after a missing `apply`."""
     for index, unit in enumerate(job):
         if journal.done(unit) is not None:
             continue

@@ -147,7 +147,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
 
 
 def _local_attention_factor(file: ArchKeys, attention_factor: float) -> float:
-    """The attention factor of the layers with a window, times that folded into their norms."""
+    """Return the attention factor of layers with a window, times that folded into their norms."""
     arch = file.arch
     if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
         attention_factor = 1.0

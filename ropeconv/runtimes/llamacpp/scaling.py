@@ -119,7 +119,7 @@ class ScalingKeys:
     """Declared tokens."""
 
     def form(self, file: ArchKeys) -> Form:
-        """The form of the frequencies, without rope tensors; `file` has the ends of the ramp."""
+        """Return the form of the frequencies without rope tensors, with the ramp of `file`."""
         arch = file.arch
         fast = file.number("rope.scaling.yarn_beta_fast", arch.beta_fast)
         slow = file.number("rope.scaling.yarn_beta_slow", 1.0)

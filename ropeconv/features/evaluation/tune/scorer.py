@@ -197,7 +197,7 @@ class Scorer:
 
 
 def _read(engine: Engine, window: TextWindow) -> list[float]:
-    """The losses of the targets of a window, then that of its hidden number, 0 without one."""
+    """Return the losses of the targets of a window, then that of its hidden number, or 0."""
 
     def losses(case: Case) -> NDArray[np.float64]:
         return engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss

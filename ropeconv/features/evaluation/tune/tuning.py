@@ -293,7 +293,7 @@ class Tuning:
         return notes
 
     def _rank_formulas(self) -> list[Candidate]:
-        """The formulas, the one to begin with first: that of --start, otherwise the best one."""
+        """Return the formulas, first the one to begin with: that of --start, else the best one."""
         formulas = self.formulas
         size = f"{len(self.scorer.windows)} windows of {format_tokens(self.context)} tokens"
         if self.settings.start:

@@ -134,7 +134,7 @@ class RayCluster(Executor):
 
 
 def _reason_of(problem: Exception) -> str:
-    """The line of an error that says why: the first, or the last one of a server's traceback."""
+    """Return the line of an error with its reason: the first, or the last one of a traceback."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     if not lines:
         return type(problem).__name__

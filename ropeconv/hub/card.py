@@ -176,7 +176,7 @@ def _about_results(receipt: Receipt, pictures: Collection[str]) -> dict[str, obj
 
 
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
-    """Return the command of a runtime for a repository; empty where it runs no such model."""
+    """Return the command of a runtime for a repository; empty where it cannot run its model."""
     text = render(
         "run.jinja",
         runtime=runtime,

@@ -271,7 +271,7 @@ class Evaluation:
     def _possible_rows(self, cases: Sequence[tuple[Measure, Case]]) -> list[Possible]:
         """Return the rows that can be run, and refuse the other rows and single measures.
 
-        A runtime may refuse a row as a whole (llama.cpp has no such scaling), or only a measure of
+        A runtime may refuse a row as a whole (one whose scaling llama.cpp lacks), or only a measure of
         it (a server that does not return the losses of a prompt).
         """
         refusals = self.outcome.refusals

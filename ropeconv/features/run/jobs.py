@@ -356,7 +356,7 @@ def _eval_job(
 def _chain(
     plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path
 ) -> Job:
-    """Return the units of one output: apply, validate and push, as far as they are in the plan."""
+    """Return the units of one output: apply, validate and push, where the plan has them."""
     name = "-".join(part for part in (source.name, label, target.name) if part)
     if target.to == "gguf" or (target.to is None and names_gguf(source.reference)):
         name += ".gguf"

@@ -271,8 +271,8 @@ class Evaluation:
     def _possible_rows(self, cases: Sequence[tuple[Measure, Case]]) -> list[Possible]:
         """Return the rows that can be run, and refuse the other rows and single measures.
 
-        A runtime may refuse a row as a whole (one whose scaling llama.cpp lacks), or only a measure of
-        it (a server that does not return the losses of a prompt).
+        A runtime may refuse a row as a whole (one whose scaling llama.cpp lacks), or only a
+        measure of it (a server that does not return the losses of a prompt).
         """
         refusals = self.outcome.refusals
 

@@ -132,6 +132,8 @@ def sentence(problem: BaseException) -> str:
     if isinstance(problem, RopeconvError):
         return str(problem)
 
+    # Exceptions of libraries are known by the names of their classes: importing huggingface_hub or
+    # torch for `except` would slow down every command. The most derived class says the most.
     names = [kind.__name__ for kind in type(problem).__mro__]
     response = getattr(problem, "response", None)
     status = getattr(response, "status_code", None)
@@ -146,9 +148,9 @@ def sentence(problem: BaseException) -> str:
         if package in LATE:
             return str(missing(package))
     if isinstance(problem, OSError):
-        what = problem.strerror or problem
-        where = problem.filename or "the output"
-        return f"{what}: {where}; check the path, its permissions and the free space"
+        reason = problem.strerror or problem
+        place = problem.filename or "the output"
+        return f"{reason}: {place}; check the path, its permissions and the free space"
     return ""
 
 

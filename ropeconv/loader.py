@@ -162,6 +162,7 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
+    # without permission, AutoTokenizer would fall back to a class of transformers without a word
     if not trust:
         _check_tokenizer_classes(folder)
     with _sentences(folder, trust, f"{folder} has no tokenizer that loads", otherwise):
@@ -207,6 +208,7 @@ def load_model(
         loaded: tuple[PreTrainedModel, JsonObject] = auto_class.from_pretrained(
             folder,
             trust_remote_code=trust,
+            # None prefers safetensors, and True refuses a folder without them
             use_safetensors=None if pickles else True,
             weights_only=True,
             output_loading_info=True,
@@ -319,6 +321,9 @@ def load_numbers(path: Path) -> object:
 
     with open_regular(path) as file:
         content = file.read(MOST_NUMBERS + 1)
+
+    # torch.save writes a zip archive without compression; a compressed one can be a bomb, small
+    # here and many gigabytes in memory
     size = len(content)
     try:
         if zipfile.is_zipfile(io.BytesIO(content)):
@@ -358,12 +363,14 @@ def _sentences(
     """
     from transformers import dynamic_module_utils
 
-    # parts of a model are loaded without the argument, and 0 seconds for an answer means not to ask
+    # transformers loads parts of some models without trust_remote_code, and then asks the user on
+    # stdin; with 0 seconds for the answer it raises at once
     before = getattr(dynamic_module_utils, "TIME_OUT_REMOTE_CODE", 0)
     dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
     try:
         yield
     except Exception as problem:
+        # from the most particular reason to any other
         if _explains_itself(problem):
             raise
 

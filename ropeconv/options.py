@@ -143,17 +143,19 @@ def option_of(name: str, hint: Any, default: Any, details: Mapping[str, Any]) ->
         default: Its default.
         details: Fields of `Option` that do not follow from these.
     """
+    # `int | None` is an int that may be left out, and `tuple[str, ...]` an option that may be
+    # repeated
     if NoneType in get_args(hint):
         hint = next(kind for kind in get_args(hint) if kind is not NoneType)
     many = get_origin(hint) in (tuple, list)
     if many:
         hint = get_args(hint)[0]
 
-    of_type: dict[str, Any] = {"flag": f"--{name.replace('_', '-')}"}
+    derived: dict[str, Any] = {"flag": f"--{name.replace('_', '-')}"}
     if get_origin(hint) is Literal:
-        of_type["choices"] = get_args(hint)
+        derived["choices"] = get_args(hint)
         hint = str
-    return Option(name=name, kind=hint, default=default, many=many, **{**of_type, **details})
+    return Option(name=name, kind=hint, default=default, many=many, **{**derived, **details})
 
 
 def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:
@@ -169,7 +171,9 @@ def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any)
         value = given.get(option.parameter)
         if value in (None, ""):
             continue
-        values[option.name] = tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list):  # Typer's lists; the dataclasses are frozen, with tuples
+            value = tuple(value)
+        values[option.name] = value
     return kind(**values)
 
 

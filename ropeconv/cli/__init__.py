@@ -27,7 +27,8 @@ def main() -> None:
     from .process import run
 
     code = run(_start)
-    # else the exit walks through every object once more: 0.19 of the 0.87 s of CPU of `inspect`
+    # At exit, Python looks for garbage among all objects that are not frozen: 0.19 of the 0.87 s of
+    # CPU of `inspect`.
     gc.freeze()
     sys.exit(code)
 

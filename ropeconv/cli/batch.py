@@ -31,6 +31,7 @@ def complain_about(unit: OutputUnit, problem: Exception) -> None:
         raise problem
     if print_traceback(problem):
         return
+    # many messages begin with the model already
     message, _ = explain_failure(problem)
     if not message.startswith(f"{unit.label} "):
         message = f"{unit.label}: {message}"
@@ -54,7 +55,7 @@ class BatchView:
         """Whether each output is shown in a few lines, and what they have in common once."""
 
     def show_plans(self) -> None:
-        """Print plans, and what publishing them would do."""
+        """Print the plans of --dry-run, and what publishing the outputs would do."""
         entries = []
         documents = []
         for unit, plan in self.batch.plans:
@@ -92,7 +93,9 @@ class BatchView:
             self._print_document(documents, {})
         if published and not screen.as_json:
             screen.copyable(published)
-        if self.batch.as_a_whole:  # an output that is kept, and does not compute the method
+        # Of several outputs, each failure was printed when it came. A single one is kept though its
+        # validation failed, which is said here.
+        if self.batch.as_a_whole:
             for _, problem in self.batch.failures:
                 complain(str(problem))
 
@@ -160,11 +163,18 @@ class BatchView:
             self.screen.say("")
 
     def _print_document(self, documents: list[dict[str, Any]], more: dict[str, Any]) -> None:
-        """Print the JSON document: that of one output, or a list of outputs and of failures."""
+        """Print the JSON document: that of one output, or a list of outputs and of failures.
+
+        Args:
+            documents: The documents of the outputs.
+            more: Further keys, about all of them.
+        """
         if not self.screen.as_json:
             return
         if self.batch.adapter:
             more = more | {"adapter": str(self.batch.adapter.out)}
+
+        # the document of a single output has no list around it, since most runs have one
         if not self.batch.several:
             self.screen.data(documents[0] | more)
             return

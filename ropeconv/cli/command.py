@@ -51,6 +51,7 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         group = _group_of(parameter.annotation)
         if group is None:
+            # keyword-only, so that the order below need not put those with a default last
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
         groups[parameter.name] = group
@@ -58,12 +59,14 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
         for option in members[parameter.name]:
             parameters.append(_as_parameter(option))
 
+    # Typer shows the options in the order of the parameters
     hidden = [parameter for parameter in parameters if _panel(parameter) == EXPERT]
     parameters.append(_help_all(len(hidden)))
     parameters.sort(key=_place_in_help)
 
     @wraps(function)
     def with_groups(**values: Any) -> None:
+        """Collect the values of each group into its dataclass, and call the function."""
         values.pop("help_all", None)
         for name, group in groups.items():
             given = {}
@@ -104,10 +107,12 @@ def _as_parameter(option: Option) -> inspect.Parameter:
     if option.short:
         flags.append(option.short)
 
+    # the word after the flag in the help: what the option says, its choices, or its type
     metavar = option.metavar or "|".join(option.choices)
     if not metavar and kind is not bool:
         metavar = METAVARS.get(kind, "TEXT")
 
+    # without a default it must be given; Typer wants a list for an option that may be repeated
     default = option.default
     if default is MISSING:
         default = inspect.Parameter.empty
@@ -130,11 +135,12 @@ def _as_parameter(option: Option) -> inspect.Parameter:
     marks: tuple[Any, ...] = (about,)
     if option.writes:
         marks = (about, Writes())
+    hint: Any = list[kind] if several else kind
     return inspect.Parameter(
         option.parameter,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[(list[kind] if several else kind, *marks)],
+        annotation=Annotated[(hint, *marks)],
     )
 
 

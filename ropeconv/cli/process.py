@@ -43,11 +43,14 @@ def prepare() -> None:
     Characters that an encoding lacks are written as escapes, and secrets are left out of logs.
     """
     redact_logs()
+    # `ropeconv apply ... 2>&-` starts without file 2. The next file that is opened would get that
+    # number, and messages would be written into it. os.open takes the lowest free number too.
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
     # Python sets them to None where the file was closed when it started
     sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
@@ -85,7 +88,7 @@ def run(app: Callable[..., object]) -> int:
     except BaseException as problem:
         try:
             return _report(problem)
-        except BrokenPipeError:
+        except BrokenPipeError:  # `ropeconv inspect ... | head` has read enough
             _drop_output()
             return READER_GONE
 
@@ -112,6 +115,8 @@ def _report(problem: BaseException) -> int:
     else:
         message, code = explain_failure(problem)
     complain(message)
+
+    # shells report a program that a signal has ended as 128 plus the number of the signal
     if code == CTRL_C and _received:
         return 128 + _received[0]
     return code

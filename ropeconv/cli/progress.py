@@ -70,6 +70,7 @@ def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[s
     Both are empty at first. It is not the rate of the last steps, as rich has it: that needs two of
     them, which are minutes apart where a step is a chunk of a large model.
     """
+    # a rate of the first moments would promise hours and then minutes
     if seconds < SETTLED or not done:
         return "", ""
     if total is not None and done < SHARE * total and seconds < PATIENCE:
@@ -79,7 +80,7 @@ def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[s
     rate = _rate(unit, units_per_second)
     if total is None:
         return rate, ""
-    if done >= total:  # the disk is waited for, and the output is checked
+    if done >= total:  # ropeconv waits for the disk, and checks the output
         return rate, "finishing"
     left = timedelta(seconds=ceil((total - done) / units_per_second))
     return rate, f"{left} left"

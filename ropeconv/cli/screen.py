@@ -110,6 +110,7 @@ class Screen:
         for row in rows:
             cells.append([printable(cell) for cell in row])
 
+        # leave out optional columns, one after the other, until the others fit
         shown = list(columns)
         table = _rich_table(columns, cells, shown, right, styles)
         for name in optional:
@@ -191,6 +192,9 @@ class Screen:
     def stopping(self, afterwards: str) -> Iterator[Callable[[], bool]]:
         """While it is entered, Ctrl-C makes the yielded function return True once.
 
+        A long run asks that function between two steps, so that it ends with whole steps. A run
+        that never asks can be ended by a second Ctrl-C.
+
         Args:
             afterwards: The consequence of Ctrl-C, as the end of a sentence.
 
@@ -214,11 +218,11 @@ class Screen:
             unanswered = False
             return pressed
 
-        before = signal.signal(signal.SIGINT, handle)
+        old_handler = signal.signal(signal.SIGINT, handle)
         try:
             yield should_stop
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, old_handler)
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[str], None]]:
@@ -279,12 +283,11 @@ def _rich_table(
     right: Sequence[str] = (),
     styles: Mapping[tuple[int, int], str] = {},
 ) -> Table:
-    """Return a table of rich with those of its columns that are `shown`; the rest is as in
-    `Sheet`.
-    """
+    """Return a table of rich with the columns that are `shown`; other arguments as in `Sheet`."""
     from rich.table import Table
     from rich.text import Text
 
+    # long words are broken and not cut off ("fold"), so that paths can be copied
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
     places = [place for place, name in enumerate(columns) if name in shown]
     for place in places:
@@ -294,6 +297,7 @@ def _rich_table(
     for number, row in enumerate(rows):
         cells = []
         for place in places:
+            # a style of its own, else that of its word: "exact" is green
             meaning = MARKS.get(row[place], "")
             style = styles.get((number, place), STYLES.get(meaning, ""))
             cells.append(Text(row[place], style))

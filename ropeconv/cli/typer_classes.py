@@ -78,7 +78,10 @@ class Command(TyperCommand):
                 formatter.write(f"  {line}\n")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the panels of the plain help, which Typer has only in that of rich."""
+        """Write the options in their panels, for a help without colours and boxes.
+
+        Typer groups options by panel only in the help that rich draws.
+        """
         panels: dict[str, list[tuple[str, str]]] = {}
         for argument in self.arguments:
             record = (argument.metavar or argument.name or "", argument.help or "")
@@ -117,11 +120,18 @@ class Command(TyperCommand):
             raise UsageError(self._explain_unknown(ctx, name, similar)) from None
 
     def _explain_unknown(self, ctx: Any, name: str, similar: Sequence[str]) -> str:
-        """Return the sentence on an unknown option. similar: options with names like it."""
+        """Return the sentence on an unknown option, with the one that was meant if that is known.
+
+        Args:
+            ctx: The context of the command.
+            name: The unknown option.
+            similar: Options with names like it, as Typer finds them.
+        """
         known = set()
         for option in self.options:
             known.update(option.opts)
 
+        # known mistakes first, then a guess by spelling
         if self.name == "apply" and name in PUSH_ONLY:
             return (
                 f"{name} is an option of `ropeconv push`; write the output with -o, and publish it"

@@ -122,6 +122,7 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
     Returns:
         `owner/name` and the commit, both empty where they are not known.
     """
+    # what the user says, what ropeconv has seen itself, and what others have written
     if options.base_model:
         return options.base_model, ""
     if upload.source:
@@ -131,7 +132,7 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
         return first.repository, first.commit or ""
 
     base = _metadata(upload.card).get("base_model") or upload.known.get("base_model")
-    if isinstance(base, list) and base:  # the Hub allows several, as those of a merge
+    if isinstance(base, list) and base:  # the Hub allows several, such as the models of a merge
         base = base[0]
     if isinstance(base, str) and REPOSITORY.fullmatch(base):
         return base, ""
@@ -149,30 +150,31 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
     name, commit = name_of(upload, options)
     revision = commit or None
     closed = False
-    terms: tuple[str, ...] = ()
-    text = ""
+    licence_files: tuple[str, ...] = ()
+    card = ""
     problem = ""
     if name:
         try:
             info = api.model_info(name, revision=revision)
             closed = bool(info.private or info.gated)
-            names = [sibling.rfilename for sibling in info.siblings or []]
-            terms = tuple(file_name for file_name in names if _is_licence_file(file_name))
+            file_names = [sibling.rfilename for sibling in info.siblings or []]
+            licence_files = tuple(file for file in file_names if _is_licence_file(file))
             path = Path(api.hf_hub_download(name, CARD, revision=revision))
-            text = path.read_text("utf-8", errors="replace")
+            card = path.read_text("utf-8", errors="replace")
         except EntryNotFoundError:
             pass  # it has no card
-        except HfHubHTTPError as error:
+        except HfHubHTTPError as error:  # gated, removed, or on another Hub
             status = error.response.status_code
             problem = f"{name} cannot be read ({status}); its licence and card are left out."
 
-    known = {**upload.known, **inheritable_metadata(upload.card), **inheritable_metadata(text)}
+    # the card on the Hub wins over a copy of it in the output, which may be older
+    known = {**upload.known, **inheritable_metadata(upload.card), **inheritable_metadata(card)}
     licence, forbids = terms_of(str(known.get("license") or ""))
     return BaseModel(
         name=name,
         known=known,
         closed=closed,
-        terms=terms,
+        terms=licence_files,
         licence=licence,
         forbids=forbids,
         commit=commit,
@@ -200,11 +202,14 @@ def inheritable_metadata(text: str) -> JsonObject:
 
 
 def _metadata(text: str) -> JsonObject:
-    """The metadata of a card; empty for a text without any, and for text that is not YAML."""
+    """Return the metadata of a card; empty for a text without any, and for text that is not YAML.
+
+    The card begins with it, between two lines of `---`. ModelCard of huggingface_hub is not used:
+    it is stricter than the Hub, and loses the licence of a card whose `tags` or `model-index` have
+    another form.
+    """
     if not text:
         return {}
-    # the pattern is that of the Hub's server; its ModelCard is stricter than the Hub, and loses the
-    # licence of a card whose `tags` or `model-index` have another form
     import yaml
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 

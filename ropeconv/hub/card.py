@@ -101,7 +101,7 @@ def card(
 
 
 def _about_change(upload: UploadSet) -> dict[str, object]:
-    """Values of the template about the method, and about how the output was made."""
+    """Return the values of the template about the method, and about how the output was made."""
     receipt = upload.receipt
     step = receipt.extension
     method = REGISTRY.get(step.method)
@@ -111,6 +111,7 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
             " again"
         )
 
+    # a method names its paper as "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
     links = LINK.findall(method.paper)
     authors = LINK_AFTER_COMMA.sub("", method.paper).strip("- ")
     settings = [authors, _settings(method, step)]
@@ -129,7 +130,7 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
 
 
 def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> dict[str, object]:
-    """Values of the template about how the model is run."""
+    """Return the values of the template about how the model is run."""
     branch = options.revision
     run_commands = {}
     for runtime in COMMANDS:
@@ -152,7 +153,7 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
 
 
 def _about_runtimes(receipt: Receipt) -> dict[str, object]:
-    """Values of the template about runtimes."""
+    """Return the values of the template about runtimes."""
     running = [row.runtime for row in receipt.runtimes if row.status in RUNS]
     return {
         "runtimes": support(receipt.runtimes),
@@ -163,7 +164,7 @@ def _about_runtimes(receipt: Receipt) -> dict[str, object]:
 
 
 def _about_results(receipt: Receipt, pictures: Collection[str]) -> dict[str, object]:
-    """Values of the template about validation and evaluations."""
+    """Return the values of the template about validation and evaluations."""
     evaluation = newest_with_growth(receipt.evaluations)
     return {
         "validation": receipt.validation,
@@ -175,7 +176,7 @@ def _about_results(receipt: Receipt, pictures: Collection[str]) -> dict[str, obj
 
 
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
-    """The command of a runtime for a repository; empty where it does not run such a model."""
+    """Return the command of a runtime for a repository; empty where it cannot run its model."""
     text = render(
         "run.jinja",
         runtime=runtime,
@@ -192,7 +193,10 @@ def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | No
 
 
 def _metadata(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> str:
-    """The YAML at the head of a card: what is known of the base model, and what the output adds."""
+    """Return the YAML at the head of a card: the base model's, and what the output adds to it.
+
+    https://huggingface.co/docs/hub/model-cards lists the keys that the Hub reads.
+    """
     from huggingface_hub.repocard_data import ModelCardData
 
     known = {**base.known}
@@ -279,18 +283,19 @@ def companion(receipt: Receipt, repo_id: str) -> str:
 
 
 def _accepted_runtimes(receipt: Receipt) -> str:
-    """Untested runtimes for which an output was written with --allow-untested, or empty."""
+    """Return the untested runtimes that --allow-untested has accepted, in words; or empty."""
     target = receipt.extension.target
     if not target.allow_untested:
         return ""
+
+    # "vllm@0.20" is a version of vllm; later rows are newer versions, and replace earlier ones
     runtimes = target.runtimes or ("transformers",)
     accepted = {canonical(name).partition("@")[0] for name in runtimes}
     newest = {row.runtime.partition("@")[0]: row for row in receipt.runtimes}
-    names = [
-        row.display_name or row.runtime
-        for name, row in newest.items()
-        if name in accepted and row.status == UNTESTED
-    ]
+    names = []
+    for name, row in newest.items():
+        if name in accepted and row.status == UNTESTED:
+            names.append(row.display_name or row.runtime)
     return " and ".join(names)
 
 
@@ -340,17 +345,19 @@ def draw(record: EvaluationRecord, path: Path) -> None:
     """
     cells = _growth(record)
     style = dict[str, Any](trained=record.trained, unit="nats per token")
-    here = curve((cell.column, cell.value, cell.error) for cell in cells)
-    apart = curve((cell.column, cell.difference, cell.margin) for cell in cells)
+    loss = curve((cell.column, cell.value, cell.error) for cell in cells)
+    difference = curve((cell.column, cell.difference, cell.margin) for cell in cells)
 
-    curves = {"this model": here}
+    # a receipt has the loss of this model and its difference to the other: loss - difference is the
+    # loss of that, whose own error is not known
+    curves = {"this model": loss}
     panels: list[Panel] = []
-    if record.against and not np.isnan(apart.y).any():
-        no_errors = np.full(len(here.x), np.nan)
-        other = Curve(here.x, here.y - apart.y, no_errors)
-        curves = {record.against: other, "this model": here}
+    if record.against and not np.isnan(difference.y).any():
+        no_errors = np.full(len(loss.x), np.nan)
+        other = Curve(loss.x, loss.y - difference.y, no_errors)
+        curves = {record.against: other, "this model": loss}
         compared = f"Loss by length, compared with {record.against}"
-        panels = [partial(differences, curves={"this model": apart}, title=compared, **style)]
+        panels = [partial(differences, curves={"this model": difference}, title=compared, **style)]
 
     title = f"Loss by length, {record.described_texts}"
     write(figure(partial(losses, curves=curves, title=title, **style), *panels), path)
@@ -375,7 +382,7 @@ def growth_sentence(record: EvaluationRecord) -> str:
 
 
 def _growth(record: EvaluationRecord) -> list[MeasuredRecord]:
-    """The losses by length of an evaluation, from the shortest length to the longest."""
+    """Return the losses by length of an evaluation, from the shortest length to the longest."""
     cells = [cell for cell in record.measured if cell.measure == GROWTH]
     return sorted(cells, key=lambda cell: cell.column)
 
@@ -396,9 +403,12 @@ def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
     """Write the card, only now: the metadata of the source's own card may need fetching."""
     source = plan.source
     own_card = source.text(SOURCE_CARD) or source.text(CARD) or ""
-    from_gguf = gguf_metadata(source.inner.file) if isinstance(source, GgufCheckpoint) else {}
+    from_gguf: JsonObject = {}
+    if isinstance(source, GgufCheckpoint):
+        from_gguf = gguf_metadata(source.inner.file)
     upload = replace(planned_upload(plan), card=own_card, known=from_gguf)
 
+    # the base model as far as the source knows it, without a request to the Hub
     known = from_gguf | inheritable_metadata(own_card)
     licence, forbids = terms_of(str(known.get("license") or ""))
     name, commit = name_of(upload, PublishOptions())

@@ -49,10 +49,12 @@ class Preview:
 
     def to_dict(self) -> JsonObject:
         """Return the preview as JSON-ready data."""
-        uploads = [{"name": name, "bytes": size or None} for name, size in self.uploads.items()]
-        copies = [
-            {"name": name, "from": self.source, "commit": self.commit} for name in self.copies
-        ]
+        uploads = []
+        for name, size in self.uploads.items():
+            uploads.append({"name": name, "bytes": size or None})
+        copies = []
+        for name in self.copies:
+            copies.append({"name": name, "from": self.source, "commit": self.commit})
         return {
             "repo_id": self.repo_id,
             "exists": self.exists,
@@ -87,6 +89,7 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     except Exception as problem:
         if not unreachable(problem):
             raise
+        # without the network, a plan can still be shown as that of a new repository
         name, _ = name_of(upload, options)
         base = BaseModel(name, {**upload.known, **inheritable_metadata(upload.card)})
         exists = False
@@ -96,6 +99,8 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
             " not checked."
         )
 
+    # licence files of the base model, which the output lacks: the Hub copies them from the source,
+    # and those of another repository are uploaded
     uploads = list(upload.adds)
     copies = set(upload.copies)
     if base.name == upload.source:
@@ -122,7 +127,7 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
 
 
 def _generated_files(repository: Repository, base: BaseModel, exists: bool) -> dict[str, bytes]:
-    """The card and its pictures, by name; empty where the present card stays."""
+    """Return the card and its pictures, by name; empty where the present card stays."""
     if repository.why_card_stays(exists):
         return {}
     return repository.card_files(base, exists)

@@ -63,6 +63,7 @@ def staged(
         RopeconvError: As `apply` does.
     """
     with scratch() as folder:
+        # the name of the output stays, since the repository has files named after it
         plan = replace(plan, out=folder / plan.out.name)
         if not plan.is_folder:
             plan = replace(plan, target=replace(plan.target, out=plan.out))
@@ -112,6 +113,7 @@ def publish(upload: UploadSet, options: PublishOptions, note: Note = lambda mess
         with answers(options.repo_id):
             return _publish(repository, note)
     except HfHubHTTPError as problem:
+        # such as 403, of a token without permission to write
         reason = REFUSED.get(problem.response.status_code)
         if reason is None:
             raise
@@ -138,6 +140,8 @@ def _publish(repository: Repository, note: Note) -> str:
     note(problem)
     note(f"Note: {base.licence}." if base.licence else "")
     _add_licences(repository)
+
+    # weights that others get only after they accept terms are not made public by default
     if base.closed and not (options.private or options.public):
         closed = f"{base.name} is gated or private, so {options.repo_id} is made private"
         note(f"{closed}; `ropeconv push --public` publishes openly.")
@@ -157,6 +161,7 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
     options = repository.options
     if options.revision and not options.create_pr:
         api.create_branch(options.repo_id, branch=options.revision, exist_ok=True)
+    # everything below is decided by this commit; the Hub answers 412 if another one came meanwhile
     head = api.model_info(options.repo_id, revision=options.revision).sha
 
     stays = repository.why_card_stays()
@@ -166,17 +171,17 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
         note(_transfers(repository.upload, generated))
         return _commit(repository, head, generated, note)
     except HfHubHTTPError as failure:
+        # The commit that came meanwhile may be our own: it arrived, and its answer was lost.
         if failure.response.status_code != CHANGED or options.create_pr:
             raise
         if not repository.holds():
             raise
-        # our own commit arrived, and its answer was lost
         commit = api.model_info(options.repo_id, revision=options.revision).sha
         return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
 
 
 def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
-    """A sentence on how many files are sent, and how many the Hub copies."""
+    """Return a sentence on how many files are sent, and how many the Hub copies."""
     sent = counted(len({*upload.adds, *generated}), "file")
     if not upload.copies:
         return f"{sent} to upload."
@@ -185,6 +190,8 @@ def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
 
 def _add_licences(repository: Repository) -> None:
     """Add the licence files of the base model that the upload set lacks."""
+    # most licences ask for their text with each copy; the Hub copies it from the source, and that
+    # of another base model is downloaded
     upload = repository.upload
     base, _ = repository.base
     missing = base.missing_terms(upload)
@@ -208,6 +215,8 @@ def _commit(
     if not upload.copies:
         return _send(repository, head, _additions(upload, generated))
 
+    # The Hub copies large files from the source, but not those that are outside its Xet storage.
+    # Then they are downloaded and uploaded again.
     try:
         operations = [*_additions(upload, generated), *_copies(upload)]
         return _send(repository, head, operations)
@@ -224,7 +233,7 @@ def _commit(
 
 
 def _first_line(problem: Exception) -> str:
-    """The first line of an error, cut; its class where it says nothing."""
+    """Return the first line of an error, cut; its class where it says nothing."""
     lines = str(problem).strip().splitlines()
     if not lines:
         return type(problem).__name__
@@ -232,13 +241,13 @@ def _first_line(problem: Exception) -> str:
 
 
 def _additions(upload: UploadSet, generated: dict[str, bytes]) -> list[CommitOperationAdd]:
-    """The uploads of local and generated files, anew for each commit, which changes them."""
+    """Return the uploads of local and generated files, anew for each commit, which changes them."""
     files = {name: str(path) for name, path in upload.adds.items()} | generated
     return [CommitOperationAdd(name, content) for name, content in files.items()]
 
 
 def _copies(upload: UploadSet) -> list[CommitOperationCopy]:
-    """The copies that the Hub itself makes from the source."""
+    """Return the copies that the Hub itself makes from the source."""
     copies = []
     for name, origin in upload.copies.items():
         copy = CommitOperationCopy(
@@ -253,7 +262,7 @@ def _copies(upload: UploadSet) -> list[CommitOperationCopy]:
 
 
 def _fetched_copies(repository: Repository) -> list[CommitOperationAdd]:
-    """The uploads of the same files, fetched from the source."""
+    """Return the uploads of the same files, fetched from the source."""
     upload = repository.upload
     additions = []
     for name, origin in upload.copies.items():
@@ -275,19 +284,19 @@ def _send(
     if not message:
         message = f"Bake {upload.receipt.method} into {source} with ropeconv"
 
-    for wait in (*WAITS, None):
+    for wait in (*WAITS, None):  # None: the last attempt, after which nothing is waited for
         try:
             commit = repository.api.create_commit(
                 options.repo_id,
                 operations,
                 commit_message=message,
-                parent_commit=head,
+                parent_commit=head,  # so that another attempt cannot commit twice
                 revision=options.revision,
                 create_pr=options.create_pr or None,
             )
             return str(commit.pr_url or commit.commit_url)
         except Exception as problem:
-            # a commit that did arrive is found by `holds` at the next attempt
+            # if the commit did arrive, the next attempt gets 412, and `holds` finds it
             if wait is None or not _is_temporary(problem):
                 raise
         time.sleep(wait)

@@ -75,7 +75,8 @@ class Repository:
         if blocked:
             raise RopeconvError(blocked)
 
-        # a run that was killed between making the repository and its commit left it empty
+        # An empty repository is one that a killed run has made, before its commit. That run may
+        # have made it public.
         if private and not self.options.exist_ok and self.is_empty():
             info = self.api.model_info(self.name)
             if not info.private:
@@ -134,6 +135,8 @@ class Repository:
                 return False
             return _plan_of(receipt) == _plan_of(self.upload.receipt)
 
+        # a GGUF file has its receipt inside, so its whole content is compared, by the hash that the
+        # Hub keeps for each large file
         listed = self.api.get_paths_info(self.name, list(adds), revision=revision)
         hashes = {file.path: file.lfs.sha256 for file in listed if getattr(file, "lfs", None)}
         return all(hashes.get(name) == sha256(path) for name, path in adds.items())
@@ -152,6 +155,7 @@ class Repository:
                 " replaces it."
             )
 
+        # a card in the repository is replaced if ropeconv has written it, which its mark shows
         revision = self.options.revision
         if not exists or not self.api.file_exists(self.name, CARD, revision=revision):
             return ""
@@ -180,7 +184,7 @@ class Repository:
         return {CARD: text.encode(), **pictures}
 
     def _names(self, revision: str | None) -> set[str]:
-        """The files on a branch; empty where the branch does not exist."""
+        """Return the files on a branch; empty where the branch does not exist."""
         try:
             return set(self.api.list_repo_files(self.name, revision=revision))
         except RevisionNotFoundError:
@@ -188,6 +192,6 @@ class Repository:
 
 
 def _plan_of(receipt: Receipt) -> tuple[object, ...]:
-    """The part that two receipts of the same plan have in common."""
+    """Return the part that two receipts of the same plan have in common."""
     files = tuple((file.name, file.action, file.size) for file in receipt.files)
     return receipt.source, receipt.recipe, receipt.encoding, receipt.schedule, files

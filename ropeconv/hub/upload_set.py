@@ -110,10 +110,12 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
     copies = {}
     for file in plan.files:
         if plan.source.kind == "hub" and file.action == "copy":
+            # the Hub copies it from repository to repository, without a transfer
             copies[file.name] = file.origin or file.name
         elif (staged / file.name).exists():
             adds[file.name] = staged / file.name
         else:
+            # an unchanged file of a local source, which is uploaded from there
             origin = plan.origin(file)
             assert origin is not None, file
             adds[file.name] = origin
@@ -135,7 +137,7 @@ def planned_upload(plan: Plan) -> UploadSet:
         if plan.source.kind == "hub" and file.action == "copy":
             copies[file.name] = file.name
         if file.name == CONFIG:
-            config = file.text
+            config = file.text  # which says how the weights are quantised
         record = FileRecord(
             name=file.name,
             action=file.action,
@@ -154,7 +156,7 @@ def planned_upload(plan: Plan) -> UploadSet:
 
 
 def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
-    """The upload set that a plan of GGUF files will have, under their names on the Hub."""
+    """Return the upload set that a plan of GGUF files will have, under their names on the Hub."""
     adds = {}
     sizes = {}
     for file in plan.files:
@@ -162,14 +164,15 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
         adds[name] = plan.out.with_name(file.name)
         sizes[name] = file.size
 
+    # what the card says about running the files
     header = plan.exported.model if isinstance(plan, ExportPlan) else plan.source.file
     context = plan.schedule.context
     purpose = plan_purpose(plan)
     schedule = diffusion_schedule(plan.family, context) if purpose == "diffusion" else ""
     return UploadSet(
-        adds,
-        plan.receipt(),
-        context,
+        adds=adds,
+        receipt=plan.receipt(),
+        context=context,
         known=gguf_metadata(header),
         sizes=sizes,
         kv_cache=plan.kv_cache.short(context) if plan.kv_cache else "",
@@ -208,6 +211,7 @@ def from_folder(folder: Path) -> UploadSet:
     for file in FolderSource(folder).files():
         record = records.get(file.name)
         on_hub = bool(receipt.source.repository)
+        # the hash in the receipt shows that the file is still the one of the source
         if on_hub and record and record.action == "copy" and record.sha256:
             copies[file.name] = record.origin or file.name
         else:
@@ -238,15 +242,16 @@ def from_gguf(path: Path) -> UploadSet:
         file_type = None
     adds = {conventional_name(name, file_type): path.with_name(name) for name in names}
 
+    # what the card says about running the file
     context = read_file(source.file).spec.context
     cache = _cache_of(source)
     arch = arch_of(source.file)
     purpose = purpose_of(source.file, arch)
     schedule = diffusion_schedule(arch.name, context) if purpose == "diffusion" else ""
     return UploadSet(
-        adds,
-        read_receipt(path),
-        context,
+        adds=adds,
+        receipt=read_receipt(path),
+        context=context,
         known=gguf_metadata(source.file),
         kv_cache=cache.short(context) if cache else "",
         purpose=purpose,
@@ -255,7 +260,7 @@ def from_gguf(path: Path) -> UploadSet:
 
 
 def _cache_of(source: Source | GgufSource) -> KvCache | None:
-    """The key-value cache of an output; None where its keys do not say it."""
+    """Return the key-value cache of an output; None where its keys do not say it."""
     try:
         return inspect_source(source).kv_cache
     except RopeconvError:
@@ -307,6 +312,7 @@ def conventional_name(name: str, file_type: int | None) -> str:
         name: The present name, also that of a shard.
         file_type: The number in `general.file_type`; None where the file has none.
     """
+    # the number of a shard stays at the end: model-Q4_K_M-00001-of-00003.gguf
     stem = name
     end = ".gguf"
     match = SHARD.match(name)
@@ -319,7 +325,7 @@ def conventional_name(name: str, file_type: int | None) -> str:
     quantisation = _quantisation_of_type(file_type)
     if not quantisation or re.search(rf"[-.]{quantisation}$", stem, re.IGNORECASE):
         return stem + end
-    # it may be inside the name, as in model-Q4_K_M-yarn4
+    # inside the name it is moved: model-Q4_K_M-yarn4 becomes model-yarn4-Q4_K_M
     inside = rf"[-.]{quantisation}(?=[-.])"
     without = re.sub(inside, "", stem, count=1, flags=re.IGNORECASE)
     return f"{without}-{quantisation}{end}"
@@ -375,12 +381,14 @@ def _without_base_card(
         own_card: Whether the user has written its README.md.
         is_there: Whether the files were written; if not, another output may be in their place.
     """
+    # its text is kept, since the licence and the languages in it hold for the output too
     card = ""
     for name in (SOURCE_CARD, CARD):
         if is_there and name in adds and adds[name].is_file():
             card = adds[name].read_text("utf-8", errors="replace")
             break
 
+    # a card that ropeconv writes follows later; one that the user has written stays
     left_out = {SOURCE_CARD} if own_card else {SOURCE_CARD, CARD}
     adds = {name: path for name, path in adds.items() if name not in left_out}
     copies = {name: origin for name, origin in copies.items() if name not in left_out}

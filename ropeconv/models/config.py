@@ -67,7 +67,7 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 
 
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
-    """The family of a config by its `model_type`. Raises as `detect` does."""
+    """Return the family of a config by its `model_type`. Raises as `detect` does."""
     # the text model decides, and the model around it only where that is not known
     text = text_config(config)
     parts = [config] if text is None else [text, config]
@@ -78,6 +78,7 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             _check_rotates(parts[0], family)
             return family
 
+    # none is known: say which kind of model it is, as far as that can be seen
     name = names[-1]
     if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
         raise BadSource(
@@ -178,7 +179,7 @@ def _half(config: Config, path: str) -> Config:
 
 
 def geometry(config: Config, family: Family) -> RopeSpec:
-    """The RoPE of a model before its RoPE settings are read.
+    """Return the RoPE of a model before its RoPE settings are read.
 
     It has the sizes, the layers and windows, and the base of the model's class.
 
@@ -195,6 +196,8 @@ def geometry(config: Config, family: Family) -> RopeSpec:
 
     numbered = positive_int(part, keys.layers, defaults.layers) or 0
     kinds = layer_kinds(part, family, numbered * family.layers.blocks)
+
+    # the width of a head: of the first extended layer, of the model, or hidden size / heads
     settings: Config = {}
     if "global" in kinds:
         settings = own_settings(part).get(kinds.index("global"), {})
@@ -258,7 +261,7 @@ def _refuse_own_layout(own: Sequence[str], part: Config, family: Family) -> NoRe
 
 
 def _head_dim(part: Config, family: Family) -> int:
-    """The width of a head for a config that does not state it."""
+    """Return the width of a head for a config that does not state it: hidden size / heads."""
     keys = family.keys
     defaults = family.defaults
     if defaults.head_dim is not None:
@@ -289,7 +292,7 @@ def _head_dim(part: Config, family: Family) -> int:
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
-    """The share of a head that rotates, as the config has it.
+    """Return the share of a head that rotates, as the config has it.
 
     From rope_parameters, the top level, or the class default, in this order.
     """
@@ -298,6 +301,7 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     if kind == "local" and defaults.local_partial is not None:
         default = defaults.local_partial
 
+    # transformers 5 writes it into rope_parameters, beside rope_theta
     settings = nested_settings(part, family, kind)
     if settings and family.keys.partial:
         if settings.get("partial_rotary_factor") is not None:
@@ -305,6 +309,7 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
         if defaults.unstated_partial is not None:
             default = defaults.unstated_partial
 
+    # a list with a share for each layer, of which those of one kind are alike
     shares = part.get(LAYER_SHARES)
     if shares and family.keys.partial:
         kinds = kinds_of(part, family, layer_names(part, family, len(shares)))
@@ -324,7 +329,10 @@ def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
 
 
 def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "global") -> int:
-    """How many dimensions of a head rotate in layers of a kind."""
+    """Return how many dimensions of a head rotate in layers of a kind.
+
+    A config has the number (rotary_dim = 64), or a share of the head (partial_rotary_factor = 0.5).
+    """
     rotary_dim = positive_int(part, family.keys.rotary_dim)
     if rotary_dim is None:
         share = rotary_share(part, family, kind)
@@ -358,7 +366,7 @@ TOWER = re.compile(r"(vision|visual|image|video|audio|speech)\w*_config")
 
 
 def modality_note(config: Config, sections: Sequence[int]) -> str:
-    """A sentence on parts of a multimodal model that no method changes, and on M-RoPE; else empty.
+    """Return a sentence on parts of a multimodal model that no method changes, and on M-RoPE.
 
     Args:
         config: The whole config.json.
@@ -410,9 +418,11 @@ class CachedLayers:
 
 
 def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, ...], int] | None:
-    """The cached layers of a config.json in groups, and the number of layers with a fixed state.
+    """Return the cached layers of a config.json in groups of equal ones.
 
-    None where no layer is cached by the token, or no number of heads is stated.
+    Returns:
+        The groups, and the number of layers with a state of fixed size (Mamba, linear attention).
+        None where no layer is cached by the token, or no number of heads is stated.
     """
     part = text_part(config, family)
     sizes = geometry(config, family)
@@ -420,7 +430,8 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     if heads is None or family.encoder or not family.cache.per_token:
         return None
 
-    # numbers of keys and of values per token
+    # numbers of keys and of values per token; multi-head latent attention caches a latent vector,
+    # from which keys and values are computed, and the part of the keys that rotates
     numbers: dict[Kind, tuple[int, int]] = {}
     if family.mla:
         latent = positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0
@@ -476,7 +487,11 @@ def _numbers_per_token(
 
 
 def _index_widths(part: Config, family: Family, count: int) -> list[int]:
-    """The numbers per token that the indexer of each layer keeps, 0 for a layer that has none."""
+    """Return the numbers per token that the indexer of each layer keeps, 0 for a layer without.
+
+    DeepSeek-V3.2 has a small attention that chooses the tokens for the large one, with keys of its
+    own.
+    """
     rules = family.cache
     widths = [0] * count
     if not rules.index_key:
@@ -506,7 +521,7 @@ CONTEXT = 4096
 
 
 def sample_config(family: Family) -> Config:
-    """The config of a model of a family with as few keys as its RoPE needs.
+    """Return the config of a model of a family with as few keys as its RoPE needs.
 
     It has the schema that publishers use.
     """
@@ -531,6 +546,8 @@ def sample_config(family: Family) -> Config:
     if not family.halves:
         return config
 
+    # a model of two language models has the same config in both places, such as
+    # thinker_config.text_config
     whole: Config = {"model_type": config.pop("model_type")}
     for path in family.halves:
         *outer, last = path.split(".")

@@ -42,10 +42,10 @@ WEIGHTS_ALONE = ("safetensors", "torch", "pickle")
 
 
 def check_link(path: Path, root: Path) -> None:
-    """Raise BadSource for a file elsewhere: an output would hold a copy, and may be published.
+    """Refuse a link out of a checkpoint: an output would hold a copy, and may be published.
 
-    The Hub's cache keeps `models--owner--name/snapshots/COMMIT/file` as a link into
-    `models--owner--name/blobs`.
+    A downloaded folder may have `tokenizer.json -> ~/.ssh/id_ed25519`. The Hub's cache has links
+    too: `models--owner--name/snapshots/COMMIT/file` leads into `models--owner--name/blobs`.
 
     Args:
         path: The path of the file.
@@ -59,10 +59,11 @@ def check_link(path: Path, root: Path) -> None:
     folder = root.resolve()
     target = path.resolve()
 
+    # the folder, and the blobs of the cache entry that the folder is in, if it is in one
     allowed = {folder}
-    for parent in (folder, *folder.parents):
-        model = parent.parent.parent
-        if parent.parent.name == "snapshots" and model.name.startswith("models--"):
+    for commit in (folder, *folder.parents):
+        model = commit.parent.parent
+        if commit.parent.name == "snapshots" and model.name.startswith("models--"):
             allowed.add(model / "blobs")
     if allowed.isdisjoint(target.parents):
         raise BadSource(
@@ -98,14 +99,14 @@ class FolderSource(Source):
         files = []
         for name in self._names():
             path = self.root / name
-            if not path.exists():
+            if not path.exists():  # a broken link
                 continue
             if not self.follow:
                 check_link(path, self.root)
             status = path.stat()
-            check_regular(status.st_mode, path)
+            check_regular(status.st_mode, path)  # reading a FIFO would wait for ever
             files.append(SourceFile(name, status.st_size))
-            self._seen[name] = identity(path)
+            self._seen[name] = identity(path)  # by which a later change is noticed
             if len(files) > MOST_FILES:
                 raise BadSource(
                     f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one"
@@ -115,7 +116,7 @@ class FolderSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _names(self) -> Iterator[str]:
-        """Names of the files that are not hidden. Linked folders are not entered."""
+        """Yield the names of the files that are not hidden. Linked folders are not entered."""
         for folder, subfolders, names in os.walk(self.root):
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             for name in names:
@@ -123,7 +124,7 @@ class FolderSource(Source):
                     yield Path(folder, name).relative_to(self.root).as_posix()
 
     def files(self) -> tuple[SourceFile, ...]:
-        """All files, sorted by name.
+        """Return all files, sorted by name.
 
         Raises:
             BadSource: For links that lead outside, and for FIFOs and devices.
@@ -131,7 +132,7 @@ class FolderSource(Source):
         return self._files
 
     def path(self, name: str) -> Path:
-        """The local path of a file.
+        """Return the local path of a file.
 
         Raises:
             BadSource: For a name or a link that leads outside the folder.
@@ -155,7 +156,7 @@ class FolderSource(Source):
         }
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the headers of all shards, which are checked."""
+        """Return the names of all tensors, from the headers of all shards, which are checked."""
         names = list[str]()
         for header in self.headers.values():
             names += header.tensors
@@ -174,6 +175,7 @@ class ConfigSource(Source):
         if file.name == "config.json":
             self.name = file.resolve().parent.name
 
+        # weights of an image model are the most frequent mistake, and have their own message
         kind = kind_of(file)
         if kind == "safetensors":
             tensors = read_header(file).tensors
@@ -195,7 +197,7 @@ class ConfigSource(Source):
 
 
 def _not_a_config(file: Path) -> str:
-    """A sentence on a file that is not a config.json: what it is, and what to give."""
+    """Return a sentence on a file that is not a config.json: its kind, and the file to give."""
     kind = kind_of(file)
     beside = [name for name in ("config.json", "params.json") if file.with_name(name).is_file()]
     if kind in WEIGHTS_ALONE and beside:
@@ -254,7 +256,10 @@ SHARD_BYTES = 5_000_000_000
 
 
 def in_shards(tensors: Iterable[T], limit: int = SHARD_BYTES) -> tuple[ConvertedShard[T], ...]:
-    """Tensors in order, in files of at most `limit` bytes of data each, or of one tensor."""
+    """Divide tensors, in order, into files of at most `limit` bytes of data each, or of one tensor.
+
+    The files have the names that transformers writes, model-00001-of-00003.safetensors.
+    """
     groups = [list[T]()]
     filled = 0
     for tensor in tensors:
@@ -302,10 +307,10 @@ class ConvertedSource(Source, Generic[T]):
 
     @abstractmethod
     def part(self, tensor: T, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a tensor."""
+        """Return the bytes start .. stop - 1 of a tensor."""
 
     def tokenizer(self) -> GeneratedFile | None:
-        """The tokenizer.json that is made; None where there is none to make."""
+        """Return the tokenizer.json that is made; None where there is none to make."""
         return None
 
     def in_dtype(self, dtype: str) -> ConvertedSource[T]:
@@ -317,7 +322,7 @@ class ConvertedSource(Source, Generic[T]):
         return self
 
     def index(self) -> dict[str, str]:
-        """The text of the index by its name; empty for one shard."""
+        """Return the text of the index by its name; empty for one shard."""
         if len(self.shards) == 1:
             return {}
         files = {}
@@ -328,7 +333,7 @@ class ConvertedSource(Source, Generic[T]):
         return {"model.safetensors.index.json": index_text(size, files)}
 
     def kept_files(self) -> list[SourceFile]:
-        """The files that are not made."""
+        """Return the files that are not made."""
         return []
 
     @cached_property
@@ -348,24 +353,25 @@ class ConvertedSource(Source, Generic[T]):
         return parse_header(BytesIO(shard.head), shard.size, name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a file, of which no more than these is converted."""
+        """Return bytes start .. stop - 1 of a file, and convert no more than these."""
         if name in self.texts:
             return self.texts[name].encode()[start:stop]
         if all(shard.name != name for shard in self.shards):
             return super().read(name, start, stop)
 
+        # the header, then the part of each tensor that lies within start .. stop - 1
         shard = self._shard(name)
-        at = len(shard.head)
         parts = [shard.head[start:stop]]
+        tensor_start = len(shard.head)
         for tensor in shard.tensors:
             size = tensor_bytes(tensor.dtype, tensor.shape)
-            first = max(start - at, 0)
-            last = min(stop - at, size)
+            first = max(start - tensor_start, 0)
+            last = min(stop - tensor_start, size)
             if first < last:
                 parts.append(self.part(tensor, first, last))
-            at += size
+            tensor_start += size
 
-        if stop > at:
+        if stop > tensor_start:
             raise BadSource(
                 f"{name} of {self.reference} ends before byte {stop}; download it again"
             )
@@ -384,24 +390,23 @@ class ConvertedSource(Source, Generic[T]):
         files = []
         for shard in self.shards:
             stream = partial(self._stream, shard)
-            files.append(
-                GeneratedFile(
-                    name=shard.name,
-                    size=shard.size,
-                    write=partial(write_blocks, stream),
-                    stream=stream,
-                )
+            file = GeneratedFile(
+                name=shard.name,
+                size=shard.size,
+                write=partial(write_blocks, stream),
+                stream=stream,
             )
+            files.append(file)
         tokenizer = self.tokenizer()
         if tokenizer is not None:
             files.append(tokenizer)
         return tuple(files)
 
     def _shard(self, name: str) -> ConvertedShard[T]:
-        """The shard of that name."""
+        """Return the shard of that name."""
         return next(shard for shard in self.shards if shard.name == name)
 
     def _stream(self, shard: ConvertedShard[T]) -> Iterator[bytes | memoryview]:
-        """The bytes of a shard, in pieces."""
+        """Yield the bytes of a shard, in pieces."""
         yield shard.head
         yield from self.blocks(shard.tensors)

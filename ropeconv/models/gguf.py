@@ -81,13 +81,14 @@ class HubShard(Shard):
                 url = hf_hub_url(repo_id, place, revision=revision)
                 commit = get_hf_file_metadata(url).commit_hash
             except OfflineModeIsEnabled:
+                # hf_hub_download reads the cache then, or says what is missing there
                 cached = Path(
                     hf_hub_download(repo_id, place, revision=revision, library_name="ropeconv")
                 )
                 commit = _commit(cached)
             except EntryNotFoundError:
                 raise _absent_file(repo_id, place) from None
-            except Exception as problem:
+            except Exception as problem:  # no connection; a wrong answer is an error in any case
                 if cached is None or isinstance(problem, BadAnswer):
                     raise
                 commit = _commit(cached)
@@ -113,6 +114,7 @@ class HubShard(Shard):
         return self._header
 
     def read(self, start: int, stop: int) -> bytes:
+        # many small requests take longer than the whole file
         if self._local is None and self._asked >= MOST_RANGES:
             self.path()
         if self._local is not None:
@@ -132,7 +134,7 @@ class HubShard(Shard):
         return cached + self._ranges[interval]
 
     def path(self) -> Path:
-        """Its path in the cache.
+        """Return its path in the cache, after a download if it is not there.
 
         Raises:
             BadSource: Where it arrives with another header than was read by range.
@@ -157,7 +159,7 @@ class HubShard(Shard):
             self._local.refuse_changed()
 
     def _range(self, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 from the Hub, or fewer at the end of the file.
+        """Request bytes start .. stop - 1 from the Hub; fewer come at the end of the file.
 
         Raises:
             BadSource: For other answers.
@@ -191,25 +193,27 @@ class HubShard(Shard):
         return bytes(response.content)
 
     def _fetch(self) -> Path:
-        """Its path in the cache.
+        """Download the file, and return its path in the cache.
 
-        It is fetched by its branch where that is at its commit, so that it is found offline too.
+        The cache notes a branch only if a file was downloaded by its name, and without that note
+        `owner/name` is not found offline. So the branch is named where it is still at the commit.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
         with answers(self.reference, self._size):
-            by: str | None = self.commit
+            revision: str | None = self.commit
             if self.revision != self.commit:
                 url = hf_hub_url(self.repo_id, self.place, revision=self.revision)
                 if get_hf_file_metadata(url).commit_hash == self.commit:
-                    by = self.revision
-            return Path(
-                hf_hub_download(self.repo_id, self.place, revision=by, library_name="ropeconv")
+                    revision = self.revision
+            path = hf_hub_download(
+                self.repo_id, self.place, revision=revision, library_name="ropeconv"
             )
+        return Path(path)
 
 
 def _commit(cached: Path) -> str:
-    """The commit of a file in the Hub's cache: `models--NAME/snapshots/COMMIT/FILE`."""
+    """Return the commit of a file in the Hub's cache: `models--NAME/snapshots/COMMIT/FILE`."""
     return cached.parts[cached.parts.index("snapshots") + 1]
 
 
@@ -267,7 +271,7 @@ class GgufSource(Origin):
         return text_digest(*parts)
 
     def place_to_change(self) -> Path:
-        """The path of the file, for a change in place.
+        """Return the path of the file, for a change in place.
 
         A file in a cache is named by the digest of its content, or by that of its first version.
 
@@ -343,7 +347,7 @@ class HubGguf(GgufSource):
 
 
 def _model_name(path: Path) -> str:
-    """The name of a model by its file, for the names of outputs."""
+    """Return the name of a model by its file, for the names of outputs."""
     match = SHARD.match(path.name)
     if match:
         return match["stem"]

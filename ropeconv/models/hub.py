@@ -88,6 +88,8 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
         raise BadSource(
             f"the Hub's answer about {reference} {problem}; try again later, or check HF_ENDPOINT"
         ) from None
+    # huggingface_hub trusts the Hub: an answer of another form (of a proxy, or a mirror) fails
+    # anywhere in its code, with any of these
     except (
         AssertionError,
         AttributeError,
@@ -163,7 +165,7 @@ class LimitedClients:
 
 
 def _wait_and_repeat(send: Callable[..., Response], whole: type) -> Callable[..., Response]:
-    """A client's `send` that waits as long as a busy Hub asks to, for bodies of type `whole`."""
+    """Wrap the `send` of a client, to wait as long as a busy Hub asks and to send again."""
 
     def again(request: Request, **options: object) -> Response:
         for number in range(patience):
@@ -178,7 +180,7 @@ def _wait_and_repeat(send: Callable[..., Response], whole: type) -> Callable[...
 
 
 def _seconds_to_wait(response: Response, otherwise: float) -> float:
-    """The seconds after which a busy Hub wants the request again."""
+    """Return the seconds after which a busy Hub wants the request again."""
     after = re.fullmatch(r"\d{1,6}", response.headers.get("retry-after", ""))
     if after:
         return float(after[0])
@@ -189,7 +191,7 @@ def _seconds_to_wait(response: Response, otherwise: float) -> float:
 
 
 def _hook(httpx: Any) -> Callable[[Response], None]:
-    """A hook that checks the headers of a response and puts a limit on its body.
+    """Return a hook that checks the headers of a response and puts a limit on its body.
 
     Args:
         httpx: The module, which is passed since it takes long to import.
@@ -229,6 +231,7 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
 
     def check(response: Response) -> None:
         _check_headers(response)
+        # answers about repositories are JSON below /api/; everything else is a file
         download = "/api/" not in response.url.path
         response.stream = LimitedStream(response.stream, _most_bytes(response, download), download)
 
@@ -236,7 +239,12 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
 
 
 def _check_headers(response: Response) -> None:
-    """Raise BadAnswer for headers of another form, and remove waits that are too long."""
+    """Refuse headers of another form, and remove waits that are too long.
+
+    Raises:
+        BadAnswer: A header has another form.
+    """
+    # commit and hash become names of files in the cache, where "../.." would lead out of it
     if "/resolve" in response.url.path:
         for name, pattern in HEADERS.items():
             value = response.headers.get(name)
@@ -244,6 +252,7 @@ def _check_headers(response: Response) -> None:
                 raise BadAnswer(
                     f"has {shown(value)} in its header {name}, which is not a hash or a commit"
                 )
+    # huggingface_hub waits as long as a rate limit says, and would sleep for a year
     for name in WAITS:
         numbers = re.findall(r"\d+", response.headers.get(name, ""))
         if any(int(number) > LONGEST_WAIT for number in numbers):
@@ -253,7 +262,7 @@ def _check_headers(response: Response) -> None:
 
 
 def _most_bytes(response: Response, download: bool) -> int | None:
-    """The most bytes that a body may have; None where its length is given."""
+    """Return the most bytes that a body may have; None where its length is given."""
     if not download:
         return ANSWER_BYTES
     part = PART.fullmatch(response.request.headers.get("range", ""))
@@ -291,7 +300,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def read_listing(info: ModelInfo, reference: str) -> Listing:
-    """The listing in an answer of the Hub.
+    """Return the listing in an answer of the Hub.
 
     Args:
         info: A ModelInfo of huggingface_hub, whose fields have whatever types the answer had.
@@ -313,6 +322,7 @@ def read_listing(info: ModelInfo, reference: str) -> Listing:
             " HF_ENDPOINT, or try again later"
         ) from None
 
+    # the names become paths below an output: "../../.bashrc" must not
     names: set[str] = set()
     for file in listing.files:
         if not safe_name(file.name) or not file.name.isprintable():
@@ -371,18 +381,21 @@ class HubSource(Source):
                 )
         except OfflineModeIsEnabled:
             return self._files_in_cache()
+        # from here on all files are read at this commit, also if the branch moves
         listing = read_listing(info, self.reference)
         self.commit = listing.commit
 
         sizes = self._sizes([file.name for file in listing.files if file.size is None])
-        files = [
-            SourceFile(file.name, sizes.get(file.name, file.size or 0), file.sha256)
-            for file in listing.files
-        ]
+        files = []
+        for file in listing.files:
+            size = sizes.get(file.name, file.size or 0)
+            files.append(SourceFile(file.name, size, file.sha256))
         return tuple(sorted(files, key=lambda file: file.name))
 
     def _sizes(self, names: list[str]) -> dict[str, int]:
-        """The sizes of files that a listing does not give, each from its own request.
+        """Return the sizes of files that a listing does not give, each from its own request.
+
+        The Hub gives all sizes; mirrors of it (HF_ENDPOINT) leave some out.
 
         Raises:
             BadSource: For a file without one.
@@ -404,7 +417,7 @@ class HubSource(Source):
             return dict(zip(names, pool.map(size, names), strict=True))
 
     def _files_in_cache(self) -> tuple[SourceFile, ...]:
-        """The files of the commit that the cache has, without asking the Hub."""
+        """Return the files of the commit that the cache has, without asking the Hub."""
         cached = [cached_file(self.repo_id, name, self.revision) for name in CONFIGS]
         config = next((path for path in cached if path is not None), None)
         if config is None:
@@ -421,20 +434,20 @@ class HubSource(Source):
         return text_digest(self.repo_id, self.commit or "")
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file: from the cache, else from its first bytes."""
+        """Return the header of a safetensors file: from the cache, else from its first bytes."""
         from huggingface_hub import HfFileSystem
 
         cached = self.local(name)
         if cached is not None:
             return read_header(cached)
+
+        # HfFileSystem requests a block at a time, of which one has most headers
         size = self._entry(name).size
-        with (
-            answers(self.reference, size),
-            HfFileSystem().open(
-                self._place(name), "rb", block_size=BLOCK, cache_type="readahead"
-            ) as file,
-        ):
-            return parse_header(file, size, name)
+        place = self._place(name)
+        with answers(self.reference, size):
+            opened = HfFileSystem().open(place, "rb", block_size=BLOCK, cache_type="readahead")
+            with opened as file:
+                return parse_header(file, size, name)
 
     def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -458,26 +471,26 @@ class HubSource(Source):
         return cached_file(self.repo_id, name, self.commit)
 
     def _entry(self, name: str) -> SourceFile:
-        """A file of the listing; an empty one for a name that it does not have."""
+        """Return a file of the listing; an empty one for a name that it does not have."""
         return next((file for file in self.files() if file.name == name), SourceFile(name, 0))
 
     def _place(self, name: str) -> str:
-        """The path of a file for HfFileSystem."""
+        """Return the path of a file for HfFileSystem."""
         return f"{self.repo_id}@{self.commit}/{name}"
 
     def files(self) -> tuple[SourceFile, ...]:
         return self._listing
 
     def path(self, name: str) -> Path:
-        """The path of a file in the cache.
+        """Return the path of a file in the cache, after a download if it is not there.
 
         Raises:
             BadSource: Where it arrives with another content than is listed.
         """
+        # The cache notes the commit of a branch when a file is downloaded by its name. Without that
+        # note the model is not found offline, so its config.json is asked for by the branch.
         entry = self._entry(name)
         if name in CONFIGS and self.revision != self.commit:
-            # by its branch once, so that the cache knows where the branch is when it is used
-            # offline
             path = self._download(name, self.revision, entry.size)
             if path.parent.name == self.commit:
                 return path
@@ -487,6 +500,7 @@ class HubSource(Source):
 
         path = self._download(name, self.commit, entry.size)
         if entry.sha256 is not None and sha256(path) != entry.sha256:
+            # both the blob and the link to it, else the next run would find the damaged file
             path.resolve().unlink()
             path.unlink(missing_ok=True)
             raise BadSource(

@@ -17,20 +17,23 @@ WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
 
 
 def layer_types(part: Config, family: Family) -> dict[str, Kind]:
-    """The kind of the layers of each layer type.
+    """Return the kind of the layers of each layer type.
 
-    Where null settings say that layers of a type do not rotate, those of another are extended,
-    whatever their window.
+    In most families that is fixed: "full_attention" layers are extended, and "sliding_attention"
+    layers keep their own frequencies, or have the same.
     """
     types = family.layers.types
     settings = part.get("rope_parameters")
     if not family.layers.null_is_none or not isinstance(settings, dict):
         return types
 
+    # in some families, {"full_attention": null, ...} says that these layers do not rotate
     kinds: dict[str, Kind] = {}
     for name, kind in types.items():
         is_null = name in settings and settings[name] is None
         kinds[name] = "none" if is_null else kind
+
+    # then the layers with a window are the ones that rotate, and are extended
     if "global" not in kinds.values():
         for name, kind in kinds.items():
             if kind == "local":
@@ -39,7 +42,7 @@ def layer_types(part: Config, family: Family) -> dict[str, Kind]:
 
 
 def kinds_of(part: Config, family: Family, names: Iterable[str]) -> tuple[Kind, ...]:
-    """The kinds of layers by the names of their types."""
+    """Return the kinds of layers by the names of their types."""
     types = layer_types(part, family)
     return tuple(types.get(name, "global") for name in names)
 
@@ -62,8 +65,7 @@ def own_settings(part: Config) -> dict[int, Config]:
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
-    """The layer type of each of `count` layers, listed or as the stock class derives them.
-
+    """Return the layer type of each of `count` layers, listed or as the stock class derives them.
 
     Raises:
         BadSource: Where it lists fewer.
@@ -79,6 +81,7 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
             )
         return tuple(types)
 
+    # the rule of the family, which may count from the last layer, and have exceptions at the ends
     names = family.hooks.layer_names(part, rules, count) or _names_by_rule(part, rules, count)
     if rules.backward:
         names.reverse()
@@ -90,7 +93,11 @@ def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
 
 
 def _names_by_rule(part: Config, rules: Layers, count: int) -> list[str]:
-    """The layer types of a config that does not list them."""
+    """Return the layer types of a config that does not list them.
+
+    A family has one of three rules: the numbers of some layers, a pattern that repeats, or an
+    interval such as every sixth layer.
+    """
     if rules.indices:
         numbers = part.get(rules.indices)
         if isinstance(numbers, list):
@@ -107,14 +114,17 @@ def _names_by_rule(part: Config, rules: Layers, count: int) -> list[str]:
 
 
 def at_intervals(rules: Layers, count: int, interval: int) -> list[str]:
-    """The layer types of `count` layers of which one in each interval is `rules.last`."""
+    """Return the layer types of `count` layers of which one in each interval is `rules.last`."""
     at = 0 if rules.leading else interval - 1
     return [rules.last if index % interval == at else rules.rest for index in range(count)]
 
 
 def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
-    """The kind of each of `count` layers."""
+    """Return the kind of each of `count` layers: "global", "local" or "none"."""
     rules = family.layers
+
+    # a list says which layers rotate: no_rope_layers of Llama 4 is [1, 1, 1, 0, ...], and without
+    # the list one layer in an interval does not
     if rules.flags:
         flags = part.get(rules.flags)
         if isinstance(flags, list) and flags:
@@ -135,7 +145,11 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
 
 
 def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
-    """The layer that makes the keys of each layer: itself, or an earlier one of its type."""
+    """Return the layer that makes the keys of each layer: itself, or an earlier one of its type.
+
+    The last `num_kv_shared_layers` layers of Gemma 3n have no keys of their own. Each uses those of
+    the last layer before them that has its layer type.
+    """
     key, default = family.cache.shared
     sharing = 0
     if key:
@@ -153,12 +167,13 @@ def key_layers(part: Config, family: Family, count: int) -> tuple[int, ...]:
 
 
 def window_size(part: Config, family: Family) -> int | None:
-    """The tokens that a layer with a sliding window or chunk sees; None where the model has none.
+    """Return the tokens that a layer with a sliding window or chunk sees; None without windows.
 
     A null means none, and so does a switch that is off; an absent key means the default of the
     stock class. 0 is not a length: transformers masks everything with it, in layers that have a
     window.
     """
+    # Qwen2.5 has a sliding_window in its config, and use_sliding_window = false
     window = family.window
     if not window.key or (window.switch and not part.get(window.switch, False)):
         return None
@@ -170,7 +185,7 @@ def window_size(part: Config, family: Family) -> int | None:
 
 
 def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tuple[int | None, ...]:
-    """The tokens that each layer sees: its sliding window or chunk, None for the whole context.
+    """Return the tokens that each layer sees: its window or chunk, None for the whole context.
 
     Args:
         part: The text part of the config.
@@ -191,17 +206,22 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
             " tokens it sees, or null for all"
         )
 
+    # a config can have settings for single layers, by their numbers
     own_sizes = {}
     for layer, settings in own_settings(part).items():
         own_sizes[layer] = positive_int(settings, (window.key,), size, least=0)
-    windows = []
+    windows: list[int | None] = []
     for layer, has in enumerate(has_window[: len(kinds)]):
-        windows.append(own_sizes.get(layer, size) if has else None)
+        if has:
+            windows.append(own_sizes.get(layer, size))
+        else:
+            windows.append(None)
     return tuple(windows)
 
 
 def _has_window(part: Config, family: Family, kinds: tuple[Kind, ...]) -> list[bool]:
-    """Which layers have the sliding window or chunk of a model that has one."""
+    """Return whether each layer has the sliding window or chunk of a model that has one."""
+    # by whether the layer rotates, or all of them
     window = family.window
     if window.layers == "rotating":
         return [kind != "none" for kind in kinds]
@@ -210,6 +230,7 @@ def _has_window(part: Config, family: Family, kinds: tuple[Kind, ...]) -> list[b
     if window.layers == "all":
         return [True] * len(kinds)
 
+    # by its number (max_window_layers of Qwen2), else by its layer type
     if window.first_key and not part.get("layer_types"):
         first = positive_int(part, (window.first_key,), window.first, least=0) or 0
         return [layer >= first for layer in range(len(kinds))]
@@ -237,7 +258,7 @@ def layer_prefix(layer: int, family: Family, names: Container[str]) -> str | Non
 
 
 def head_count(part: Config, family: Family) -> int:
-    """Number of heads of queries.
+    """Return the number of heads of queries.
 
     Args:
         part: The text part of config.json.
@@ -255,9 +276,10 @@ def head_count(part: Config, family: Family) -> int:
 def fused_heads(
     which: Which, rows: int, heads: int, head_dim: int, family: Family
 ) -> tuple[int, ...]:
-    """The first row of each head's queries or keys in a fused projection.
+    """Return the first row of each head's queries or keys in a projection of all three.
 
-    It makes queries, keys and values.
+    With 4 heads of queries, 2 of keys and of values, a projection has the order
+    q q q q k k v v ("blocks"), or for each head of keys q q k v ("groups").
 
     Args:
         which: "q" or "k".
@@ -266,6 +288,7 @@ def fused_heads(
         head_dim: Rows of one head.
         family: The family of the model, which knows the order of the rows.
     """
+    # the rows of heads of keys and of values are those that are left over
     order = family.weights.fused_order
     gates = heads if order == "gate-and-blocks" else 0
     kv_heads = (rows // head_dim - gates - heads) // 2
@@ -279,12 +302,12 @@ def fused_heads(
     if order == "per-head":
         kv_heads = heads
     queries = heads // kv_heads
-    group = queries + 2
-    offsets = range(queries)
+    heads_in_group = queries + 2
+    places = range(queries)
     if which == "k":
-        offsets = range(queries, queries + 1)
+        places = range(queries, queries + 1)
     starts = []
-    for index in range(kv_heads):
-        for offset in offsets:
-            starts.append((index * group + offset) * head_dim)
+    for group in range(kv_heads):
+        for place in places:
+            starts.append((group * heads_in_group + place) * head_dim)
     return tuple(starts)

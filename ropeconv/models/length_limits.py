@@ -67,28 +67,31 @@ class LengthLimit:
 
 @cache
 def limit_rules() -> tuple[LimitRule, ...]:
-    """The table of all files and keys."""
+    """Return the table of all files and keys."""
     return package_data("models/length_limits.toml", dict[str, tuple[LimitRule, ...]])["limits"]
 
 
 def window_keys() -> tuple[str, ...]:
-    """The keys of config.json of which vLLM takes the smallest for its window."""
+    """Return the keys of config.json of which vLLM takes the smallest for its window."""
     return next(rule.keys for rule in limit_rules() if rule.code == WINDOW)
 
 
 def length_limits(source: Source) -> tuple[LengthLimit, ...]:
-    """Every limit in the files of a checkpoint, whatever its value.
+    """Return every limit in the files of a checkpoint, whatever its value.
 
-    Files that a conversion generates have none.
+    Such are model_max_length in tokenizer_config.json, and truncation.max_length in tokenizer.json:
+    programs that read them cut a text off there, also after an extension. Files that a conversion
+    generates have none.
     """
-    texts = source.generated_texts()
+    generated = source.generated_texts()
     is_converted = source.kind in CONVERTED
     limits: list[LengthLimit] = []
     for file in source.files():
-        is_text = file.name in texts
-        if not _rules_of(file.name) or (is_converted and not is_text):
+        is_generated = file.name in generated
+        if not _rules_of(file.name) or (is_converted and not is_generated):
             continue
-        if file.size > SMALL and not is_text:
+        # tokenizer.json has tens of megabytes; its limits are near the beginning
+        if file.size > SMALL and not is_generated:
             limits += limits_in(file.name, _blocks(source, file), large=True)
         else:
             limits += limits_in_text(file.name, source.text(file.name) or "")
@@ -103,13 +106,14 @@ def modelfile_limits(source: Origin) -> list[LengthLimit]:
 
 
 def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[LengthLimit]:
-    """The limits in a file.
+    """Return the limits in a file, in their order.
 
     Args:
         name: The name of the file.
         blocks: Its content.
         large: Read no more than is needed.
     """
+    # "truncation.max_length" for the key max_length in the part truncation
     paths = {}
     for rule in _rules_of(name):
         for part in rule.parts:
@@ -139,45 +143,45 @@ def raise_limits(limits: Sequence[LengthLimit], context: int, content: bytes) ->
         context: In tokens.
         content: The bytes of the file.
     """
+    # only the numbers are replaced: the file keeps its layout, and large ones are not parsed
     parts = list[bytes]()
-    at = 0
+    done = 0
     for limit in limits:
-        parts.append(content[at : limit.start])
+        parts.append(content[done : limit.start])
         parts.append(str(context).encode())
-        at = limit.stop
-    parts.append(content[at:])
+        done = limit.stop
+    parts.append(content[done:])
     return b"".join(parts)
 
 
 def _json_limits(
     name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule], large: bool
 ) -> list[LengthLimit]:
-    """The limits in a JSON file, by the paths of keys, which may have wildcards."""
-    outer = set()
+    """Return the limits in a JSON file, by the paths of keys, which may have wildcards."""
+    outer_keys = set()
     for path, rule in paths.items():
-        outer.add(path.partition(".")[0])
-        outer |= set(rule.unless)
+        outer_keys.add(path.partition(".")[0])
+        outer_keys |= set(rule.unless)
 
     limits: list[LengthLimit] = []
     present = set[str]()
-    for number in jsontext.numbers(blocks, name, outer, large):
+    for number in jsontext.numbers(blocks, name, outer_keys, large):
         path = ".".join(number.path)
         present.add(path)
-        if not 0 < number.value < UNLIMITED:
+        if not 0 < number.value < UNLIMITED:  # transformers writes 1e30 for "no limit"
             continue
         for pattern, rule in paths.items():
             if path == pattern or ("*" in pattern and fnmatchcase(path, pattern)):
-                tokens = int(number.value)
-                limits.append(
-                    LengthLimit(
-                        file=name,
-                        key=path,
-                        tokens=tokens,
-                        start=number.start,
-                        stop=number.stop,
-                        rule=rule,
-                    )
+                limit = LengthLimit(
+                    file=name,
+                    key=path,
+                    tokens=int(number.value),
+                    start=number.start,
+                    stop=number.stop,
+                    rule=rule,
                 )
+                limits.append(limit)
+
     # a key of `unless` takes the effect away
     return [limit for limit in limits if present.isdisjoint(limit.rule.unless)]
 
@@ -185,9 +189,10 @@ def _json_limits(
 def _parameters(
     name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule]
 ) -> Iterator[LengthLimit]:
-    """The limits in the PARAMETER lines of a Modelfile."""
+    """Yield the limits in the PARAMETER lines of a Modelfile, such as `PARAMETER num_ctx 4096`."""
     content = b"".join(blocks)
     for path, rule in paths.items():
+        # Ollama accepts any blanks between the words, and ignores their case
         words = rb"[ \t]+".join(re.escape(word.encode()) for word in path.split())
         line = rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$"
         for match in re.finditer(line, content, re.I | re.M):
@@ -202,7 +207,7 @@ def _parameters(
 
 
 def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:
-    """The content of a large file: its beginning first, and the rest only on demand."""
+    """Yield the content of a large file: its beginning first, and the rest only on demand."""
     yield source.read(file.name, 0, HEAD)
     left = HEAD
     for block in source.stream(file.name):
@@ -212,7 +217,7 @@ def _blocks(source: Source, file: SourceFile) -> Iterator[bytes]:
 
 @cache
 def _rules_of(name: str) -> tuple[LimitRule, ...]:
-    """The rules for a file of this name."""
+    """Return the rules for a file of this name."""
     rules = []
     for rule in limit_rules():
         if any(fnmatchcase(name, pattern) for pattern in rule.files):

@@ -101,9 +101,13 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def _above(self) -> tuple[Path, FileIdentity | None] | None:
-        """tokenizer.model one level above, None without one.
+        """Return tokenizer.model one level above the folder, with its identity; None without one.
 
-        Raises BadSource for one with another number of tokens than params.json.
+        Meta's download script puts the tokenizer that the sizes of a release share beside their
+        folders.
+
+        Raises:
+            BadSource: It has another number of tokens than params.json.
         """
         inside = any(file.name == TOKENIZER for file in self.inner.files())
         if inside or not isinstance(self.inner, FolderSource):
@@ -113,9 +117,10 @@ class MetaSource(ConvertedSource[TensorTarget]):
         if not path.is_file():
             return None
 
+        # it may be that of another release
         check_link(path, folder)
         pieces = meta_layout.vocabulary_size(path)
-        stated = self.params.vocab_size
+        stated = self.params.vocab_size  # -1 in Llama 2, which does not state it
         if 0 < stated != pieces:
             raise BadSource(
                 f"{path} has {pieces:,} tokens and params.json says {stated:,}; put the release's"
@@ -185,7 +190,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
         return identities
 
     def conversion_notes(self) -> tuple[str, ...]:
-        """The sentence on a tokenizer that is not in the folder."""
+        """Return the sentence on a tokenizer that is not in the folder."""
         if self._above is None:
             return ()
         return (f"{TOKENIZER} is that of {self._above[0].parent}",)
@@ -264,7 +269,10 @@ class BoundedFile(io.BufferedReader):
 
 
 def peek_dtype(path: Path) -> str:
-    """The dtype of the weights in a .pth file, from the names in its pickle; nothing is executed.
+    """Return the dtype of the weights in a .pth file, from its pickle; nothing is executed.
+
+    A file of torch.save is a zip archive: `data.pkl`, which names the storage class of each tensor
+    (torch.BFloat16Storage), and an entry with the numbers of each.
 
     Raises:
         BadSource: When it is not a zip of the kind torch.save writes, or holds another dtype, or
@@ -284,6 +292,7 @@ def peek_dtype(path: Path) -> str:
     try:
         with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))
+        # genops yields the operations of a pickle without running them
         dtypes = {}
         for name, dtype in _dtypes_in(pickletools.genops(pickled)):
             if name != UNUSED:
@@ -326,10 +335,10 @@ def _not_from_torch(path: Path) -> BadSource:
 
 
 def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
-    """The entry with the pickle.
+    """Return the entry with the pickle, after a check that the archive is one of torch.save.
 
     torch.save never compresses, so an entry that would inflate is none of its own, nor are entries
-    that share bytes.
+    that share bytes: both are ways to make a small file that fills the memory.
 
     Raises:
         BadSource: For an archive that holds more than its file, or no single pickle.
@@ -418,7 +427,7 @@ class PthFiles:
                 yield self.rows(target, first, min(first + step, target.shape[0]))
 
     def bytes(self, target: TensorTarget, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a tensor. Raises what `rows` raises."""
+        """Return the bytes start .. stop - 1 of a tensor. Raises what `rows` raises."""
         row = _row_bytes(target)
         first = start // row
         last = -(-stop // row)
@@ -426,38 +435,43 @@ class PthFiles:
         return bytes(content[start - first * row : stop - first * row])
 
     def rows(self, target: TensorTarget, first: int, stop: int) -> memoryview:
-        """Rows first .. stop - 1 of a tensor, as bytes; elements of a vector are rows of one.
+        """Return rows first .. stop - 1 of a tensor as bytes; elements of a vector are rows of one.
 
         Raises:
             BadSource: For tensors that are missing or of another dtype or shape.
         """
         import torch
 
+        # whole heads, since the rows of a head are reordered below
         pieces, join = self._pieces(target)
         head = target.head or 1
         begin = first // head * head
-        end = -(-stop // head) * head
+        end = -(-stop // head) * head  # rounded up
+
+        # Meta divides each tensor between the files, by its rows (join 0) or its columns (join 1);
+        # norms (join None) are in each file
         if join is None or len(pieces) == 1:
             tensor = pieces[0][begin:end]
         elif join == 1:
             tensor = torch.cat([piece[begin:end] for piece in pieces], dim=1)
         else:
-            at = 0  # the first row of a piece in the tensor
-            inside = []
+            piece_start = 0  # the first row of a piece in the tensor
+            parts = []
             for piece in pieces:
-                if begin < at + len(piece) and end > at:
-                    inside.append(piece[max(begin - at, 0) : end - at])
-                at += len(piece)
-            tensor = torch.cat(inside)
+                if begin < piece_start + len(piece) and end > piece_start:
+                    parts.append(piece[max(begin - piece_start, 0) : end - piece_start])
+                piece_start += len(piece)
+            tensor = torch.cat(parts)
 
         if target.head:
-            # rows of each head from pairs (0, 1), (2, 3), ... to halves (0, r/2), (1, r/2 + 1), ...
+            # Meta rotates the rows (0, 1), (2, 3), ... of a head, and transformers the rows
+            # (0, d/2), (1, d/2 + 1), ...: of 4 rows, 0 1 2 3 become 0 2 1 3
             pairs = tensor.view(-1, target.head // 2, 2, tensor.shape[1])
             tensor = pairs.transpose(1, 2).reshape(tensor.shape)[first - begin : stop - begin]
         return memoryview(tensor.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
 
     def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
-        """The tensor in each part, and the axis along which they are concatenated."""
+        """Return the tensor in each file, and the axis along which they are concatenated."""
         if any(target.origin not in part for part in self.parts):
             raise BadSource(
                 f"the .pth files have no {target.origin}; download the checkpoint again"
@@ -483,7 +497,7 @@ class PthFiles:
 
 
 def _row_bytes(target: TensorTarget) -> int:
-    """The bytes of a row of a tensor."""
+    """Return the bytes of a row of a tensor."""
     return tensor_bytes(target.dtype, target.shape[1:])
 
 

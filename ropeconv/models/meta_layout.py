@@ -66,7 +66,7 @@ class Params(msgspec.Struct, frozen=True):
 
 
 def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
-    """A `LlamaForCausalLM` config for Meta's parameters.
+    """Return a `LlamaForCausalLM` config for Meta's parameters.
 
     Args:
         params: params.json.
@@ -113,6 +113,7 @@ def hf_config(params: Params, vocab_size: int, dtype: str) -> Config:
         "vocab_size": vocab_size,
     }
 
+    # constants in Meta's code (apply_scaling in model.py), which params.json does not have
     if params.use_scaled_rope:
         config["max_position_embeddings"] = 131072
         config["rope_scaling"] = {
@@ -143,7 +144,11 @@ class TensorTarget(ConvertedTensor):
 
 
 def targets(config: Config) -> Iterator[TensorTarget]:
-    """Every tensor of a Llama in the HF layout, in the order in which transformers writes them."""
+    """Yield every tensor of a Llama in the HF layout, in the order in which transformers has them.
+
+    Each has its name in Meta's files, the axis along which their parts are joined, and for queries
+    and keys the rows of a head, which are reordered.
+    """
     dim = config["hidden_size"]
     inner = config["intermediate_size"]
     vocab = config["vocab_size"]
@@ -162,6 +167,7 @@ def targets(config: Config) -> Iterator[TensorTarget]:
     for index in range(config["num_hidden_layers"]):
         new = f"model.layers.{index}."
         old = f"layers.{index}."
+        # name, name in Meta's files, shape, axis of joining, rows of a head
         for name, origin, shape, join, head in (
             ("self_attn.q_proj", "attention.wq", (heads * width, dim), 0, width),
             ("self_attn.k_proj", "attention.wk", (kv_heads * width, dim), 0, width),
@@ -208,7 +214,9 @@ def is_tiktoken(path: Path) -> bool:
 
 
 def vocabulary_size(path: Path) -> int:
-    """Number of tokens in a tokenizer.model, special ones included.
+    """Return the number of tokens in a tokenizer.model, special ones included.
+
+    The name is that of two formats: SentencePiece up to Llama 2, and tiktoken from Llama 3 on.
 
     Raises:
         BadSource: For a file that is neither SentencePiece nor tiktoken, or without sentencepiece
@@ -252,7 +260,7 @@ def _is_base64(text: bytes) -> bool:
 
 
 def special_tokens(version: float) -> list[str]:
-    """The 256 special tokens of Llama 3 or 3.1, in the order of their ids.
+    """Return the 256 special tokens of Llama 3 or 3.1, in the order of their ids.
 
     Source: Meta llama3/tokenizer.py.
     """
@@ -288,7 +296,7 @@ def special_tokens(version: float) -> list[str]:
 
 
 def tokenizer_config(version: float, context: int) -> JsonObject:
-    """tokenizer_config.json of the HF checkpoints of a Llama version, without a chat template.
+    """Return tokenizer_config.json as in the HF checkpoints, without a chat template.
 
     Args:
         version: The version of Llama.

@@ -89,7 +89,7 @@ class StoredModel:
 
     @property
     def path(self) -> Path:
-        """The GGUF file.
+        """Return the path of the GGUF file.
 
         Raises:
             BadSource: Where the store has none.
@@ -109,11 +109,11 @@ class StoredModel:
         return paths[0]
 
     def _of(self, kind: str) -> list[Path]:
-        """The blobs of a kind of layer."""
+        """Return the blobs of a kind of layer."""
         return [path for name, path in self.layers if name == kind]
 
     def _text(self, kind: str) -> str:
-        """The text of the last layer of a kind; empty without one."""
+        """Return the text of the last layer of a kind; empty without one."""
         paths = self._of(kind)
         if not paths:
             return ""
@@ -155,7 +155,7 @@ class StoredModel:
         return "\n".join(lines) + "\n"
 
     def _parameters(self) -> Iterator[str]:
-        """The PARAMETER lines; a list of values is one line each."""
+        """Yield the PARAMETER lines; a list of values is one line each."""
         text = self._text("params")
         values = parse(text, f"the parameters of {self.name.typed}") if text else {}
         for key, value in values.items():
@@ -163,7 +163,7 @@ class StoredModel:
                 yield f"PARAMETER {key} {_parameter(each)}"
 
     def _messages(self) -> Iterator[str]:
-        """The MESSAGE lines."""
+        """Yield the MESSAGE lines."""
         text = self._text("messages")
         if not text:
             return
@@ -177,12 +177,12 @@ class StoredModel:
 
 
 def _quote(text: str) -> str:
-    """A text as a Modelfile has it, over several lines if need be."""
+    """Return a text as a Modelfile has it, over several lines if need be."""
     return f'"""{text}"""'
 
 
 def _parameter(value: object) -> str:
-    """The value of a parameter as a Modelfile has it."""
+    """Return the value of a parameter as a Modelfile has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):
@@ -205,13 +205,15 @@ def name_in(reference: str) -> OllamaName | None:
         if part and ".." in part:
             return None
 
+    # what may be an id on the Hub is one: owner/name, and hf.co/owner/name without a tag
     host, namespace, model, tag = match.groups()
     is_page = "ollama.com/" in reference or reference.startswith("ollama://")
     is_id = host is None and namespace is not None and tag is None
     if is_id and not is_page:
-        return None  # owner/name is an id on the Hub
+        return None
     if tag is None and host not in (None, HOST):
-        return None  # so is hf.co/owner/name
+        return None
+    # a/b/c:tag without a dot or a port in `a` is not a host but a path
     if host is not None and "." not in host and ":" not in host:
         return None
     return OllamaName(
@@ -256,7 +258,10 @@ def find(reference: str) -> StoredModel | None:
 
 
 def _manifest(folder: Path, parts: tuple[str, ...]) -> Path | None:
-    """The manifest of a name in a store, whatever the case of its parts."""
+    """Return the manifest of a name in a store, whatever the case of its parts.
+
+    It is at manifests/HOST/NAMESPACE/MODEL/TAG.
+    """
     place = folder
     for part in parts:
         exact = place / part
@@ -264,19 +269,22 @@ def _manifest(folder: Path, parts: tuple[str, ...]) -> Path | None:
             place = exact
             continue
         try:
-            alike = [path for path in place.iterdir() if path.name.lower() == part.lower()]
+            same_letters = [path for path in place.iterdir() if path.name.lower() == part.lower()]
         except OSError:
             return None
-        if not alike:
+        if not same_letters:
             return None
-        place = alike[0]
+        place = same_letters[0]
     if not place.is_file():
         return None
     return place
 
 
 def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
-    """The model of a manifest."""
+    """Read the model of a manifest, which lists its parts as the layers of an OCI image.
+
+    The media type of a layer is application/vnd.ollama.image.model, .template, .params, ...
+    """
     content = parse(read_text(manifest, str(manifest)), str(manifest))
     listed = content.get("layers")
     if not isinstance(listed, list):
@@ -286,18 +294,19 @@ def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
         kind = layer.get("mediaType") if isinstance(layer, dict) else None
         if not isinstance(kind, str):
             raise BadSource(f"{manifest} is damaged; run `ollama pull {name.short}`")
-        if kind.startswith(LAYER):
+        if kind.startswith(LAYER):  # other layers are not of GGUF models
             layers.append((kind.removeprefix(LAYER), _blob(root, layer, manifest, name)))
 
+    # the config is a blob too, which older manifests do not have
     config = content.get("config")
-    place = None
+    config_path = None
     if isinstance(config, dict) and config.get("digest"):
-        place = _blob(root, config, manifest, name)
-    return StoredModel(name=name, root=root, layers=tuple(layers), config=place)
+        config_path = _blob(root, config, manifest, name)
+    return StoredModel(name=name, root=root, layers=tuple(layers), config=config_path)
 
 
 def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -> Path:
-    """The path of a layer of a manifest."""
+    """Return the path of a layer of a manifest."""
     digest = DIGEST.fullmatch(str(layer.get("digest")))
     if digest is None:
         raise BadSource(
@@ -308,7 +317,7 @@ def _blob(root: Path, layer: dict[str, Any], manifest: Path, name: OllamaName) -
 
 
 def _names(root: Path) -> Iterator[tuple[OllamaName, Path]]:
-    """The names in a store with their manifests, the newest first."""
+    """Yield the names in a store with their manifests, the newest first."""
     manifests = [path for path in (root / "manifests").glob("*/*/*/*") if path.is_file()]
     for path in sorted(manifests, key=lambda path: -path.stat().st_mtime)[:MOST_MANIFESTS]:
         if not path.name.startswith("."):
@@ -316,7 +325,7 @@ def _names(root: Path) -> Iterator[tuple[OllamaName, Path]]:
 
 
 def _parts(root: Path, manifest: Path) -> tuple[str, str, str, str]:
-    """The parts of a name, from the place of its manifest."""
+    """Return the parts of a name, from the place of its manifest."""
     host, namespace, model, tag = manifest.relative_to(root / "manifests").parts
     return host, namespace, model, tag
 
@@ -331,6 +340,7 @@ def blob_stem(path: Path) -> str:
 
     The name of a model that has it, else the first letters of its digest.
     """
+    # a file such as blobs/sha256-6a0746a1ec1a... says nothing about its model
     root = path.parent.parent
     for name, manifest in _names(root):
         try:
@@ -339,7 +349,7 @@ def blob_stem(path: Path) -> str:
             continue
         if any(kind == "model" and blob.name == path.name for kind, blob in layers):
             return name.stem
-    return path.name[:19]
+    return path.name[:19]  # "sha256-" and 12 digits
 
 
 def absence_error(reference: str) -> BadSource:
@@ -353,6 +363,7 @@ def absence_error(reference: str) -> BadSource:
 
     plain_name = name.short.removesuffix(f":{TAG}")
     pull = f"run `ollama pull {plain_name}`"
+    # owner/model:Q4_K_M may be meant as a file on the Hub
     if name.host in HUB_HOSTS or (name.namespace != NAMESPACE and name.host == HOST):
         pull += f", or give the file itself, {name.namespace}/{name.model}/FILE-{name.tag}.gguf"
     if not known:

@@ -23,7 +23,7 @@ HUB_FILE = REPOSITORY + r"(?:@([\w.-]+))?/(.+\.(?i:gguf))"
 
 
 def open_source(reference: str | os.PathLike[str], family: str = "") -> Source | GgufSource:
-    """The source that a reference names. Nothing large is read or fetched.
+    """Open the source that a reference names. Nothing large is read or fetched.
 
     Args:
         reference: The path of a GGUF file, of a folder in the HF layout or in Meta's, of a
@@ -50,11 +50,9 @@ def open_source(reference: str | os.PathLike[str], family: str = "") -> Source |
 
 
 def _open(reference: str) -> Source | GgufSource:
-    """The source of a reference: a path here, or a name elsewhere.
-
-    `resolve_reference` has made names of the addresses of pages on the Hub, so an address that is
-    left is that of another site, or of a registry of Ollama.
-    """
+    """Open the source of a reference: a path here, or a name elsewhere."""
+    # `resolve_reference` has made names of the addresses of pages on the Hub, so an address that is
+    # left is that of another site, or of a registry of Ollama
     if re.match("(?!hf:|ollama:)[a-z]+://", reference) and ollama.find(reference) is None:
         raise BadSource(
             f"{reference} is not the address of a model on huggingface.co; download it, and give"
@@ -83,7 +81,7 @@ def _open(reference: str) -> Source | GgufSource:
 
 
 def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
-    """The source of a reference that is not a path: in Ollama's store, or on the Hub.
+    """Open the source of a reference that is not a path: in Ollama's store, or on the Hub.
 
     The forms overlap, so the order decides: `a/b/c.gguf` may be a file on the Hub or a missing
     path, and `a/b` may be a model of Ollama or a repository.
@@ -130,10 +128,15 @@ def _is_meta(names: Iterable[str]) -> bool:
 
 
 def _check_address(reference: str, repository: str, *paths: str | None) -> None:
-    """Raise BadSource for an address that the Hub cannot have, such as a file outside of it."""
+    """Refuse an address that the Hub cannot have, such as a file outside of its repository.
+
+    Raises:
+        BadSource: It is not an address.
+    """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
+    # the parts become a URL, in which ".." leads to another repository
     parts = []
     for path in paths:
         if path:

@@ -33,7 +33,7 @@ def projector_beside(source: Origin) -> Path | None:
 
 
 def _folder(source: Origin) -> Path | None:
-    """The folder in which the projector of a model would be; None for a model on the Hub."""
+    """Return the folder in which the projector of a model would be; None for a model on the Hub."""
     if isinstance(source, HubGguf) or source.commit:
         return None
     if isinstance(source, GgufSource):
@@ -42,7 +42,7 @@ def _folder(source: Origin) -> Path | None:
 
 
 def _width(source: Origin) -> int | None:
-    """The width of the embeddings of a model; None where it does not say it."""
+    """Return the width of the embeddings of a model; None where it does not state one."""
     width = None
     with suppress(BadSource):
         if isinstance(source, GgufSource):
@@ -71,7 +71,7 @@ def _fits(path: Path, width: int | None) -> bool:
 
 
 def _rank(path: Path) -> tuple[int, str]:
-    """The place of a projector among those of one model."""
+    """Return the place of a projector among those of one model."""
     words = path.stem.lower().replace("_", "-").replace(".", "-").split("-")
     ranks = [place for place, name in enumerate(BEST_TYPES) if name in words]
     return min(ranks, default=len(BEST_TYPES)), path.name

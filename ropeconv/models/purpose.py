@@ -32,6 +32,7 @@ def checkpoint_purpose(source: Source) -> Purpose:
         has_pooling = any(file.name == POOLING for file in source.files())
         is_encoder = source.family.encoder
 
+    # from particular to general: a model that ranks is an encoder too
     classes = config.get("architectures")
     if not isinstance(classes, list):
         classes = []

@@ -36,7 +36,7 @@ class Modelfile:
 
 
 def resolve_reference(reference: str) -> str:
-    """A reference as `open_source` takes it: without Modelfiles and pages of the Hub.
+    """Return a reference as `open_source` accepts it: without Modelfiles and pages of the Hub.
 
     Args:
         reference: As the user wrote it.
@@ -52,6 +52,7 @@ def resolve_reference(reference: str) -> str:
     if ":" in reference and ollama.name_in(reference) is not None:
         raise ollama.absence_error(reference)
 
+    # https://huggingface.co/owner/name/blob/main/file.gguf becomes owner/name/file.gguf
     page = PAGE.fullmatch(reference)
     if page is None:
         return reference
@@ -76,7 +77,7 @@ def names_gguf(reference: str) -> bool:
 
 
 def modelfile_in(reference: str) -> Path | None:
-    """The path of the Modelfile that a reference is; None for others."""
+    """Return the path of the Modelfile that a reference is; None for others."""
     path = expand_home(reference)
     kind = kind_of(path)
     if kind not in ("text", "empty"):
@@ -87,7 +88,7 @@ def modelfile_in(reference: str) -> Path | None:
 
 
 def modelfile_of(reference: str) -> Modelfile | None:
-    """The Modelfile that a reference is, with the lines that it inherits in Ollama's store.
+    """Return the Modelfile that a reference is, with the lines that it inherits in Ollama's store.
 
     For a model of the store that is its own. None for other references.
     """
@@ -100,6 +101,7 @@ def modelfile_of(reference: str) -> Modelfile | None:
             return None
         return Modelfile(stored.name.short, stored.modelfile)
 
+    # FROM llama3.1:8b inherits the template and the parameters of that model
     text = read_text(path, path.name)
     model = _from_line(path, text)
     if not _beside(path, model):
@@ -110,7 +112,7 @@ def modelfile_of(reference: str) -> Modelfile | None:
 
 
 def _from_line(path: Path, text: str) -> str:
-    """The model that a Modelfile names. Raises BadSource where it names none."""
+    """Return the model that a Modelfile names. Raises BadSource where it names none."""
     match = FROM.search(text)
     if match is None:
         raise BadSource(f"{path} has no FROM line; pass the GGUF file or the checkpoint")
@@ -118,13 +120,14 @@ def _from_line(path: Path, text: str) -> str:
 
 
 def _beside(path: Path, model: str) -> Path | None:
-    """The file of a model beside a Modelfile; None where there is none."""
+    """Return the file of a model beside a Modelfile; None where there is none."""
     beside = path.parent / expand_home(model)
     return beside if beside.exists() else None
 
 
 def _of_modelfile(path: Path) -> str:
-    """The model of a Modelfile: a path beside it, in Ollama's store, or on the Hub."""
+    """Return the model of a Modelfile: a path beside it, in Ollama's store, or on the Hub."""
+    # in the order in which Ollama looks for it: a file first, then a name
     model = _from_line(path, read_text(path, path.name))
     beside = _beside(path, model)
     if beside is not None:
@@ -144,7 +147,7 @@ def _of_modelfile(path: Path) -> str:
 
 
 def _inherit(text: str, base: str) -> str:
-    """The text of a Modelfile with the lines of its base, as `ollama create` inherits them.
+    """Return the text of a Modelfile with the lines of its base, as `ollama create` inherits them.
 
     Ollama replaces what a Modelfile says itself: its template, its system prompt, each of its
     parameters.
@@ -159,7 +162,7 @@ def _inherit(text: str, base: str) -> str:
 
 
 def _key(block: str) -> tuple[str, str]:
-    """The key that a command of a Modelfile sets: two commands with one key say the same."""
+    """Return the key that a command of a Modelfile sets: two commands with one key say the same."""
     match = COMMAND.match(block)
     if match is None:  # a comment, or an empty line
         return "", ""
@@ -170,7 +173,7 @@ def _key(block: str) -> tuple[str, str]:
 
 
 def _blocks(text: str) -> list[str]:
-    """The commands of a Modelfile, each with all its lines."""
+    """Return the commands of a Modelfile, each with all its lines."""
     blocks: list[str] = []
     inside = False
     for line in text.splitlines():

@@ -159,7 +159,10 @@ def read_family(path: Path) -> Family:
 
 
 def _invalid_field(family: Family) -> str:
-    """The first field whose value no model has; empty for a family that can be used."""
+    """Return the first field whose value no model has; empty for a family that can be used.
+
+    Types were checked by msgspec; these are rules that types cannot express.
+    """
     weights = family.weights
     layers = family.layers
     if not re.sub(r"[-_.]", "", family.name).isalnum():
@@ -277,7 +280,7 @@ KINDS = {
 
 
 def assumed_family(config: Config, name: str) -> Family:
-    """The family of that name, as one that has the model type of a config too.
+    """Return the family of that name, as one that has the model type of a config too.
 
     Raises:
         UsageError: For another name.
@@ -292,12 +295,15 @@ def assumed_family(config: Config, name: str) -> Family:
             f"--family {name} is not known; {meant}, or describe it in a file (docs/families.md)"
         )
 
+    # the user says that a type which ropeconv does not know is like this family: note that, so
+    # that runtimes are judged with "if it runs TYPE as FAMILY"
     text = text_config(config) or {}
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     if model_type not in family.model_types:
         model_types = (*family.model_types, model_type)
         return msgspec.structs.replace(family, model_types=model_types, assumed=model_type)
 
+    # the text model is of the family anyway, and the model around it may be unknown
     wrapper = wrapper_of(config, family)
     if wrapper is None or wrapper in family.model_types:
         return family
@@ -536,9 +542,17 @@ def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
 
 
 def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
-    """How many tensors of a layer are not as in a family; `part` is the text part of the config."""
+    """Count the tensors of the first layer that are not as in a family.
+
+    Args:
+        part: The text part of the config.
+        family: The family.
+        shapes: The shapes of the model's tensors by name; empty where they are not known.
+    """
     if not shapes:
         return 0
+
+    # the projections must have the names of the family; without them it is another model
     weights = family.weights
     prefix = _first_prefix(family, shapes)
     if prefix is None:
@@ -551,6 +565,7 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
             return MOST_MISFITS
         rows[name] = shapes[f"{prefix}{name}.weight"][:1]
 
+    # norms and biases may be there or not
     misfits = _count_misfit_norms(weights, prefix, rows.get(weights.q, ()), shapes)
     has_bias = any(f"{prefix}{name}.bias" in shapes for name in rows)
     if has_bias and not weights.bias:
@@ -584,7 +599,14 @@ def _first_prefix(family: Family, shapes: Shapes) -> str | None:
 def _count_misfit_norms(
     weights: WeightNames, prefix: str, query_rows: Sequence[int], shapes: Shapes
 ) -> int:
-    """How many norms are not as in a family; `query_rows` is the first dimension of queries."""
+    """Count the norms of queries and keys that are not as in a family.
+
+    Args:
+        weights: The names of the family.
+        prefix: The beginning of the names in the first layer.
+        query_rows: The first dimension of the projection of queries.
+        shapes: The shapes of the model's tensors by name.
+    """
     names = [name for name in (weights.q_norm, weights.k_norm) if name]
     if not names:
         has_norm = any(name.startswith(prefix) and NORM.search(name) for name in shapes)
@@ -594,9 +616,11 @@ def _count_misfit_norms(
     for name in names:
         if f"{prefix}{name}.weight" not in shapes:
             misfits += 1
-    of_query = shapes.get(f"{prefix}{weights.q_norm}.weight")
-    if weights.q_norm and of_query and query_rows:
-        is_over_all_heads = tuple(of_query[:1]) == tuple(query_rows)
+
+    # the norm of Olmo 2 is over all heads [4096], that of Qwen 3 over each head [128]
+    norm_shape = shapes.get(f"{prefix}{weights.q_norm}.weight")
+    if weights.q_norm and norm_shape and query_rows:
+        is_over_all_heads = tuple(norm_shape[:1]) == tuple(query_rows)
         if is_over_all_heads != (weights.norm == "rms-all-heads"):
             misfits += 1
     return misfits

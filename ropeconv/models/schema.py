@@ -21,7 +21,7 @@ Config = JsonObject
 
 
 def first_present(part: Config, keys: Iterable[str], default: object = None) -> Any:
-    """The value of the first key that is present and not null; a dot joins nested keys."""
+    """Return the value of the first key that is present and not null; a dot joins nested keys."""
     for key in keys:
         value: Any = part
         for name in key.split("."):
@@ -32,7 +32,7 @@ def first_present(part: Config, keys: Iterable[str], default: object = None) -> 
 
 
 def text_config(config: Config) -> Config | None:
-    """The `text_config` of a config; None without one."""
+    """Return the `text_config` of a config; None without one."""
     thinker = config.get("thinker_config")
     if isinstance(thinker, dict):  # Qwen's Omni models have it in there
         config = thinker
@@ -43,7 +43,7 @@ def text_config(config: Config) -> Config | None:
 def positive_int(
     part: Config, keys: tuple[str, ...], default: int | None = None, least: int = 1
 ) -> int | None:
-    """Like `first_present`, for a whole number of at least `least`.
+    """Return the first of some keys that a config has, as a whole number of at least `least`.
 
     Raises:
         BadSource: For another value.
@@ -221,7 +221,7 @@ SHARE_KEY = re.compile(r"partial|pct|percent|fraction")
 
 
 def unread_rope_keys(part: Config, family: Family) -> list[str]:
-    """The keys about RoPE of a config that are not read for a family, in their order.
+    """Return the keys about RoPE of a config that are not read for a family, in their order.
 
     Keys that switch something off or keep a default (null, false, 0, a share of 1) say nothing.
 
@@ -242,12 +242,15 @@ def unread_rope_keys(part: Config, family: Family) -> list[str]:
 
 
 def check_config(config: Config, parts: Iterable[Config], family: Family) -> None:
-    """Raise BadSource where a key that is read has another type or range.
+    """Check the type and range of every key that is read, so that the code after it need not.
 
     Args:
         config: The whole config.json.
         parts: The text parts of the config.
         family: The family of the model.
+
+    Raises:
+        BadSource: A key has another type or range.
     """
     types = _types_of(family)
     for part in parts:
@@ -259,6 +262,7 @@ def check_config(config: Config, parts: Iterable[Config], family: Family) -> Non
 
 def _check_part(part: Config, types: Mapping[str, object], family: Family) -> None:
     """Check the keys of a text part, and of the settings inside it."""
+    # at the top level, and inside (attn_config.rope_theta)
     _check(part, {key: kind for key, kind in types.items() if "." not in key}, "")
     for key, kind in types.items():
         if "." in key:
@@ -266,15 +270,16 @@ def _check_part(part: Config, types: Mapping[str, object], family: Family) -> No
             if value is not None:
                 _check_one(key, value, kind, "")
 
-    of_layer: dict[str, object] = {"head_dim": Width, "num_key_value_heads": Size}
+    # settings of single layers
+    layer_types: dict[str, object] = {"head_dim": Width, "num_key_value_heads": Size}
     if family.window.key:
-        of_layer[family.window.key] = Index
+        layer_types[family.window.key] = Index
     for settings in (part.get(PER_LAYER) or {}).values():
         if not isinstance(settings, dict):
             raise BadSource(
                 f"config.json has {shown(settings)} in {PER_LAYER}; write an object there"
             )
-        _check(settings, of_layer, f" in its {PER_LAYER}")
+        _check(settings, layer_types, f" in its {PER_LAYER}")
 
     dual_chunk = part.get(DUAL_CHUNK) or {}
     _check(dual_chunk, {"original_max_position_embeddings": Tokens}, f" in its {DUAL_CHUNK}")
@@ -283,7 +288,10 @@ def _check_part(part: Config, types: Mapping[str, object], family: Family) -> No
 
 
 def _check_rope(rope: object, family: Family) -> None:
-    """Check a RoPE dictionary, which may have one for each layer type inside."""
+    """Check a RoPE dictionary, which may have one for each layer type inside.
+
+    Gemma 3 in transformers 5: `{"full_attention": {...}, "sliding_attention": {...}}`.
+    """
     candidates = [rope]
     if isinstance(rope, dict):
         candidates += [rope.get(name) for name in (*LAYER_TYPES, *family.layers.types)]
@@ -315,7 +323,7 @@ def _check(data: Mapping[str, object], types: Mapping[str, object], place: str) 
 
 @cache
 def _schema(types: tuple[tuple[str, Any], ...]) -> Any:
-    """A class whose fields are optional keys of these types."""
+    """Return a class whose fields are optional keys of these types."""
     return msgspec.defstruct("Keys", [(key, kind | None, None) for key, kind in types])
 
 
@@ -333,7 +341,7 @@ def _check_one(key: str, value: object, kind: object, place: str) -> None:
 
 
 def _types_of(family: Family) -> dict[str, object]:
-    """The types of the keys that are read for a family."""
+    """Return the types of the keys that are read for a family, by the names of the keys."""
     keys = family.keys
     layers = family.layers
     window = family.window

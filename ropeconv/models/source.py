@@ -37,7 +37,7 @@ MOST_NAMED = 8
 
 
 def no_config_error(reference: str, names: Iterable[str], adapter: str | None) -> BadSource:
-    """The error for files without a config.json.
+    """Return the error for files without a config.json, with the reason that they show.
 
     Args:
         reference: The source as the user named it.
@@ -183,7 +183,7 @@ class Origin:
         return {"reference": self.reference, "kind": self.kind, "commit": self.commit}
 
     def identities(self, unread: Collection[str] = ()) -> Mapping[Path, FileIdentity | None]:
-        """The files of this disk that it is read from, as they were before that.
+        """Return the files of this disk that it is read from, as they were before that.
 
         Files in the Hub's cache are not among them.
 
@@ -206,18 +206,18 @@ class Source(Origin, ABC):
 
     @abstractmethod
     def files(self) -> tuple[SourceFile, ...]:
-        """All files of the checkpoint, sorted by name."""
+        """Return all files of the checkpoint, sorted by name."""
 
     @abstractmethod
     def path(self, name: str) -> Path:
-        """The local path of a file, which is fetched first where it is not there."""
+        """Return the local path of a file, which is fetched first where it is not there."""
 
     def local(self, name: str) -> Path | None:
         """The path of a file that is on this disk; None where it would have to be fetched."""
         return self.path(name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes start .. stop - 1 of a file, which is not fetched as a whole.
+        """Return the bytes start .. stop - 1 of a file, which is not fetched as a whole.
 
         Args:
             name: As in `files`.
@@ -231,13 +231,13 @@ class Source(Origin, ABC):
             return read_exactly(file, name, start, stop)
 
     def stream(self, name: str) -> Iterator[bytes]:
-        """The bytes of a file in pieces; the file is fetched where it is not local."""
+        """Yield the bytes of a file in pieces; the file is fetched where it is not local."""
         with open_regular(self.path(name)) as file:
             while block := file.read(PIECE):
                 yield block
 
     def text(self, name: str) -> str | None:
-        """The content of a small text file with its own line ends; None without that file.
+        """Return the content of a small text file with its own line ends; None without that file.
 
         Raises:
             BadSource: If it is not UTF-8, not a regular file, or longer than any such file.
@@ -247,7 +247,7 @@ class Source(Origin, ABC):
         return read_text(self.path(name), name)
 
     def config(self) -> Config:
-        """The content of config.json.
+        """Return the content of config.json.
 
         Raises:
             BadSource: Where it is absent or not a JSON object.
@@ -260,9 +260,12 @@ class Source(Origin, ABC):
 
     @cached_property
     def identity(self) -> str:
+        # A digest of what the model computes. Documents do not matter, small files are hashed, and
+        # of large ones some places in each tensor: hashing 100 GB takes minutes.
         weights = set(self.weights())
         parts = list[str]()
-        for file in self.files_to_copy()[0]:
+        copied, _ = self.files_to_copy()
+        for file in copied:
             if file.name.endswith(".md"):
                 continue
 
@@ -310,11 +313,12 @@ class Source(Origin, ABC):
             return {}
 
     def weights(self) -> tuple[str, ...]:
-        """Names of the model's safetensors files, empty where it has none.
+        """Return the names of the model's safetensors files; empty where it has none.
 
         Raises:
             BadSource: Where some are missing.
         """
+        # model.safetensors.index.json names the shards; without it there is one file, or none
         names = {file.name for file in self.files()}
         index = self.text(INDEX)
         if index is None:
@@ -328,7 +332,7 @@ class Source(Origin, ABC):
         return files
 
     def header(self, name: str) -> Header:
-        """The header of a safetensors file, which is fetched where it is not local."""
+        """Return the header of a safetensors file, which is fetched where it is not local."""
         return read_header(self.path(name))
 
     def _each_header(self, names: Sequence[str]) -> Iterator[tuple[str, Header]]:
@@ -338,7 +342,7 @@ class Source(Origin, ABC):
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """The headers of the model's safetensors files, by file name.
+        """Return the headers of the model's safetensors files, by file name.
 
         Raises:
             BadSource: Where they are too large.
@@ -350,6 +354,7 @@ class Source(Origin, ABC):
             headers[name] = header
             size += header.data_start
             count += len(header.tensors)
+            # each header has a limit, and a thousand of them would still fill the memory
             if size > MAX_HEADERS or count > MOST_TENSORS:
                 raise BadSource(
                     f"the headers of {self.reference} have more than {MAX_HEADERS:,} bytes or"
@@ -369,9 +374,10 @@ class Source(Origin, ABC):
     def files_to_copy(
         self, all_files: bool = False
     ) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
-        """Files to copy into an output, and files to leave out.
+        """Return the files to copy into an output, and those to leave out.
 
-        The same weights in other formats are left out, unless `all_files`.
+        The same weights in other formats are left out, unless `all_files`: many repositories have
+        pytorch_model.bin beside model.safetensors, with the same numbers.
 
         Raises:
             BadSource: For a file name that is not inside the checkpoint.
@@ -388,9 +394,8 @@ class Source(Origin, ABC):
                 )
             if file.name == RECEIPT:
                 continue
-            is_other_format = file.name not in weights and any(
-                fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS
-            )
+            matches_other = any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
+            is_other_format = matches_other and file.name not in weights
             if is_other_format and weights and not all_files:
                 left_out.append(file)
             else:
@@ -398,7 +403,7 @@ class Source(Origin, ABC):
         return tuple(copied), tuple(left_out)
 
     def generated_texts(self) -> tuple[str, ...]:
-        """Names of small text files that `text` generates and `path` does not have."""
+        """Return the names of small text files that `text` generates and `path` does not have."""
         return ()
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
@@ -432,11 +437,11 @@ class Source(Origin, ABC):
             copy_file(self.path(name), target, advance)
 
     def conversion_notes(self) -> tuple[str, ...]:
-        """Sentences on what a conversion cannot keep."""
+        """Return sentences on what a conversion cannot keep."""
         return ()
 
     def tensor_names(self) -> tuple[str, ...] | None:
-        """Names of all tensors, from the index.
+        """Return the names of all tensors, from the index.
 
         None without an index, since the names would then require fetching the weights.
         """
@@ -447,7 +452,7 @@ class Source(Origin, ABC):
 
 
 def read_exactly(file: BinaryIO, name: str, start: int, stop: int) -> bytes:
-    """Bytes start .. stop - 1 of an open file.
+    """Return bytes start .. stop - 1 of an open file.
 
     Args:
         file: The file.

@@ -126,7 +126,7 @@ def _numbers_of(value: object, name: str) -> list[float]:
 
 
 def _of_array(array: NDArray[Any], name: str) -> list[float]:
-    """The numbers of a numpy array. Raises BadSource for a wrong dtype or shape."""
+    """Return the numbers of a numpy array. Raises BadSource for a wrong dtype or shape."""
     if array.dtype.kind not in REAL:
         raise BadSource(f"{name} has the dtype {array.dtype}, and real numbers are needed")
     _check_value_shape(array.shape, name)
@@ -134,7 +134,7 @@ def _of_array(array: NDArray[Any], name: str) -> list[float]:
 
 
 def _of_tensor(tensor: Any, name: str) -> list[float]:
-    """The numbers of a tensor of torch. Raises BadSource for a wrong dtype or shape."""
+    """Return the numbers of a tensor of torch. Raises BadSource for a wrong dtype or shape."""
     _check_dtype(tensor, name)
     _check_value_shape(tuple(tensor.shape), name)
     try:
@@ -155,7 +155,7 @@ def _check_value_shape(shape: tuple[int, ...], name: str) -> None:
 
 
 def _of_items(items: Iterable[object], name: str) -> list[float]:
-    """The numbers of a list. Raises BadSource for an item that is not a real number."""
+    """Return the numbers of a list. Raises BadSource for an item that is not a real number."""
     numbers = []
     for index, item in enumerate(items):
         if index == LONGEST:
@@ -209,7 +209,7 @@ def read_lists(path: Path) -> dict[str, list[float]]:
 
 
 def _reader(path: Path) -> Callable[[Path], JsonObject]:
-    """The reader of a file, by its first bytes.
+    """Return the reader of a file, by its first bytes.
 
     Raises:
         UsageError: For a file that has no list in any case.
@@ -242,10 +242,12 @@ def _under_each_name(values: object) -> JsonObject:
 
 
 def _read_json(path: Path) -> JsonObject:
-    """A list, an object of lists, or the RoPE settings of a config.json, such as that of Phi 3."""
+    """Read a list, an object of lists, or the RoPE settings of a config.json, such as Phi 3's."""
     data = jsontext.loads(read_text(path, str(path)), path.name)
     if not isinstance(data, dict):
         return _under_each_name(data)
+
+    # a config.json has its lists inside, under the older name or the one of transformers 5
     text = data.get("text_config")
     for part in (data, text):
         if not isinstance(part, dict):
@@ -258,15 +260,17 @@ def _read_json(path: Path) -> JsonObject:
 
 
 def _read_text(path: Path) -> JsonObject:
-    """Named columns of CSV, or one unnamed column or line of numbers.
+    """Read named columns of CSV, or one unnamed column or line of numbers.
 
     Empty lines and comments do not count.
     """
     rows = _read_rows(path)
-    numbers = [_floats(row) for row in rows]
-    if len(rows) > 1 and numbers[0] is None:  # the first line has names
-        return _named_columns(rows[0], numbers[1:], path.name)
+    numbers = [_floats(row) for row in rows]  # None for a row with other words
+    if len(rows) > 1 and numbers[0] is None:
+        names, *_ = rows
+        return _named_columns(names, numbers[1:], path.name)
 
+    # unnamed columns could be anything
     flat: list[float] = []
     for row in numbers:
         flat += row or []
@@ -279,7 +283,7 @@ def _read_text(path: Path) -> JsonObject:
 
 
 def _read_rows(path: Path) -> list[list[str]]:
-    """The cells of a text file, without empty lines and comments."""
+    """Return the cells of a text file, without empty lines and comments."""
     text = read_text(path, str(path)).removeprefix("\ufeff")
     lines = [COMMENT.sub("", line) for line in text.splitlines()]
     rows = []
@@ -299,7 +303,13 @@ def _read_rows(path: Path) -> list[list[str]]:
 def _named_columns(
     names: list[str], rows: list[list[float] | None], file: str
 ) -> dict[str, list[float]]:
-    """The columns of rows of numbers, one number for each name; None is a row without numbers."""
+    """Return the columns of a table by name.
+
+    Args:
+        names: The names in the first line.
+        rows: The numbers of each further line; None for a line without numbers.
+        file: The name of the file, for messages.
+    """
     columns: dict[str, list[float]] = {}
     for row in rows:
         if not row or len(row) != len(names):
@@ -313,7 +323,7 @@ def _named_columns(
 
 
 def _read_torch(path: Path) -> JsonObject:
-    """A tensor, or a dictionary of tensors or of lists, that torch.save wrote."""
+    """Return a tensor, or a dictionary of tensors or of lists, that torch.save wrote."""
     data = load_numbers(path)
     if not isinstance(data, dict):
         return _under_each_name(_as_list(data, ""))
@@ -321,7 +331,7 @@ def _read_torch(path: Path) -> JsonObject:
 
 
 def _as_list(value: Any, name: str) -> Any:
-    """The numbers of a tensor as a list; a list is returned unchanged."""
+    """Return the numbers of a tensor as a list; a list is returned unchanged."""
     if not hasattr(value, "detach"):
         return list(value) if isinstance(value, tuple) else value
     words = f"the tensor {shown(name)}" if name else "the tensor"
@@ -337,13 +347,13 @@ def _check_dtype(tensor: Any, name: str) -> None:
 
 
 def _floats_of(tensor: Any) -> list[float]:
-    """The numbers of a tensor, on any device and with or without a gradient."""
+    """Return the numbers of a tensor, on any device and with or without a gradient."""
     numbers = tensor.detach().cpu().double().flatten().tolist()
     return [float(number) for number in numbers]
 
 
 def _floats(row: list[str]) -> list[float] | None:
-    """The numbers of a row; None where one of its cells is not a number."""
+    """Return the numbers of a row; None where one of its cells is not a number."""
     try:
         return [float(cell) for cell in row]
     except ValueError:
@@ -351,7 +361,10 @@ def _floats(row: list[str]) -> list[float] | None:
 
 
 def _read_npy(path: Path) -> JsonObject:
-    """The numbers of an array that numpy.save wrote."""
+    """Read the numbers of an array that numpy.save wrote.
+
+    numpy parses the header, and `_numbers` reads no more than a list of frequencies may have.
+    """
     from numpy.lib import format
 
     with open_regular(path) as file:
@@ -368,7 +381,7 @@ def _read_npy(path: Path) -> JsonObject:
 
 
 def _read_safetensors(path: Path) -> JsonObject:
-    """The tensors of a safetensors file, by name."""
+    """Return the tensors of a safetensors file, by name."""
     header = read_header(path)
     vectors = {}
     with open_regular(path) as file:
@@ -385,7 +398,7 @@ def _numbers(
     read: Callable[[int], bytes], dtype: np.dtype[Any], shape: tuple[int, ...], name: str
 ) -> list[float]:
     """Read an array of real numbers; `name` is its name in messages."""
-    if dtype.kind not in REAL:
+    if dtype.kind not in REAL:  # objects (dtype "O") would be unpickled
         raise BadSource(f"{name} has the dtype {dtype}, and real numbers are needed")
     _check_shape(shape, name)
 

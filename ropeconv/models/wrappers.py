@@ -36,6 +36,8 @@ def wrapper_types() -> dict[str, WrapperType]:
 def wrapper_of(config: Config, family: Family) -> str | None:
     """Return the model type around the text model of a config; None for a text model of its own.
 
+    `{"model_type": "llava", "text_config": {"model_type": "llama"}}` gives "llava".
+
     Args:
         config: The whole config.json.
         family: The family of its text model.

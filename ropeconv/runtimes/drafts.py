@@ -55,6 +55,7 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             config: Its config.json.
             tensors: Names of its tensors, empty where they are not known.
         """
+        # one sign is enough: its class, a key that only drafts have, or a tensor
         architectures = config.get("architectures")
         if isinstance(architectures, list):
             for name in architectures:
@@ -106,12 +107,12 @@ class DraftTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def draft_table() -> DraftTable:
-    """The table of the package."""
+    """Return the table of the package."""
     return package_data("runtimes/drafts.toml", DraftTable)
 
 
 def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> DraftKind | None:
-    """The kind of draft that a checkpoint is; None for a whole model.
+    """Return the kind of draft that a checkpoint is; None for a whole model.
 
     Args:
         config: The config.json.
@@ -130,14 +131,14 @@ def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> D
 
 
 def find_kind(name: str) -> DraftKind:
-    """The kind of draft of a name that drafts.toml has."""
+    """Return the kind of draft of a name that drafts.toml has."""
     return next(kind for kind in draft_table().kinds if kind.name == name)
 
 
 def draft_verdicts(
     kind: DraftKind, family: Family, verdicts: Iterable[Verdict]
 ) -> tuple[Verdict, ...]:
-    """The verdicts on a draft.
+    """Return the verdicts on a draft.
 
     Args:
         kind: The kind of draft.
@@ -148,7 +149,14 @@ def draft_verdicts(
 
 
 def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict:
-    """The verdict on a draft, from the first statement about it."""
+    """Return the verdict on a draft, from the first statement about it.
+
+    Args:
+        kind: The kind of draft.
+        family: The family of its target.
+        verdict: The verdict that a whole model with the same RoPE has in this runtime. It holds for
+            the draft where a statement does not say otherwise.
+    """
     name, _, version = verdict.runtime.partition("@")
     for statement in draft_table().statements:
         if statement.runtime != name or kind.name not in statement.kinds:
@@ -168,6 +176,8 @@ def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict
             )
         evidence = Evidence("run", statement.run) if statement.run else Evidence("read")
         return replace(verdict, source=f"{verdict.source}; {statement.source}", evidence=evidence)
+
+    # no statement: that it runs whole models says nothing about drafts
     return replace(
         verdict,
         status="unknown",
@@ -178,14 +188,14 @@ def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict
 
 
 def draft_sizes(config: Config) -> dict[str, object]:
-    """The sizes of the target that a draft is for, by key; those of a target are its own."""
+    """Return the sizes of the target that a draft is for, by key; those of a target are its own."""
     part = text_config(config) or config
     hidden = first_present(part, ("target_hidden_size", "hidden_size"))
     return {"hidden_size": hidden, "vocab_size": part.get("vocab_size")}
 
 
 def header_sizes(keys: HeaderKeys) -> dict[str, object]:
-    """The sizes of the target that a draft in GGUF is for, by their names in config.json.
+    """Return the sizes of the target that a draft in GGUF is for, by their names in config.json.
 
     Those of a target are its own. llama.cpp src/models/eagle3.cpp: the width of the target is that
     of the draft unless target_hidden_size says so.
@@ -200,7 +210,7 @@ MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
 
 def mtp_note(config: Config) -> str:
-    """A sentence on layers of a checkpoint that predict further tokens; empty without them.
+    """Return a sentence on layers of a checkpoint that predict further tokens; empty without them.
 
     vllm/model_executor/models/deepseek_mtp.py:81 (0.33.0) and sglang/srt/models/deepseek_nextn.py
     (0.5.23) build them from the config of the checkpoint. vLLM gives them no `--hf-overrides`

@@ -39,7 +39,7 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """The date where it is not that of the record."""
 
     def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
-        """The status of each of `cells`, by name."""
+        """Return the status of each of `cells`, by name."""
         by_cell: dict[str, str] = {}
         for status, details in self.others.items():
             for names in details.values():
@@ -82,7 +82,7 @@ class Evidence:
 
 @cache
 def records() -> tuple[Record, ...]:
-    """All records of the package, by runtime and version."""
+    """Return all records of the package, by runtime and version."""
     return tuple(package_data(entry, Record) for entry in package_files("runtimes/lab", ".json"))
 
 
@@ -98,14 +98,19 @@ def executed_models(runtime: str, family: str) -> dict[str, tuple[ExecutedModel,
 
     Models without any result are left out.
     """
-    names = {name: model_type for name, (of, model_type) in lab_models().items() if of == family}
-    names.setdefault(family, family)
+    # the models that were run for the family, such as llama and its wrapper llava, with their types
+    model_types = {}
+    for name, (model_family, model_type) in lab_models().items():
+        if model_family == family:
+            model_types[name] = model_type
+    model_types.setdefault(family, family)
+
     by_version = {}
     for record in reversed(records()):
         if record.runtime != runtime:
             continue
         results = []
-        for name, model_type in names.items():
+        for name, model_type in model_types.items():
             result = record.models.get(name)
             if result is not None and (result.most != "unknown" or result.others):
                 results.append(ExecutedModel(model_type, result, result.date or record.date))
@@ -133,13 +138,17 @@ def evidence(
         kind: The rope type, None for any; models that the runtime does not support have none.
         model_type: The one of the config as a whole; empty for any.
     """
+    # run in this version, else read in its source, else nothing
     for version, models in executed_models(runtime.name, family).items():
         if not runtime.covers(version):
             continue
         for model in models:
+            # a runtime that does not support the model was seen to refuse every rope type
             result = model.result
-            known = kind is None or kind in result.rope_types or result.most == "unsupported"
-            if known and model_type in ("", model.model_type):
+            covers_kind = kind is None or kind in result.rope_types
+            if result.most == "unsupported":
+                covers_kind = True
+            if covers_kind and model_type in ("", model.model_type):
                 return Evidence("run", f"{version}, {model.date}")
     if runtime.statement(family, model_type):
         return Evidence("read")
@@ -188,12 +197,12 @@ class Understood(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def understood() -> Understood:
-    """The keys of `understood_keys.toml`."""
+    """Return the keys of `understood_keys.toml`."""
     return package_data("runtimes/understood_keys.toml", Understood)
 
 
 def read_keys(runtime: Runtime) -> ReadKeys:
-    """The keys that the newest extracted version of a row reads.
+    """Return the keys of a config that the newest extracted version of a row reads.
 
     A row of which no version was extracted has those of the version before it, else of the first
     one, so that a new row does not lose what its neighbours read; without any they are none.
@@ -216,7 +225,7 @@ def read_keys(runtime: Runtime) -> ReadKeys:
 
 @cache
 def _records(runtime: str) -> dict[str, ReadKeys]:
-    """The extracted versions of a runtime, the newest last."""
+    """Return the extracted versions of a runtime, the newest last."""
     place = f"runtimes/keys/{runtime}.json"
     if not (PACKAGE / place).is_file():
         return {}
@@ -224,7 +233,7 @@ def _records(runtime: str) -> dict[str, ReadKeys]:
 
 
 def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:
-    """A key of a config that the runtime reads for this family, with the statement about it."""
+    """Return a key of a config that the runtime reads for this family, with its statement."""
     part = text_part(config, family)
     record = read_keys(runtime)
     for statement in runtime.keys:
@@ -238,7 +247,9 @@ def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, K
 def unknown_key(
     part: Config, rope: Config, family: Family, runtime: Runtime, rules: RuleSet
 ) -> str:
-    """A key that the runtime reads and that neither rules nor family mention; empty without one.
+    """Find a key that the runtime reads and that neither rules nor family mention; empty without.
+
+    Such a key may change the RoPE in a way that ropeconv does not know.
 
     Args:
         part: The text part of a config.
@@ -247,25 +258,27 @@ def unknown_key(
         runtime: The row of the table of runtimes.
         rules: The rules that the family is read by.
     """
+    # the keys that the code of the runtime reads for this family, and that have an effect
     record = read_keys(runtime)
     known = understood()
-    keys = []
+    read = []
     for key in part:
         is_read = family.name in record.config.get(key, ())
         is_usual = part[key] in (None, known.values.get(key))
         if is_read and not is_usual and family.name not in known.families.get(key, ()):
-            keys.append(key)
+            read.append(key)
     for key in rope:
         if rope[key] is not None and key in record.rope:
-            keys.append(key)
-    if not keys:
+            read.append(key)
+    if not read:
         return ""
-    names = _known_keys(family, runtime, rules)
-    return next((key for key in keys if key not in names), "")
+
+    explained = _known_keys(family, runtime, rules)
+    return next((key for key in read if key not in explained), "")
 
 
 def _known_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:
-    """The config keys that the schema of configs, a family and the rules of a runtime name."""
+    """Return the config keys that the schema, a family and the rules of a runtime name."""
     names = {*ROPE, *TOP, *SETTINGS, *LAYER_TYPES, *family.layers.types, *family.hooks.keys}
     for statement in runtime.keys:
         names |= set(statement.names)

@@ -141,7 +141,7 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 @cache
 def gguf_readers() -> tuple[Reader, ...]:
-    """All readers of the package, by name and version."""
+    """Return all readers of the package, by name and version."""
     files = [package_data(entry, Reader) for entry in package_files("runtimes/readers", ".toml")]
     rows = list(files)
     for reader in files:
@@ -152,12 +152,12 @@ def gguf_readers() -> tuple[Reader, ...]:
 
 
 def reader_names() -> tuple[str, ...]:
-    """The names of all readers, as `--runtime` takes them."""
+    """Return the names of all readers, as `--runtime` takes them."""
     return tuple(dict.fromkeys(row.name for row in gguf_readers()))
 
 
 def find_readers(runtime: str) -> tuple[Reader, ...]:
-    """The readers for `name` (all current ranges, the newest last) or `name@version`.
+    """Return the readers for `name` (all current ranges, the newest last) or `name@version`.
 
     Empty for another name.
 
@@ -172,21 +172,21 @@ def find_readers(runtime: str) -> tuple[Reader, ...]:
 
 
 def find_any(runtime: str) -> tuple[VersionRange, ...]:
-    """The readers or the rows of the table of runtimes for a name, as `find` has them."""
+    """Return the readers or the rows of the table of runtimes for a name, as `find` has them."""
     return find_readers(runtime) or find(runtime, reader_names())
 
 
 def judge_readers(
     features: Collection[Feature], arch: str, llamacpp: Verdict | None = None
 ) -> tuple[Verdict, ...]:
-    """The verdicts of all readers on a file. Parameters are those of `judge_reader`."""
+    """Return the verdicts of all readers on a file. Parameters are those of `judge_reader`."""
     return tuple(judge_reader(reader, features, arch, llamacpp) for reader in gguf_readers())
 
 
 def judge_reader(
     reader: Reader, features: Collection[Feature], arch: str, llamacpp: Verdict | None = None
 ) -> Verdict:
-    """The verdict of a reader on a file: that of its worst feature, where unknown is the worst.
+    """Judge a reader by a file: its verdict is that of the worst feature, where unknown is worst.
 
     Args:
         reader: The reader, of which the last version counts.
@@ -197,10 +197,11 @@ def judge_reader(
     """
     verdict = partial(Verdict, reader.key, reader.display_name)
     read = Evidence("read")
-    if reader.runs_in and llamacpp is not None:
+    if reader.runs_in and llamacpp is not None:  # LM Studio loads GGUF files with llama.cpp
         reason = _join(llamacpp.reason, reader.remark)
         return verdict(llamacpp.status, reason, reader.source, reader.last, read)
 
+    # what is known of the reader about each feature that the file uses
     statements = {}
     for feature in WORDS:
         if feature not in features:
@@ -213,7 +214,7 @@ def judge_reader(
         reason = _join(f"{_untested_part(reader, arch, unknown)} is untested", reader.remark)
         return verdict("unknown", reason, reader.source, reader.last)
 
-    order = get_args(Status)
+    order = get_args(Status)  # from the best status to the worst
     worst = max(statements, key=lambda feature: order.index(statements[feature].status))
     statement = statements[worst]
     if statement.status == "exact":
@@ -233,7 +234,7 @@ def _join(*reasons: str) -> str:
 
 
 def _untested_part(reader: Reader, arch: str, unknown: Sequence[Feature]) -> str:
-    """The part of a file that was not tested: features of an architecture, or all of it."""
+    """Return the part of a file that was not tested: features of an architecture, or all of it."""
     is_known = any(arch in statement.archs for statement in reader.statements)
     if not is_known or not unknown:
         return arch

@@ -57,13 +57,13 @@ def letters(name: str) -> str:
 
 @cache
 def programs() -> tuple[Program, ...]:
-    """All programs of the package, in the order of the file."""
+    """Return all programs of the package, in the order of the file."""
     return package_data("runtimes/programs.toml", dict[str, tuple[Program, ...]])["programs"]
 
 
 @cache
 def _by_letters() -> dict[str, Program]:
-    """The programs by the letters of each of their names."""
+    """Return the programs by the letters of each of their names."""
     known = {}
     for program in programs():
         for name in (program.title, *program.also):
@@ -80,5 +80,5 @@ def program_note(runtime: str) -> str:
 
 
 def program_of(runtime: str) -> Program | None:
-    """The program that a user named, with or without a version; None for other names."""
+    """Return the program that a user named, with or without a version; None for other names."""
     return _by_letters().get(letters(runtime.partition("@")[0]))

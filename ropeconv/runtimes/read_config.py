@@ -34,7 +34,7 @@ from .runtime import RuleSet, Runtime, TypeRules, newest
 
 
 def number(rope: JsonObject, key: str, default: float | None = None) -> float:
-    """A number of a RoPE dictionary.
+    """Return a number of a RoPE dictionary.
 
     Raises:
         BadSource: For another value, or an absent one without `default`.
@@ -42,6 +42,7 @@ def number(rope: JsonObject, key: str, default: float | None = None) -> float:
     value = rope.get(key)
     if value is None:
         value = default
+    # true is an int in Python, and NaN is a number in the JSON that Python reads
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         hint = "write a number there"
         if isinstance(value, str):
@@ -60,7 +61,18 @@ def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: RopeSpec) 
 def _form(
     kind: str, rope: JsonObject, theta: float, rules: TypeRules, part: Config, sizes: RopeSpec
 ) -> Form:
-    """The form of a RoPE dictionary of rope type `kind`; `part` is the text part of the config."""
+    """Return the form of the frequencies that a runtime computes from a RoPE dictionary.
+
+    Args:
+        kind: The rope type.
+        rope: The RoPE dictionary.
+        theta: The base.
+        rules: How the runtime reads this type.
+        part: The text part of the config.
+        sizes: The sizes of the model.
+    """
+    # Phi-3 has the key at the top level of its config, where it wins over the dictionary; some
+    # runtimes read max_position_embeddings instead
     original = sizes.context
     if rules.original != "max":
         key = "original_max_position_embeddings"
@@ -83,6 +95,7 @@ def _form(
     if kind == "longrope":
         short = _factors(rope, "short_factor", sizes)
         long = _factors(rope, "long_factor", sizes)
+        # some runtimes use one of the lists for every length
         if rules.lists in ("long", "window"):
             short = long
         elif rules.lists == "short":
@@ -120,7 +133,7 @@ def _form(
 
 
 def _hunyuan(rope: JsonObject, theta: float, sizes: RopeSpec) -> Plain:
-    """The form of Hunyuan: a base that follows from `alpha`, whatever the length of a sequence."""
+    """Return the form of Hunyuan: a base that follows from `alpha`, at every length."""
     alpha = number(rope, "alpha")
     if sizes.rotary_dim <= 2 or not 1 <= alpha <= 1e9:
         raise BadSource(
@@ -131,7 +144,7 @@ def _hunyuan(rope: JsonObject, theta: float, sizes: RopeSpec) -> Plain:
 
 
 def _factors(rope: JsonObject, key: str, sizes: RopeSpec) -> tuple[float, ...]:
-    """A list of divisors, one per pair that rotates."""
+    """Return a list of divisors, one per pair that rotates."""
     values = rope.get(key)
     pairs = sizes.rotary_dim // 2
     if not isinstance(values, list) or len(values) != pairs:
@@ -144,7 +157,14 @@ def _factors(rope: JsonObject, key: str, sizes: RopeSpec) -> tuple[float, ...]:
 
 
 def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: RopeSpec) -> float:
-    """The factor on cos and sin of a RoPE dictionary; `form` is that of the frequencies."""
+    """Return the factor on cos and sin that a runtime computes from a RoPE dictionary.
+
+    Args:
+        rope: The RoPE dictionary.
+        rules: How the runtime reads its type.
+        form: The form of the frequencies.
+        sizes: The sizes of the model.
+    """
     if isinstance(form, Yarn):
         factor = form.factor
         formula = temperature_attention_factor(form.factor)
@@ -156,6 +176,7 @@ def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Rop
     else:
         return 1.0
 
+    # the first source that the config has, in the order in which the runtime looks for them
     attention_factor = 1.0
     for source in rules.attention_factor:
         if source == "formula":
@@ -184,7 +205,7 @@ class UnknownRopeType(RopeconvError):
 
 
 def read_spec(config: Config, family: Family, runtime: Runtime | None = None) -> RopeSpec:
-    """The RopeSpec that a runtime reads from a config.json.
+    """Return the RopeSpec that a runtime reads from a config.json.
 
     Args:
         config: The whole file.
@@ -202,7 +223,7 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
 
 
 def read_by(config: Config, family: Family, rules: RuleSet, check: bool = False) -> RopeSpec:
-    """The RopeSpec that a set of rules reads from a config.json.
+    """Return the RopeSpec that a set of rules reads from a config.json.
 
     Args:
         config: The whole file.
@@ -228,7 +249,8 @@ def read_by(config: Config, family: Family, rules: RuleSet, check: bool = False)
 
 
 def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
-    """The RopeSpec as in `read_spec`, by some rules."""
+    """Return the RopeSpec as in `read_spec`, by some rules."""
+    # where the settings are, and the base
     part = text_part(config, family)
     sizes = geometry(config, family)
     rope, notes = rope_dict(part, family, reading)
@@ -237,12 +259,13 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         theta = family.defaults.theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
 
+    # the rope type, which a runtime may read as another one (`su` of Phi-3 is longrope)
     kind = rope_type(rope, reading)
     if kind not in reading.types:
         raise UnknownRopeType(kind)
     kind = reading.types[kind].read_as or kind
     rules = reading.types[kind]
-    if rules.whole_base:
+    if rules.whole_base:  # the runtime makes an int of it
         theta = float(int(theta))
 
     if kind == Proportional.kind and family.keys.partial:
@@ -251,6 +274,8 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
             " partial_rotary_factor says how much of a head has frequencies at all; write the"
             " rope_type that it was trained with"
         )
+
+    # the frequencies
     form = _form(kind, rope, theta, rules, part, sizes)
     if isinstance(form, Plain) and form.theta != theta:
         notes.append(
@@ -260,6 +285,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
         # transformers#42189: truncate is looked up beside the layer types, not inside
         form = replace(form, truncate=True)
 
+    # the rest: factors, the trained context, other layers
     attention_factor = _attention_factor(rope, rules, form, sizes)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     tokens, origin, reference = _trained_context(part, rope, form, family, sizes)
@@ -284,7 +310,7 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
 
 
 def _mrope_section(rope: JsonObject) -> tuple[int, ...]:
-    """The pairs that rotate by each section of positions; empty without such numbers."""
+    """Return the pairs that rotate by each section of positions; empty without such numbers."""
     section = rope.get("mrope_section")
     if not isinstance(section, list) or not all(isinstance(pairs, int) for pairs in section):
         return ()
@@ -294,7 +320,7 @@ def _mrope_section(rope: JsonObject) -> tuple[int, ...]:
 def rope_dict(
     part: Config, family: Family, reading: RuleSet | None = None
 ) -> tuple[JsonObject, list[str]]:
-    """The RoPE dictionary that a runtime uses for the global layers, and notes on it.
+    """Return the RoPE dictionary that a runtime uses for the global layers, and notes on it.
 
     Args:
         part: The text part of a config.
@@ -304,6 +330,8 @@ def rope_dict(
     Returns:
         The dictionary, and a note where it is the class default.
     """
+    # Gemma 3 in transformers 5 has one dictionary for each layer type inside rope_parameters; a
+    # runtime that does not look there reads rope_scaling, or nothing
     reader = reading or newest("transformers").rule_set(family.name)
     nested = nested_settings(part, family, "global")
     if family.writing.nested and (nested or not family.still_pairs):
@@ -323,26 +351,30 @@ def rope_dict(
 
 
 def rope_type(rope: JsonObject, reader: RuleSet) -> str:
-    """The rope type of a RoPE dictionary, by the key that the rules `reader` prefer."""
+    """Return the rope type of a RoPE dictionary, by the key that the rules `reader` prefer."""
     fallback = "rope_type" if reader.type_key == "type" else "type"
     name = rope.get(reader.type_key) or rope.get(fallback)
     return str(NOT_A_SCALING.get(name, name))
 
 
 def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> float | None:
-    """The base that a runtime reads; None where the config has none."""
-    if not isinstance(reader.theta, str):
+    """Return the base that a runtime reads; None where the config has none."""
+    if not isinstance(reader.theta, str):  # a constant in its code
         return reader.theta
+
+    # the places where it looks, the first of which counts
     if reader.theta == "attn_config":
-        sources = [first_present(part, ("attn_config.rope_theta",))]
+        places = [first_present(part, ("attn_config.rope_theta",))]
     elif reader.theta == "nested":
-        sources = [rope.get("rope_theta")]
+        places = [rope.get("rope_theta")]
     else:
-        sources = [_layer_theta(part, family, "global")]
+        places = [_layer_theta(part, family, "global")]
         if reader.theta != "top":
-            sources.append(rope.get("rope_theta"))
-        sources.append(first_present(part, family.keys.theta))
-    value = next((source for source in sources if source is not None), None)
+            places.append(rope.get("rope_theta"))
+        places.append(first_present(part, family.keys.theta))
+    value = next((found for found in places if found is not None), None)
+
+    # an absent key means the default of the class; null is an error in most classes
     if value is None:
         null = next((key for key in family.keys.theta if part.get(key, "") is None), None)
         if null and not part.get("rope_parameters"):
@@ -357,13 +389,14 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
 
 
 def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
-    """The base in a list of their own that layers of a kind rotate with; None without a list."""
+    """Return the base of the layers of a kind, from a list with one per layer; None without it."""
     if not family.keys.layer_theta:
         return None
     thetas = part.get(family.keys.layer_theta)
-    if not isinstance(thetas, list):
+    if not isinstance(thetas, list):  # one number for all layers
         return thetas
 
+    # the list may have 0 for a layer, which is not a base
     kinds = kinds_of(part, family, layer_names(part, family, len(thetas)))
     bases = set()
     for base, layer_kind in zip(thetas, kinds, strict=False):
@@ -383,7 +416,7 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
 def _local_form(
     part: Config, family: Family, reader: RuleSet, form: Form, theta: float
 ) -> Form | None:
-    """The form of the local layers; None for a model without them."""
+    """Return the form of the local layers; None for a model without them."""
     if "local" not in layer_types(part, family).values():
         return None
     if reader.local == "same":
@@ -409,7 +442,7 @@ def _local_form(
 
 
 def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
-    """The scale of all logits of MLA; 1 for other models."""
+    """Return the scale of all logits of MLA; 1 for other models."""
     if not family.mla or reader.softmax_scale == "none" or not rope.get("factor"):
         return 1.0
     if reader.softmax_scale != "factor" and not rope.get("mscale_all_dim"):
@@ -423,7 +456,7 @@ def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
 def _query_scaling(
     part: Config, rope: JsonObject, family: Family, reader: RuleSet, sizes: RopeSpec
 ) -> QueryScaling | None:
-    """The query scaling by position that a runtime applies; None without it."""
+    """Return the query scaling by position that a runtime applies; None without it."""
     scaling = rope
     key = family.keys.query_beta
     if reader.query_beta == "top":
@@ -442,7 +475,11 @@ def _query_scaling(
 def _trained_context(
     part: Config, rope: JsonObject, form: Form, family: Family, sizes: RopeSpec
 ) -> tuple[int, ContextSource, str]:
-    """The tokens that the unscaled embedding was trained for, how that is known, and the source."""
+    """Return the tokens that the unscaled model was trained for, how that is known, and the source.
+
+    From certain to uncertain: the config has the number, the factor implies it, or the family is
+    known to declare more than it was trained for. The declared context is the last guess.
+    """
     key = "original_max_position_embeddings"
     if isinstance(form, (Yarn, Llama3)):
         is_in_config = part.get(key) or rope.get(key)

@@ -305,7 +305,7 @@ Range = TypeVar("Range", bound=VersionRange)
 
 
 def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
-    """The ranges that a name stands for: all current ones, or one that is cut to a version.
+    """Return the ranges that a name stands for: all current ones, or one cut to a version.
 
     A version with fewer numbers than the ranges have stands for the last range in it.
 
@@ -324,6 +324,7 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
     for row in newest_first:
         if row.covers(version):
             return (msgspec.structs.replace(row, version=version, through=version),)
+    # 0.20 stands for the last range in 0.20.x
     if version_key(version):
         for row in newest_first:
             if within(row.version, version, version):
@@ -336,7 +337,7 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """A dotted version as a tuple of numbers; parts that are not numbers are left out."""
+    """Return a dotted version as a tuple of numbers; parts that are not numbers are left out."""
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
@@ -350,7 +351,7 @@ def within(version: str, first: str, last: str) -> bool:
 
 
 def before(version: str) -> str:
-    """The version before `major.minor`, for display: 5.1 for 5.2."""
+    """Return the version before `major.minor`, for display: 5.1 for 5.2."""
     major, minor = version_key(version)[:2]
     if not minor:
         return f"before {version}"
@@ -414,7 +415,7 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @cache
 def runtimes() -> tuple[Runtime, ...]:
-    """All runtimes of the package and of features, by name and version."""
+    """Return all runtimes of the package and of features, by name and version."""
     rows = read_rows(PACKAGE / "runtimes/data")
     for feature in load_features().values():
         if feature.runtimes is not None:
@@ -449,7 +450,7 @@ def in_order(rows: Iterable[Runtime]) -> tuple[Runtime, ...]:
 
 
 def row_from(data: JsonObject) -> Runtime:
-    """A row from the content of its file.
+    """Return a row from the content of its file.
 
     Args:
         data: The content, with rule sets that may name in `inherits` the one that they start from.
@@ -460,6 +461,9 @@ def row_from(data: JsonObject) -> Runtime:
     """
     rules = {name: _rules(name, data["rules"]) for name in data["rules"]}
     row = msgspec.convert({**data, "rules": rules}, Runtime)
+
+    # a statement on families says one thing: the rules by which they are read, that the runtime
+    # cannot run them, or that it is not known
     for statement in row.families:
         outcomes = (statement.rules, statement.unsupported, statement.unknown)
         if sum(map(bool, outcomes)) != 1:
@@ -472,7 +476,7 @@ def row_from(data: JsonObject) -> Runtime:
 
 
 def _rules(name: str, rules: JsonObject) -> JsonObject:
-    """A rule set with the values of the one that it starts from."""
+    """Return a rule set with the values of the one that it starts from."""
     values = dict(rules[name])
     parent = values.pop("inherits", None)
     if parent is None:
@@ -487,14 +491,17 @@ def _merge(base: JsonObject, changes: JsonObject) -> JsonObject:
 
 
 def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
-    """The content of a row with that of the row that it starts from."""
+    """Return the content of a row, over that of the row that it starts from.
+
+    A version of vLLM differs from the one before in a few rules, and only these are in its file.
+    """
     row = dict(raw[name])
     parent = row.pop("inherits", None)
     if parent is None:
         return row
 
     base = _inherit(parent, raw)
-    base.pop("through", None)
+    base.pop("through", None)  # the last version of the parent, which is not that of this row
     rules = dict(base["rules"])
     for set_name, values in row.pop("rules", {}).items():
         if set_name in rules:
@@ -530,13 +537,13 @@ ALIASES = {
 
 
 def newest(name: str) -> Runtime:
-    """The newest row of a runtime."""
+    """Return the newest row of a runtime."""
     return [row for row in runtimes() if row.name == name][-1]
 
 
 @cache
 def _spellings() -> dict[str, str]:
-    """The names of runtimes and of readers of GGUF, by their letters."""
+    """Return the names of runtimes and of readers of GGUF, by their letters."""
     names = set()
     for folder in ("runtimes/data", "runtimes/readers"):
         for entry in package_files(folder, ".toml"):
@@ -562,7 +569,7 @@ def canonical(text: str) -> str:
 
 
 def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
-    """The rows for `name` (all current ones, the newest last), `name@version`, or "all".
+    """Return the rows for `name` (all current ones, the newest last), `name@version`, or "all".
 
     Args:
         runtime: As `--runtime` has it.

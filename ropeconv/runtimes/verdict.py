@@ -43,7 +43,9 @@ Finding = tuple[Status, str]
 
 
 def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
-    """The first difference between a schedule and what a runtime computes, as a sentence; or empty.
+    """Return the first difference between a schedule and what a runtime computes; or empty.
+
+    The order is that of what matters: frequencies, then factors, then other layers.
 
     Args:
         schedule: The schedule.
@@ -53,6 +55,8 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     if not _close(spec.form.inv_freq(spec.rotary_dim), schedule.inv_freq):
         return f"it computes other frequencies ({describe(spec.form)})"
 
+    # within the trained context; a schedule and a runtime without a list of their own for it use
+    # the same one as beyond
     short = schedule.inv_freq
     if isinstance(spec.form, LongRope):
         short = spec.form.short_inv_freq(spec.rotary_dim)
@@ -116,14 +120,14 @@ def _close(left: Vector, right: Vector) -> bool:
 
 
 def frequencies(schedule: Schedule) -> str:
-    """The frequencies of a schedule for display: its form, or "custom inv_freq"."""
+    """Return the frequencies of a schedule for display: its form, or "custom inv_freq"."""
     if schedule.form is None:
         return "custom inv_freq"
     return describe(schedule.form)
 
 
 def describe(form: Form | None) -> str:
-    """A form for display, without defaults but for a factor.
+    """Return a form for display, without the parameters that have their default.
 
     Example: `yarn, theta 10000, factor 4, original_context 4096`.
     """
@@ -131,6 +135,7 @@ def describe(form: Form | None) -> str:
         return "none"
     defaults = {entry.name: entry.default for entry in fields(form) if entry.name != "factor"}
 
+    # numbers only: lists of factors are too long; a bool is an int too
     words = [form.kind]
     for name, value in vars(form).items():
         if not isinstance(value, (int, float)) or value == defaults.get(name):
@@ -218,7 +223,7 @@ class Verdict:
         return self.runtime == runtime.key or within(runtime.last, first, self.through or first)
 
     def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data."""
+        """Return the fields as JSON-ready data."""
         return {
             "runtime": self.runtime,
             "display_name": self.display_name,
@@ -341,6 +346,7 @@ class RuleReading:
 
         None where these rules compute the schedule from it.
         """
+        # does the runtime read this dictionary, and know its type?
         planned = self.planned
         rules = self.rules
         rope = self.rope
@@ -351,6 +357,8 @@ class RuleReading:
         if types is None:
             return (*_of_unknown_type(self.rope_type, rules), rules.source)
 
+        # what it refuses comes before what it computes, which cannot be read from a config that it
+        # refuses
         config = planned.config
         family = planned.family
         finding = _of_type(types, rope, planned.schedule)
@@ -369,7 +377,7 @@ class RuleReading:
 def judge(
     config: Config, family: Family, schedule: Schedule, before: RopeSpec, runtime: Runtime
 ) -> Verdict:
-    """The verdict of one runtime on a planned config.
+    """Return the verdict of one runtime on a planned config.
 
     - "exact": it computes the schedule;
     - "differs": it computes something else, silently; `reason` names it;
@@ -392,7 +400,11 @@ def judge(
 
 
 def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
-    """The verdict of one runtime on a planned config, as `judge` explains it."""
+    """Return the verdict of one runtime on a planned config, as `judge` explains it.
+
+    The first finding decides. They are in the order in which a runtime would fail: the family, the
+    model around the text model, the config, the weights.
+    """
     config = planned.config
     family = planned.family
     model_type = planned.model_type
@@ -429,6 +441,9 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
             f"its attention reads {key}, whose effect on the RoPE is untested",
             reading.source,
         )
+
+    # it computes the schedule; with LongRoPE, a remark says when it changes from list to list,
+    # unless it never does within the context
     original = reading.rope.get("original_max_position_embeddings")
     at_its_own_length = kind == "longrope" and original == planned.schedule.context
     remark = "" if at_its_own_length else rules.types[kind].window
@@ -436,28 +451,31 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
 
 
 def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | None:
-    """The finding about a model around a text model; None where the runtime is known to load it.
+    """Return the finding about a model around a text model; None where the runtime loads it.
 
-    Reading the source of a text model says nothing about such a model: it counts where it was
-    executed, where a statement names it, and in transformers where its class reads the text model
-    in the same place.
+    LLaVA is such a model around Llama. Reading the source of a text model says nothing about it: it
+    counts where it was executed, where a statement names it, and in transformers where its class
+    reads the text model in the same place.
     """
     wrapper = wrapper_of(config, family)
     if wrapper is None or family.assumed:
         return None
     name = f"model_type {wrapper}" if wrapper else "a config without model_type"
 
+    # every runtime reads the text model where transformers has it
     in_place = is_where_transformers_reads(config, family, wrapper)
     if in_place is False:
         path = wrapper_types()[wrapper].path
         return "unknown", f"{name} keeps its text model in {path}, and this config has it elsewhere"
 
+    # executed, or named in a statement
     if wrapper in executed_types(runtime, family.name):
         return None
     statement = runtime.statement(family.name, wrapper)
     if statement is not None and wrapper in (*statement.model_types, family.name):
         return None
 
+    # a runtime that has the classes of transformers, from the version on that has this one
     if runtime.wrappers and in_place:
         since = wrapper_types()[wrapper].since
         if version_key(since) <= version_key(runtime.last):
@@ -473,7 +491,7 @@ def unseen_wrapper(config: Config, family: Family) -> str:
         family: The family of the text model.
     """
     findings = [_of_wrapper(config, family, row) for row in runtimes()]
-    if not all(findings):
+    if not all(findings):  # a runtime without a finding loads it
         return ""
 
     wrapper = wrapper_of(config, family)
@@ -491,7 +509,7 @@ def unseen_wrapper(config: Config, family: Family) -> str:
 
 
 def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
-    """The finding that holds for a model whatever its RoPE dictionary says."""
+    """Return the finding that holds for a model whatever its RoPE dictionary says."""
     is_nested = part is not config
     same_type = config.get("model_type") == part.get("model_type")
     if rules.own_text_config and is_nested and same_type:
@@ -502,7 +520,7 @@ def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
 
 
 def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
-    """The finding about keys that a reader requires."""
+    """Return the finding about keys that a reader requires."""
     for key, status in rules.required.items():
         in_dictionary = rules.theta == "dict" and rope.get(key) is not None
         if part.get(key) is not None or in_dictionary:
@@ -517,7 +535,7 @@ def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
 
 
 def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
-    """The finding about a rope type without rules."""
+    """Return the finding about a rope type without rules."""
     status: Status = "unknown" if kind in NEVER_WRITTEN else rules.other
     words = {
         "unknown": "rope_type {} is untested",
@@ -528,7 +546,7 @@ def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
 
 
 def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | None:
-    """The finding about a rope type and the keys next to it."""
+    """Return the finding about a rope type and the keys next to it."""
     is_extended = schedule.context > schedule.original_context
     if types.status and (is_extended or not types.beyond_trained):
         return types.status, types.reason
@@ -544,7 +562,7 @@ def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | No
 def _of_rotated_dimensions(
     types: TypeRules, config: Config, family: Family, kind: str
 ) -> Finding | None:
-    """The finding about a head of which a part rotates, and about interleaved pairs."""
+    """Return the finding about a head of which a part rotates, or about interleaved pairs."""
     if types.partial:
         sizes = geometry(config, family)
         if sizes.rotary_dim != sizes.head_dim:
@@ -558,7 +576,7 @@ def _of_rotated_dimensions(
 
 
 def _of_factor_lists(types: TypeRules, rope: Config) -> Finding | None:
-    """The finding about two lists of factors, and the attention factor that comes with them."""
+    """Return the finding about two lists of factors, and about their attention factor."""
     # the attention factor of LongRoPE is sqrt(1 + ln s / ln original)
     if types.formula_always and rope.get("original_max_position_embeddings") == 1:
         return "refused", "it divides by the logarithm of original_max_position_embeddings, here 0"
@@ -574,7 +592,7 @@ def _of_factor_lists(types: TypeRules, rope: Config) -> Finding | None:
 def _of_schedule(
     schedule: Schedule, before: RopeSpec, spec: RopeSpec, types: TypeRules
 ) -> Finding | None:
-    """The finding about what a runtime computes in place of a schedule, as in `difference`."""
+    """Return the finding about what a runtime computes in place of a schedule."""
     reason = difference(schedule, before, spec)
     if not reason:
         return None
@@ -583,13 +601,14 @@ def _of_schedule(
             f"it computes YaRN's ramp over {types.times_original} times the trained length:"
             f" {reason}"
         )
+    # users know "ignored": the model works, up to its old context
     if is_unscaled(spec, before, schedule):
         return "ignored", reason
     return "differs", reason
 
 
 def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
-    """The verdicts of all runtimes on a checkpoint that brings its own rotary code.
+    """Return the verdicts of all runtimes on a checkpoint that brings its own rotary code.
 
     Args:
         family: The family whose layers it uses.
@@ -612,7 +631,7 @@ def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
 
 
 def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Verdict | None:
-    """The verdict that holds for every config of a family: unknown or unsupported.
+    """Return the verdict that holds for every config of a family: unknown or unsupported.
 
     None where the config decides.
 
@@ -629,6 +648,7 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
     if statement is None:
         return verdict("unknown", f"{family.name} is untested")
 
+    # a family may have several model types, of which a runtime can lack some
     tested: tuple[str, ...] = ()
     if not family.assumed and model_type not in statement.model_types:
         tested = executed_types(runtime, family.name)
@@ -651,7 +671,7 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
 
 
 def rows_for(family: Family) -> tuple[Runtime, ...]:
-    """All rows, cut in two where a version within one is the first to have the family."""
+    """Return all rows, cut in two where a version within one is the first to have the family."""
     rows = list[Runtime]()
     cut = msgspec.structs.replace
     for row in runtimes():
@@ -665,7 +685,7 @@ def rows_for(family: Family) -> tuple[Runtime, ...]:
 
 
 def _since(row: Runtime, family: Family) -> str:
-    """The first version that has a family, where it follows rules of the row; else empty."""
+    """Return the first version that has a family, where it follows rules of the row; else empty."""
     statement = row.statement(family.name)
     if statement is None or not statement.rules:
         return ""
@@ -673,12 +693,12 @@ def _since(row: Runtime, family: Family) -> str:
 
 
 def quantised(config: Config, runtime: Runtime) -> Finding | None:
-    """A status and its reason for weights that the runtime does not load; None for others."""
+    """Return a status and its reason for weights that the runtime does not load; else None."""
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return None
     method = setting.get("quant_method")
-    if not method:
+    if not method:  # mlx_lm writes only {"group_size": 64, "bits": 4}
         method = "mlx" if "group_size" in setting else "quantised"
     if runtime.quantization is None:
         return "unknown", f"loading {method} weights is untested"
@@ -699,7 +719,18 @@ def _verdict(
     source: str = "",
     kind: str | None = None,
 ) -> Verdict:
-    """The verdict of a row on a family, with its evidence; `kind` is a rope type, None for any."""
+    """Return the verdict of a row on a family, with its evidence.
+
+    Args:
+        row: The runtime.
+        family: The family.
+        model_type: The type of the config as a whole; empty for any.
+        status: The status.
+        reason: Why, or a remark on it.
+        source: Where that is stated; empty for the statement on the family.
+        kind: The rope type, None for any.
+    """
+    # there is no evidence for a family that the user has described or assumed
     known = Evidence()
     if status != "unknown" and not family.assumed and not family.origin:
         known = evidence(row, family.name, kind, model_type)
@@ -744,7 +775,9 @@ RECOMPUTED = {"phi3"}
 
 
 def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
-    """Sentences on which list each current runtime takes, and on a cache that crosses the length.
+    """Return sentences on which of two lists each current runtime uses, and on the cache.
+
+    LongRoPE has a short list of factors within the trained length, and a long one beyond.
 
     Args:
         family: The family of the model.
@@ -752,6 +785,8 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
         verdicts: The verdicts on the config with these lists, which leave out runtimes that do not
             read them.
     """
+    # runtimes by how they choose a list: by the length of the prompt, of the whole text, or always
+    # the same one
     reading = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
     by_rule: dict[str, list[str]] = {}
     options = []
@@ -773,6 +808,8 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
         if rule in by_rule:
             names = ", ".join(by_rule[rule])
             sentences.append(words.format(names=names, length=length, options=", ".join(options)))
+
+    # keys are rotated before they are cached, so that a change of list does not reach them
     crossing = (
         f"if generation passes {length:,} tokens, the cache still holds keys rotated with the short"
         " list, while new queries use the long one, so the output is wrong"

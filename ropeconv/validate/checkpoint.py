@@ -144,7 +144,7 @@ def _runs_that_were_read(runs: list[TokenRun], rows: list[Tensor]) -> list[Token
 
 
 def _on_steps(reading: SourceReading, runs: list[TokenRun]) -> str:
-    """A sentence on how far the steps of an output are from log-n."""
+    """Return a sentence on how far the steps of an output are from log-n."""
     states = reading.states
     head = reading.head
     kls = []
@@ -166,7 +166,13 @@ def stock_version() -> str:
 def _buckets(
     reading: SourceReading, runs: list[TokenRun], stock: TransformersEngine
 ) -> tuple[list[BucketResult], Curve]:
-    """The result of each bucket, spread runs first, and position and KL along the whole run."""
+    """Return the result of each bucket, spread runs first, and the KL along the whole run.
+
+    Args:
+        reading: The reference, its control and its noise.
+        runs: The tokens: spread runs, and possibly one over every position.
+        stock: The output.
+    """
     results: list[BucketResult] = []
     curve: Curve = ()
     states = reading.states

@@ -45,9 +45,10 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
     title = f"transformers {answer.get('transformers', '')}".strip()
     if "error" in answer:
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
+    # The rotary modules of the model: one, or one for each kind of layer ("global" and "local" in
+    # Gemma 3). transformers makes frequencies only for layer types of the config; the probe calls a
+    # single one global.
     modules = answer["modules"]
-    # transformers makes frequencies only for layer types of the config; the probe calls a single
-    # one global
     only_local = len(modules) == 1 and "local" in spec.layers and "global" not in spec.layers
 
     worst = 0
@@ -84,7 +85,7 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
 
 
 def _expected(schedule: Schedule, spec: RopeSpec, is_local: bool) -> tuple[Vector, Vector, float]:
-    """The frequencies of a layer, those of short sequences, and its attention factor."""
+    """Return the frequencies of a layer, those of short sequences, and its attention factor."""
     local = spec.local_inv_freq
     if is_local and local is not None:
         return local, local, 1.0
@@ -124,12 +125,16 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
     if allowed:
         return has_classes
 
+    # transformers loads kernels from the Hub that a config names, without trust_remote_code
     kernel = next(kernels(config), "")
     if kernel:
         raise permission_error(folder, f"its config.json loads code from {kernel!r}")
+
+    # without trust, transformers runs its own classes, which is safe; ours are needed for our
+    # model_type, which it does not know
     is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE)
     if not has_classes or not is_ours:
-        return False  # transformers runs its own classes then
+        return False
     reason = next(_unlike_ours(folder, config), "")
     if reason:
         raise permission_error(folder, reason)
@@ -144,7 +149,10 @@ class StoredSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
-    """Yield each part of the code of a checkpoint that the encoding `buffers` does not write."""
+    """Yield each part of the code of a checkpoint that the encoding `buffers` does not write.
+
+    The code is made again from the config, and compared: an attacker can call any code ours.
+    """
     family = by_name().get(str(config["model_type"]).removesuffix(STORED_ROPE))
     if family is None or family.code is None:
         yield f"ropeconv has no code for {config['model_type']!r}"
@@ -160,6 +168,7 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
         yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
         return
     path = folder / f"{MODULE}.py"
+    # the size first, since a file of many gigabytes is not read
     same_size = path.is_file() and path.stat().st_size == len(code.encode())
     if not same_size or read_text(path, path.name) != code:
         yield f"{path.name} has other contents"
@@ -179,6 +188,8 @@ def _other_code(folder: Path) -> Iterator[str]:
             if path.suffix in CODE and path != own_code:
                 yield f"{path.relative_to(folder)} is a file of code that ropeconv did not write"
 
+    # transformers loads an adapter that is beside the model, and code that other configs name, such
+    # as that of the tokenizer
     for path in folder.glob("*config*.json"):
         if path.name == ADAPTER:
             yield f"{path.name} names an adapter"
@@ -208,6 +219,7 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
             f"{baked} was written as {receipt.encoding}, which this version does not know; run"
             " apply again"
         )
+    # the config has only the part of the factors that is not folded into weights
     trust = needs_trust(baked, trust_remote_code)
     schedule = replace(
         comparison.schedule,

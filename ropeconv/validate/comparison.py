@@ -69,6 +69,7 @@ class Comparison:
                 `against`.
             UsageError: If both are the same.
         """
+        # an output compared with itself would agree, whatever is wrong with it
         baked = Path(baked)
         receipt = read_receipt(baked)
         if Path(against).exists() and baked.samefile(against):
@@ -93,6 +94,8 @@ class Comparison:
                 f" from {first}; name that with --against"
             ) from problem
 
+        # The schedule is computed again from the recipe and the source, instead of trusting the one
+        # in the receipt. If the two differ, this is not the source.
         recipe = Recipe.from_dict(receipt.recipe)
         basis = inspection.basis(recipe)
         try:
@@ -107,6 +110,7 @@ class Comparison:
                 f"{baked} was not made from {source.reference}: the recipe gives another schedule;"
                 " name its source"
             )
+
         schedule = replace(schedule, context=receipt.schedule.context or schedule.context)
         if receipt.ramp_approximation is not None:
             schedule = receipt.ramp_approximation.apply_to(schedule)
@@ -252,7 +256,7 @@ class Comparison:
 
 
 def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | GgufSource:
-    """The source of an output, as a checkpoint for a folder."""
+    """Return the source of an output, as a checkpoint for a folder."""
     source = open_source(against, receipt.source.family)
     if isinstance(source, GgufSource) and baked.is_dir():
         source = GgufCheckpoint(source, receipt.target.outtype or "auto")

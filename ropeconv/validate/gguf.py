@@ -217,7 +217,7 @@ def _logits_by_divisors(
     runs: list[TokenRun],
     progress: Progress,
 ) -> Tensor:
-    """The logits of a file with the frequencies of a schedule as divisors, from a copy of it."""
+    """Return the logits of a copy of a file, with the frequencies of a schedule as divisors."""
     with scratch() as folder:
         engine = _write_divisors(file, spec, schedule, folder, split)
         return logits_of(engine, runs, progress)
@@ -226,14 +226,21 @@ def _logits_by_divisors(
 def _write_divisors(
     file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, split: float
 ) -> LlamaCppEngine:
-    """Copy a file, and make the copy compute a schedule by divisors over `split` times its base."""
+    """Copy a file, and make the copy compute a schedule by divisors over `split` times its base.
+
+    llama.cpp divides the frequencies of the base by the tensor rope_freqs. The base is not that of
+    the model, so that its numbers differ from those of the output while the result is the same: a
+    fault of one way is not repeated by the other.
+    """
     plain = Plain(split * spec.rope_theta)
     keys = overrides(replace(schedule, form=plain), arch_of(file).name)
     assert keys is not None, "a plain base has keys"
 
+    # divided by 1e30, a frequency is so small that the pair does not rotate
     rotates = schedule.inv_freq > 0
     inv_freq = np.where(rotates, schedule.inv_freq, 1.0)
     divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / inv_freq, 1e30)
+    # in step35 the tensor is as long as the layers with a window need it
     unused = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim) - len(divisors)
     divisors = np.concatenate([divisors, np.ones(unused)])
 
@@ -405,7 +412,7 @@ def _remarks(
     results: list[BucketResult],
     temperature: float,
 ) -> str:
-    """The sentences after the conclusion, each with a blank before it: how it was compared."""
+    """Return the sentences after the conclusion, each with a blank before it: how it compared."""
     schedule = comparison.schedule
     sentences = on_reach(results, schedule.original_context, schedule.context, "--tokens")
     sentences += references[0].remark + comparison.remark
@@ -424,7 +431,7 @@ def _remarks(
 def _choose_references(
     comparison: Comparison, settings: Settings, output: GgufSource
 ) -> list[GgufReference]:
-    """The sharpest reference, and a second one beyond the trained context where that has none."""
+    """Return the sharpest reference, and a second one where that stays in the trained context."""
     first = check_gguf(comparison, settings)
     if first.spreads or settings.tokens:
         return [first]
@@ -435,7 +442,7 @@ def _choose_references(
 
 
 def _allowance(reference: GgufReference) -> str:
-    """The KL that rounded weights may add, for a sentence."""
+    """Return the KL that rounded weights may add, for a sentence."""
     if reference.separation is None:
         return "the noise of that is measured and allowed"
     return "a tenth of the control is allowed"
@@ -444,9 +451,11 @@ def _allowance(reference: GgufReference) -> str:
 def _runs(
     comparison: Comparison, settings: Settings, reference: GgufReference, short: bool
 ) -> list[TokenRun]:
-    """The tokens of a comparison: blocks up to the new context, or every position up to a length.
+    """Return the tokens of a comparison.
 
-    With `short` another comparison goes beyond the trained context, so that this one need not.
+    They are blocks spread up to the new context where the reference can run these, else every
+    position up to a length. With `short` another comparison goes beyond the trained context, so
+    that this one need not.
     """
     import torch
 
@@ -461,7 +470,7 @@ def _runs(
     if settings.tokens:
         length = min(context, settings.tokens)
     elif short and usual_length(original, context) <= original < context:
-        length = SHORT
+        length = SHORT  # the usual length would not leave the trained context either
     else:
         length = _whole_length(comparison, reference.times)
     generator = torch.Generator().manual_seed(settings.seed)
@@ -481,7 +490,7 @@ def _say(runs: list[TokenRun], reference: GgufReference, progress: Progress) -> 
 
 
 def _whole_length(comparison: Comparison, times: int) -> int:
-    """The default length of a run over every position, which is run `times` times."""
+    """Choose the length of a run over every position, which is run `times` times."""
     schedule = comparison.schedule
     output = GgufSource(comparison.baked)
     original = schedule.original_context
@@ -490,7 +499,7 @@ def _whole_length(comparison: Comparison, times: int) -> int:
     cache = gguf_cache(output.file, arch_of(output.file))
     if cache is not None:
         sizes = cache.bytes(length_beyond(original, context))
-        needed = 2 * sizes.get("f16", 0)  # it is float32 here
+        needed = 2 * sizes.get("f16", 0)  # the cache of a comparison is in float32
 
     def seconds() -> float:
         begin = time.perf_counter()
@@ -524,6 +533,8 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
     if not isinstance(source, GgufSource):
         return _of_checkpoint(comparison, source, output, bool(rounded))
 
+    # llama.cpp with the weights of the source rounds as the output does, so this is the sharpest.
+    # Dequantised weights in transformers are the last resort.
     if not settings.dequantised:
         reference = _in_llamacpp(comparison, source)
         if reference is not None:
@@ -546,7 +557,7 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
 def _of_checkpoint(
     comparison: Comparison, source: Source, output: GgufSource, rounded: bool
 ) -> GgufReference:
-    """The reference of an export: its source in transformers."""
+    """Return the reference of an export: its source in transformers."""
     if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:
         logits = partial(by_export, comparison, source, output)
         return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
@@ -561,7 +572,7 @@ def _of_checkpoint(
 def _in_llamacpp(
     comparison: Comparison, source: GgufSource, of_output: bool = False
 ) -> GgufReference | None:
-    """The reference that llama.cpp computes from a GGUF file itself; None where it cannot.
+    """Return the reference that llama.cpp computes from a GGUF file itself; None where it cannot.
 
     Args:
         comparison: The output and its source.
@@ -571,12 +582,17 @@ def _in_llamacpp(
     arch = arch_of(source.file)
     spec = comparison.spec
     schedule = comparison.schedule
+
+    # neither keys nor divisors can scale queries by position, or norms, or YaRN's own log factor
     scales_norms = GgufSource(comparison.baked).file.get(WINDOW_NORM) is not None
     if schedule.log_n or scales_norms:
         return None
     if source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier"):
         return None
 
+    # Divisors need an architecture that reads rope_freqs, and hold for all layers. Blocks at far
+    # positions need a model that keeps nothing but the cache (no states of Mamba), and that does
+    # not choose its frequencies by the length.
     has_two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
     can_divide = arch.freqs == "used" and "local" not in spec.layers and not has_two_lists
     spreads = not has_two_lists and not _has_states(source.file)
@@ -610,7 +626,7 @@ def _has_states(file: GgufFile) -> bool:
 
 
 def _rounded_type(comparison: Comparison) -> str:
-    """The type of the weights if the source has another one; empty if it has the same."""
+    """Return the type of the weights if the source has another one; empty if it has the same."""
     if isinstance(comparison.source, GgufSource):
         return ""
     return weights_type(GgufSource(comparison.baked).file)
@@ -623,10 +639,18 @@ def _judge(
     reference: GgufReference,
     temperature: float = 1.0,
 ) -> list[BucketResult]:
-    """The result of each bucket of positions."""
+    """Judge each bucket of positions.
+
+    Args:
+        runs: The tokens.
+        logits: The logits of the reference, of its control, and of the ways that show the noise.
+        stock: The logits of the output.
+        reference: The way of comparing, with its tolerances.
+        temperature: Divides the logits for the KL.
+    """
 
     def compare(left: Tensor, right: Tensor, rows: slice) -> Measures:
-        width = min(left.shape[1], right.shape[1])
+        width = min(left.shape[1], right.shape[1])  # one side may have padded its vocabulary
         return measure(left[rows, :width], right[rows, :width], temperature=temperature)
 
     def mean_kl(measures: Measures) -> float:
@@ -668,7 +692,11 @@ def _sharpen(
     reference: GgufReference,
     schedule: Schedule,
 ) -> tuple[list[BucketResult], float]:
-    """The results with logits over their spread where these have more power, and the divisor."""
+    """Return the results with logits over their spread where that has more power, and the divisor.
+
+    Flat logits have a KL below any tolerance, so that a wrong output agrees too; divided by their
+    spread, all models have logits of one size.
+    """
     spread = spread_of(logits.reference)
     over_spread = _judge(runs, logits, stock, reference, spread)
     if _power(over_spread, schedule) > _power(judged, schedule):
@@ -686,6 +714,6 @@ def _parts(runs: list[TokenRun]) -> Iterator[tuple[Literal["spread", "whole"], B
 
 
 def _power(results: list[BucketResult], schedule: Schedule) -> float:
-    """The smallest ratio of the control to the allowed KL, beyond the trained context."""
+    """Return the smallest ratio of the control to the allowed KL, beyond the trained context."""
     extended = beyond(results, schedule.original_context)
     return min(result.control_kl / result.tolerance for result in extended)

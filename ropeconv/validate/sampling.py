@@ -105,6 +105,7 @@ def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
     """
     buckets = []
     for low, high in doublings(original, length):
+        # the last of `count` equal parts ends at high - 1
         count = min(each, high - low)
         positions = [low + (index + 1) * (high - low) // count - 1 for index in range(count)]
         buckets.append(Bucket(_name(low, high), positions))
@@ -123,7 +124,7 @@ def doublings(original: int, context: int) -> list[tuple[int, int]]:
 
 
 def _name(low: int, high: int) -> str:
-    """The name of a range: its first and its last position."""
+    """Return the name of a range: its first and its last position."""
     return f"{low:,}-{high - 1:,}"
 
 
@@ -141,6 +142,7 @@ def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     ids: list[int] = []
     while len(ids) < count:
+        # a model predicts a repeated span by attention to its first occurrence
         if len(ids) > 2 * SPAN and torch.rand(1, generator=generator).item() < SHARE:
             start = int(torch.randint(len(ids) - SPAN, (1,), generator=generator).item())
             ids += ids[start : start + SPAN]
@@ -178,7 +180,7 @@ def of_text(text: Path | str, folder: Path, count: int, trust: bool = False) -> 
 
 
 def _read_utf8(file: Path) -> str:
-    """The text of a file in UTF-8."""
+    """Return the text of a file in UTF-8."""
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -229,13 +231,15 @@ class TokenRun:
 
         At most `most` tokens from position `low` on are compared.
         """
+        # Tokens can be at any positions: 512 tokens are 16 blocks of 32, spread over a context of
+        # 8,192. If there are enough tokens, one block has them all.
         size = high
         if len(ids) < high:
             size = BLOCK
         count = max(1, len(ids) // size)
         positions: list[int] = []
         for index in range(count):
-            first = index * (high - size) // max(1, count - 1)
+            first = index * (high - size) // max(1, count - 1)  # the last block ends at high
             positions += range(first, first + size)
 
         # The first token of a block is not compared: llama.cpp shows it no block before (see
@@ -348,6 +352,7 @@ def token_runs(
     def tokens(count: int, seed: int) -> list[int]:
         return text[:count] if text else synthetic(count, vocabulary, seed)
 
+    # a run for each doubling: 0 to the trained context, then to twice of it, and so on
     runs = []
     ranges = doublings(schedule.original_context, schedule.context)
     for number, (low, high) in enumerate(ranges):

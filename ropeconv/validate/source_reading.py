@@ -184,6 +184,7 @@ class SourceReading:
         """
         if not self.head.has_logits:
             return self
+        # the root mean square over the runs, by some positions of each
         squares = []
         for run, hidden in zip(self.runs, self.states.reference, strict=True):
             if run.kind == "spread":
@@ -211,6 +212,7 @@ class SourceReading:
             # the noise does not fall with the position
             noise = max(noise, states.noise_floor(floors, part))
 
+            # a fault that is barely worth finding: all attention scores 2 % larger
             faint = math.inf
             if states.faint:
                 faint = self._kl(number, self.head, states.faint[number]).mean().item()
@@ -226,7 +228,7 @@ class SourceReading:
         return controls
 
     def _kl(self, number: int, engine: TransformersEngine, hidden: Tensor) -> Tensor:
-        """The KL of other hidden states from the reference in a run, [positions]."""
+        """Return the KL of other hidden states from the reference in a run, [positions]."""
         reference = self.states.reference[number]
         targets = self.runs[number].targets()
         return self.measure(self.head, reference, engine, hidden, targets).kl
@@ -300,13 +302,13 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
 
     best = None
     for reading in _readings(spec, folder, at):
-        if spec.comparison.unchanged:
+        if spec.comparison.unchanged:  # there is no control, so every reading has the same power
             return reading
         if reading.at.dtype == named_dtype and _is_clear(reading):
             return reading
         if best is None or _worth(reading) > _worth(best):
             best = reading
-        if _worth(best) >= 1:
+        if _worth(best) >= 1:  # enough: the readings that follow take longer
             break
     assert best is not None
     return best
@@ -341,6 +343,7 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
     if reading.is_stopped:
         return
 
+    # in float32
     changes: tuple[str, ...] = ()
     wide = replace(at, dtype="float32")
     if at.dtype != "float32" and fits(spec.comparison.checkpoint, wide):
@@ -352,6 +355,7 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
         if reading.is_stopped:
             return
 
+    # with all keys: an indexer (DeepSeek-V3.2) chooses others for a tiny change of the scores
     if reading.indexed:
         spec = replace(spec, all_keys=True)
         changes = (*changes, "attention to all keys")
@@ -361,6 +365,7 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
         if reading.is_stopped:
             return
 
+    # with more tokens, and scores in which RoPE matters
     settings = spec.settings
     if settings.text is not None:
         changes = (*changes, "synthetic tokens")
@@ -375,9 +380,11 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
 
 
 def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | None:
-    """The factor of the attention scores with which a faint fault differs most from the noise.
+    """Find the factor of the attention scores with which a faint fault differs most from the noise.
 
-    It is None for a model without a softmax scale.
+    A model with random weights attends to all tokens alike, and one with large weights to a single
+    token; in neither does a wrong RoPE change the result much. It is None for a model without a
+    softmax scale.
     """
     engine = TransformersEngine.load(folder, at, chunk=spec.settings.chunk)
     if not attention_modules(engine.model):
@@ -388,6 +395,7 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
     run = TokenRun.spread(low, high, synthetic(count, engine.vocabulary, spec.settings.seed))
 
     def detail(factor: float) -> float:
+        """How far the faint fault is above the tolerance, with scores multiplied by a factor."""
         scaled = replace(spec, score_factor=factor, progress=Progress())
         reference = scaled.read_patched(engine, run)
         fault = replace(scaled, score_factor=FAINT * factor).read_patched(engine, run)
@@ -400,6 +408,7 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
         kl = _measure_over_spread(engine, reference, fault).kl.mean().item()
         return float(kl / tolerance(run.positions[-1], noise, SAME_KERNELS))
 
+    # powers of 16, then a quarter and four times of the best
     best = max(FACTORS, key=detail)
     near = [best, *(best * step for step in STEPS)]
     return max(near, key=detail)
@@ -483,6 +492,7 @@ class HiddenStates:
             begin = time.perf_counter()
             hidden = read(run)
             seconds = time.perf_counter() - begin
+            # a whole run that the user has stopped has fewer hidden states
             if run.kind == "whole" and len(hidden) == len(run.kept):
                 self.speed[name] = round(len(run.ids) / seconds, 1)
             states.append(hidden)
@@ -526,7 +536,7 @@ class ComparisonSpec:
         comparison = self.comparison
         schedule = schedule or comparison.schedule
         scale = scale or comparison.scale
-        with ExitStack() as stack:
+        with ExitStack() as stack:  # which undoes both changes, also after an error
             undo = patch(engine.model, schedule, comparison.spec, scale, comparison.queries)
             stack.callback(undo)
             stack.callback(setattr, engine, "chunk", engine.chunk)

@@ -85,11 +85,13 @@ def measure(
     q = torch.log_softmax(other / temperature, dim=-1)
     kl = _kl(p, q)
 
+    # of the five likeliest tokens of the reference, those among the five of the output
     width = min(5, reference.shape[-1])
     likely = reference.topk(width, dim=-1).indices
     likely_other = other.topk(width, dim=-1).indices
     in_both = (likely[:, :, None] == likely_other[:, None, :]).any(dim=-1)
 
+    # losses are those of the model, whatever divides the logits above
     if temperature != 1:
         p = torch.log_softmax(reference, dim=-1)
         q = torch.log_softmax(other, dim=-1)
@@ -113,14 +115,14 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
     d = p - q
     share = p.exp()
-    near = share * (torch.expm1(-d) + d)
-    far = share * d - share + q.exp()
+    near = share * (torch.expm1(-d) + d)  # exact where d is small
+    far = share * d - share + q.exp()  # the same, without an overflow of e^-d
     terms = torch.where(d.abs() < SMALL, near, far)
     return terms.sum(dim=-1).clamp(min=0)
 
 
 def _losses(log_probs: Tensor, targets: Tensor | None) -> Tensor:
-    """The losses of the next tokens, [positions]; NaN for unknown ones."""
+    """Return the losses of the next tokens, [positions]; NaN for unknown ones."""
     import torch
 
     if targets is None:
@@ -146,7 +148,7 @@ def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int
 
 
 def _concatenate(parts: Sequence[Measures]) -> Measures:
-    """The measures of all positions of several parts."""
+    """Return the measures of all positions of several parts."""
     import torch
 
     def join(name: str) -> Tensor:
@@ -334,7 +336,7 @@ def describe_bucket(bucket: BucketResult) -> dict[str, str]:
 
 
 def _describe_states(bucket: BucketResult) -> dict[str, str]:
-    """A row for hidden states by column, with relative errors instead of KLs."""
+    """Return the row of a bucket of hidden states, with relative errors instead of KLs."""
 
     def error(kl: float) -> str:  # the inverse of `measure_states`
         return f"{math.sqrt(2 * kl):.1e}"
@@ -352,7 +354,7 @@ def _describe_states(bucket: BucketResult) -> dict[str, str]:
 
 
 def _describe_logits(bucket: BucketResult) -> dict[str, str]:
-    """A row for logits by column."""
+    """Return the row of a bucket of logits, by column."""
     return {
         "positions": bucket.name,
         "KL mean": f"{bucket.kl_mean:.1e}",
@@ -368,7 +370,7 @@ def _describe_logits(bucket: BucketResult) -> dict[str, str]:
 
 
 def _describe_share(share: float | None) -> str:
-    """A share of positions in percent; a dash for an unknown one."""
+    """Return a share of positions in percent; a dash for an unknown one."""
     if share is None:
         return "-"
     return f"{share:.1%}"
@@ -465,13 +467,15 @@ class Validation(TableSummary):
             buckets = [bucket for bucket in self.buckets if bucket.run == run]
             if not buckets:
                 continue
+
             hidden = hidden_columns(buckets)
             rows = [describe_bucket(bucket) for bucket in buckets]
             columns = [name for name in rows[0] if name not in hidden]
             cells = [[row[name] for name in columns] for row in rows]
-            tables.append(
-                SummaryTable(name="buckets", columns=tuple(columns), rows=cells, title=f"{run} run")
+            table = SummaryTable(
+                name="buckets", columns=tuple(columns), rows=cells, title=f"{run} run"
             )
+            tables.append(table)
         return tables
 
     def records(self) -> list[JsonObject]:
@@ -552,7 +556,7 @@ def bucket_result(
 
 
 def _mean(values: Tensor) -> float | None:
-    """The mean of the known values; None where none is known."""
+    """Return the mean of the known values; None where none is known."""
     mean = float(values.nanmean())
     return None if math.isnan(mean) else mean
 
@@ -662,13 +666,15 @@ def conclusion(
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
         figure = worst.figure(worst.compared_kl)
-        _, _, allowed = worst.figure(worst.tolerance).rpartition(" ")
+        _, _, allowed = worst.figure(worst.tolerance).rpartition(" ")  # only the number
         return False, f"FAIL: {figure} at {worst.name}, where {allowed} is allowed."
 
     passed = "PASS: matches the reference at every position"
     if unchanged:
         return True, f"{passed}. The recipe changes no frequency, so there is no control."
 
+    # The test must be able to fail: if the source without scaling matches too, agreement says
+    # nothing. Within the trained context it may match.
     compared = "logits" if results[0].cosine is None else "hidden states"
     for result in beyond(decisive or results, trained):
         if not result.is_distinguished:
@@ -714,20 +720,28 @@ def measure_answers(
 
 
 def _measure_answer(row: Tensor, answer: LogProbs, target: int) -> Measures:
-    """The measures of one position, from the log-probabilities of both sides."""
+    """Return the measures of one position.
+
+    Args:
+        row: Log-probabilities of the reference, [vocabulary].
+        answer: Those that the server names, by token.
+        target: The next token.
+    """
     import torch
 
+    # as in `_kl`
     p = row[torch.tensor(list(answer))]
     q = torch.tensor(list(answer.values()), dtype=torch.float64)
     d = p - q
     kl = (p.exp() * (torch.expm1(-d) + d)).sum().item()
 
-    # all tokens that the server does not name count as one
+    # all tokens that the server does not name count as one; its probability is what is left, whose
+    # rounding is larger than itself if it is tiny
     others = max(0.0, 1 - p.exp().sum().item())
     others_served = max(0.0, 1 - q.exp().sum().item())
     if min(others, others_served) >= LEAST:
-        of_others = others * math.log(others / others_served) - others + others_served
-        kl += max(0.0, of_others)
+        kl_of_others = others * math.log(others / others_served) - others + others_served
+        kl += max(0.0, kl_of_others)
 
     likely = row.topk(min(5, len(answer))).indices.tolist()
     likely_served = sorted(answer, key=lambda token: -answer[token])[: len(likely)]

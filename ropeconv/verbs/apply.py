@@ -80,11 +80,13 @@ def apply(
     given = check_keywords("apply", keywords, ApplyKeywords)
     reporter = given.pop("reporter", None) or SilentReporter()
     probe = given.pop("probe", None)
+    # the environment variable, which the command line has too, is checked like an argument
     wanted = given.setdefault("validate", os.environ.get(VALIDATE) or "auto")
     check_value(VALIDATE, wanted, ValidateOn)
     check_value("dry_run", dry_run, bool)
     check_value("probe", probe, Probe | None)
 
+    # the command line plans and writes with the same Batch, of which this is one output
     if isinstance(model, Plan):
         batch = _batch_of_plan(model, recipe, given, dry_run, reporter)
     else:
@@ -99,7 +101,7 @@ def apply(
     output = written[0]
     if len(written) > 1:
         output = replace(output, draft=written[1])
-    if isinstance(reporter, SilentReporter):
+    if isinstance(reporter, SilentReporter):  # nobody has seen the notes yet
         output = replace(output, notes=tuple(reporter.notes))
     return output
 
@@ -185,10 +187,11 @@ def _plan_batch(
     model: object, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
     """Return the planned output of a model, with its draft where there is one."""
-    names = RecipeKeywords.__annotations__
-    of_recipe = {name: value for name, value in given.items() if name in names}
-    chosen = recipe_of("apply", recipe, of_recipe)
-    by_length = recipe is None and not chosen_methods(of_recipe)
+    recipe_names = RecipeKeywords.__annotations__
+    recipe_values = {name: value for name, value in given.items() if name in recipe_names}
+    chosen = recipe_of("apply", recipe, recipe_values)
+    # only a length is given (context="128k"), so that ropeconv has chosen the method
+    by_length = recipe is None and not chosen_methods(recipe_values)
     request = replace(_request(given), dry_run=dry_run, by_length=by_length)
 
     reference = reference_of("apply", model)
@@ -205,12 +208,13 @@ def _batch_of_plan(
     plan: Plan, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
     """Return a plan that was made before, with its draft where there is one."""
-    planned = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
-    names = [name for name in given if name in planned]
+    # a plan has decided these; only the options of writing are left
+    decided = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
+    refused = [name for name in given if name in decided]
     if recipe is not None:
-        names.append("recipe")
-    if names:
-        raise UsageError(f"apply() of a plan does not accept {names[0]}; pass it to plan()")
+        refused.append("recipe")
+    if refused:
+        raise UsageError(f"apply() of a plan does not accept {refused[0]}; pass it to plan()")
 
     reference = plan.source.reference
     values = {option.parameter: getattr(plan.target, option.name) for option in options(Target)}
@@ -224,15 +228,14 @@ def _make_batch(unit: OutputUnit, request: ApplyRequest, reporter: Reporter) -> 
     """Return the batch of one output, and of its draft where there is one."""
     units = [unit]
     if request.draft:
-        units.append(
-            OutputUnit(
-                source=request.draft,
-                given=unit.given,
-                folder=None,
-                label=request.draft,
-                is_draft=True,
-            )
+        draft = OutputUnit(
+            source=request.draft,
+            given=unit.given,
+            folder=None,
+            label=request.draft,
+            is_draft=True,
         )
+        units.append(draft)
     check_request(units, request)
     return Batch(units, request, reporter)
 
@@ -241,6 +244,8 @@ def _request(given: dict[str, Any]) -> ApplyRequest:
     """Return the options of writing among keywords."""
     known = {item.name for item in fields(ApplyRequest)}
     values = {name: value for name, value in given.items() if name in known}
+
+    # keywords whose names or types differ from the options of the command line
     if "fsync" in given:
         values["no_fsync"] = not given["fsync"]
     if "check" in given:
@@ -251,11 +256,12 @@ def _request(given: dict[str, Any]) -> ApplyRequest:
         values["draft"] = reference_of("apply", given["draft"])
     if "draft_original_context" in given:
         values["draft_original_context"] = length_text(given["draft_original_context"])
+
     request = ApplyRequest(**values)
     if not request.push:
         return request
     publication = PublishOptions(
-        request.private, create_pr=request.create_pr, repo_id=repository(request.push)
+        private=request.private, create_pr=request.create_pr, repo_id=repository(request.push)
     )
     return replace(request, publication=publication)
 

@@ -81,7 +81,7 @@ def check_arguments(verb: Verb) -> Verb:
     @wraps(verb)
     def check_and_call(*arguments: Any, **keywords: Any) -> Any:
         given = signature.bind(*arguments, **keywords)
-        hints = _hints(verb)
+        hints = _hints(verb)  # read at the first call, when all modules are imported
         for name, value in given.arguments.items():
             default = signature.parameters[name].default
             if value is None and default is not inspect.Parameter.empty:
@@ -115,12 +115,23 @@ def check_keywords(verb: str, keywords: Mapping[str, Any], kind: type) -> dict[s
 
 
 def check_value(name: str, value: Any, hint: Any) -> Any:
-    """Return the value of a keyword, as Python has it. Raises UsageError for another type."""
+    """Return the value of a keyword, with numbers and dtypes of numpy and torch as plain ones.
+
+    Args:
+        name: The name of the keyword, for the message.
+        value: The value.
+        hint: Its type.
+
+    Raises:
+        UsageError: The value is of another type.
+    """
+    # np.float32(4) is 4.0, and torch.bfloat16 is "bfloat16"; neither library is imported for this
     kind = type(value)
     if kind.__module__ in ("numpy", "torch") and getattr(value, "ndim", 1) == 0:
-        value = value.item()  # a number such as np.float32(4)
+        value = value.item()
     elif kind.__module__ == "torch" and kind.__name__ in ("dtype", "device"):
         value = str(value).removeprefix("torch.")
+
     try:
         _adapter(hint).validate_python(value)
     except ValidationError as problem:

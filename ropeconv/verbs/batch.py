@@ -144,9 +144,11 @@ class Batch:
         for unit, target in zip(self.units, targets, strict=True):
             with self._failing(unit):
                 if unit.is_draft:
-                    plans.append((unit, self._plan_draft(unit, plans[0][1])))
+                    _, target_plan = plans[0]  # the model that it is a draft for comes first
+                    plan = self._plan_draft(unit, target_plan)
                 else:
-                    plans.append((unit, self._plan_unit(unit, target, recipe, opened)))
+                    plan = self._plan_unit(unit, target, recipe, opened)
+                plans.append((unit, plan))
         refuse_collisions(plans, self.units)
         self._settle(plans)
 
@@ -208,10 +210,11 @@ class Batch:
             output = None
             with self._failing(unit, len(self._finished)):
                 output = self._write_unit(unit, plan, probe, title)
-                if probe is not None and plan.is_folder:
+                if probe is not None and plan.is_folder:  # it was started early, for one answer
                     probe.stop()
                     probe = None
                 self._note_disagreement(unit, output)
+                # several outputs are published together, after the last one
                 if not self.several and not output.published:
                     output = replace(output, published=self._publish([output]))
                 self._finished.append(output)
@@ -245,14 +248,14 @@ class Batch:
         for unit in self.units:
             target = build_target(unit.given, owner)
             targets.append(target)
-            if unit.is_draft:
+            if unit.is_draft:  # it follows the target that it drafts for
                 continue
             try:
                 target.check(recipe, unit.from_gguf)
             except UsageError as problem:
                 if not self.several:
                     raise
-                raise UsageError(f"{unit.label}: {problem}") from None
+                raise UsageError(f"{unit.label}: {problem}") from None  # says which of them
         return targets
 
     def _note_programs(self, targets: Sequence[Target]) -> None:
@@ -280,8 +283,17 @@ class Batch:
         recipe: Recipe,
         opened: dict[str, Source | GgufSource],
     ) -> Plan:
-        """Plan one output. opened: the sources that were opened so far, by name."""
+        """Plan one output.
+
+        Args:
+            unit: The output.
+            target: Its target.
+            recipe: The method and its modifiers.
+            opened: The sources that were opened so far, by name; several outputs may share one.
+        """
         request = self.request
+        # an earlier change in place that was interrupted left a damaged file, which is restored
+        # before it is read
         if target.in_place and not request.dry_run:
             recover_file(unit.source, self.reporter)
         named = unit.named or unit.source
@@ -293,6 +305,7 @@ class Batch:
             if done is not None:
                 self._changed_before.append(done.out)
                 return done
+
         # a publication without -o makes a card for its repository
         needs_card = request.publication is None or target.out is not None
         plan = plan_output(
@@ -305,7 +318,7 @@ class Batch:
             place=unit.move_into_folder,
         )
         if request.ollama and not plan.is_folder:
-            modelfile_of(plan)
+            modelfile_of(plan)  # refuses what Ollama cannot run, before anything is written
         return plan
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
@@ -313,17 +326,20 @@ class Batch:
 
         A single output refuses its place when it is written, so that here only a dry run does.
         """
+        # outputs that have no place of their own
         request = self.request
         if plan.target.in_place or self.publication_alone(plan):
             return True
         if not request.dry_run and (request.publication or not self.several):
             return True
+        # one of an earlier run that was stopped
         if self._continues() and not request.force and earlier_output(plan) is not None:
             return True
-        before = len(self.failures)
+
+        failures_before = len(self.failures)
         with self._failing(unit):
             refuse_early(plan, request.force)
-        return len(self.failures) == before
+        return len(self.failures) == failures_before
 
     def _continues(self) -> bool:
         """Whether an output of an earlier run of the same command is taken over unchanged."""
@@ -360,8 +376,11 @@ class Batch:
             )
             return Output(None, plan, check, against=plan.source.reference, published=url)
 
-        drafts = [other for other_unit, other in self.plans if other_unit.is_draft]
-        draft = drafts[0] if drafts else None
+        # the draft of a target is in the command that runs both
+        draft = None
+        for other_unit, other_plan in self.plans:
+            if other_unit.is_draft:
+                draft = other_plan
         choice = self.validation_of(plan)
         may_continue = self._continues() and not request.force and not plan.target.in_place
         is_done = plan.out in self._changed_before
@@ -380,6 +399,7 @@ class Batch:
                 modelfile=request.ollama,
             )
             output = write_output(plan, writing, choice, self.reporter, probe, title, draft)
+
         if self.adapter is not None and not unit.is_draft:
             write_adapter(self.adapter, not request.no_fsync)
             output = replace(output, adapter=self.adapter.out)
@@ -425,10 +445,16 @@ class Batch:
 
     @contextmanager
     def _failing(self, unit: OutputUnit, finished: int = 0) -> Iterator[None]:
-        """Note a failure of one of several outputs, and continue. finished: number of outputs."""
+        """Note a failure of one of several outputs, and continue with the next.
+
+        Args:
+            unit: The output that is planned or written meanwhile.
+            finished: How many outputs are written before it.
+        """
         try:
             yield
         except (Interruption, KeyboardInterrupt) as problem:
+            # Ctrl-C ends the whole command, which then says how far it came
             if not finished:
                 raise
             message = (

@@ -61,7 +61,7 @@ class GivenModel:
             if self.inspection is not None:
                 basis = self.inspection.basis(recipe)
             label = recipe.method.label
-            if label in schedules:
+            if label in schedules:  # the same method, from a --recipe with other settings
                 label = f"{label}-{len(schedules)}"
             schedules[label] = recipe.schedule(recipe.start(basis), basis)
         return schedules
@@ -81,15 +81,17 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
     Raises:
         UsageError: For a base of 1 or less, and as `head_size` and `build_recipes` do.
     """
+    # --theta has two meanings: beside another method it is the base of the model, and without one
+    # it is the method itself, a new base
     trained = parse_tokens(values.get("original_context") or "4096")
     theta = values.get("theta")
-    of_recipes = {**values, "theta": None}
-    if not chosen_methods(of_recipes):
-        if theta is not None:  # it is the method then
-            of_recipes = values
-        else:  # lengths are those of the model
-            of_recipes = {**values, "context": None, "original_context": None}
-    recipes = build_recipes(of_recipes)
+    recipe_values = {**values, "theta": None}
+    if not chosen_methods(recipe_values):
+        if theta is not None:
+            recipe_values = values
+        else:  # without any method, the lengths are those of the model
+            recipe_values = {**values, "context": None, "original_context": None}
+    recipes = build_recipes(recipe_values)
 
     declared = trained
     if not recipes and values.get("context") is not None:

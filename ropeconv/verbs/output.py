@@ -149,6 +149,7 @@ def finish_output(
         reporter: Receives what happens.
         draft: The plan of its draft model, for the commands that run both.
     """
+    # an output that the installed transformers does not compute cannot agree in it
     result = None
     is_validated = validation.device != ""
     if is_validated and not done.uncomputed:
@@ -184,17 +185,19 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     if path is None:
         return NextSteps()
 
+    # the feature with the trainers may not be installed
     train = ""
     training_step = None
     if not plan.fine_tuning.works_untuned:
         training_step = find_hook("training_step")
     if training_step:
         train = training_step(plan, path)
+
     run = run_commands(plan, path, output.modelfile, draft)
     check = ""
     if not output.validation:
         check = check_command(plan, path, not output.uncomputed, against)
-    return NextSteps(train, tuple(run), check)
+    return NextSteps(train=train, run=tuple(run), check=check)
 
 
 def recover_file(source: str, reporter: Reporter) -> None:
@@ -204,7 +207,15 @@ def recover_file(source: str, reporter: Reporter) -> None:
 
 
 def refuse_untrained(plan: Plan, source: str) -> None:
-    """Raise UsageError where the method that --context chose would need training."""
+    """Refuse the method that --context chose where it would need training.
+
+    Args:
+        plan: The plan of the output.
+        source: The model, as the user named it.
+
+    Raises:
+        UsageError: It needs training; the message has commands that do not choose for the user.
+    """
     need = plan.fine_tuning
     if need.works_untuned:
         return

@@ -145,7 +145,11 @@ class SchedulePlot(TableSummary):
         }
 
     def to_dict(self, picture: Path | None = None) -> JsonObject:
-        """Return the document that `plot --json` prints. picture: the file that was written."""
+        """Return the document that `plot --json` prints.
+
+        Args:
+            picture: The file that was written; None without one.
+        """
         spec = self.model.spec
         before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
         distance = min(2 * self.context, FARTHEST)

@@ -57,7 +57,8 @@ def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str
     check_value("repo_id", repo_id, str)
     options = PublishOptions(repo_id=repository(repo_id), **given)
     if options.token:
-        os.environ["HF_TOKEN"] = options.token  # for the source as well
+        # huggingface_hub reads the variable, so that the token is used for the source as well
+        os.environ["HF_TOKEN"] = options.token
     return send(upload_set(paths, ignore_receipt), options, reporter)
 
 

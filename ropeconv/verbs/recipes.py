@@ -128,6 +128,7 @@ def _setting_options() -> list[Option]:
     """Return one option for each setting of a method."""
     settings = []
     for name, uses in method_settings().items():
+        # several methods can have a setting, such as beta_fast; it has the same meaning in all
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
         words = f"{item.metadata['help']}; with {flags}"
@@ -198,6 +199,8 @@ def build_recipe(values: Values) -> Recipe:
     """
     methods = {variable(name): method for name, method in REGISTRY.items()}
     chosen = chosen_methods(values)
+    # --context 128k is --yarn 128k: of the methods that work without training, the one that most
+    # runtimes support
     if not chosen and values.get("context"):
         values = {**values, "yarn": _length_to_reach(values["context"]), "context": None}
         chosen = ["yarn"]
@@ -210,22 +213,24 @@ def build_recipe(values: Values) -> Recipe:
             " `ropeconv list methods`)"
         )
 
+    # modifiers go with every method (--attention-factor), settings with some (--beta-fast)
     modifiers = {name: values[name] for name in MODIFIERS if _is_given(values.get(name))}
     for name in LENGTHS:
         if name in modifiers:
             modifiers[name] = parse_tokens(modifiers[name])
     settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
 
-    if chosen[0] == "recipe":
+    (name,) = chosen
+    if name == "recipe":
         return _load_recipe(values["recipe"], modifiers, settings)
-    method = methods[chosen[0]]
-    _refuse_other_settings(method, settings)
-    for name, value in settings.items():
-        if isinstance(value, str):
-            settings[name] = parse_tokens(value)
-    chosen_method = _make_method(method, values[chosen[0]], settings)
-    explicit = explicit_defaults(chosen_method, settings)
-    return Recipe(chosen_method, explicit=explicit, **modifiers)
+    kind = methods[name]
+    _refuse_other_settings(kind, settings)
+    for setting, value in settings.items():
+        if isinstance(value, str):  # a length such as 128k
+            settings[setting] = parse_tokens(value)
+    method = _make_method(kind, values[name], settings)
+    explicit = explicit_defaults(method, settings)
+    return Recipe(method, explicit=explicit, **modifiers)
 
 
 def build_recipes(values: Values) -> list[Recipe]:
@@ -252,13 +257,13 @@ def build_recipes(values: Values) -> list[Recipe]:
 
     recipes = []
     for name in chosen:
-        # the other methods, and the settings that only they have
-        of_others = {other for other in chosen if other != name}
+        # the options without the other methods, and without the settings that only they have
+        others = {other for other in chosen if other != name}
         if len(chosen) > 1 and name in methods:
-            own = {item.name for item in dataclasses.fields(methods[name])}
-            of_others |= method_settings().keys() - own
-        of_this = {key: value for key, value in values.items() if key not in of_others}
-        recipes.append(build_recipe(of_this))
+            own_settings = {item.name for item in dataclasses.fields(methods[name])}
+            others |= method_settings().keys() - own_settings
+        own_values = {key: value for key, value in values.items() if key not in others}
+        recipes.append(build_recipe(own_values))
     return recipes
 
 

@@ -113,17 +113,17 @@ def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUn
     units = []
     for named in sources:
         source = named
-        if modelfile_in(named) is not None:
+        if modelfile_in(named) is not None:  # a Modelfile names the GGUF file that is meant
             source = resolve_reference(named)
         targets = split(values, names_gguf(source))
         for target in targets:
+            # several outputs of one source are told apart: "model (gguf f16)"
             label = source
             form = [part for part in (target["to"], target["outtype"]) if part]
             if len(targets) > 1 and form:
                 label = f"{source} ({' '.join(form)})"
-            units.append(
-                OutputUnit(source=source, given=target, folder=None, label=label, named=named)
-            )
+            unit = OutputUnit(source=source, given=target, folder=None, label=label, named=named)
+            units.append(unit)
 
     folder = values["out"]
     if len(units) == 1 or values["in_place"] or folder is None:
@@ -138,7 +138,16 @@ def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUn
 def refuse_collisions(
     plans: Sequence[tuple[OutputUnit, Plan]], units: Sequence[OutputUnit]
 ) -> None:
-    """Raise UsageError where an output would have the place of another one or of a source."""
+    """Refuse an output that would have the place of another one or of a source.
+
+    Args:
+        plans: The plans with their units.
+        units: All units, also those that could not be planned: their sources are not replaced.
+
+    Raises:
+        UsageError: Two would have one place.
+    """
+    # real paths, since two names may lead to one file by links
     sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
     taken: dict[str, OutputUnit] = {}
     for unit, plan in plans:
@@ -162,10 +171,11 @@ def refuse_collisions(
 
 
 def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
-    """Return the options of each output of one source: one per --to, and one per --outtype where
-    that has an effect.
+    """Return the options of each output of one source.
 
-    With several formats, options that only one of them has go only to that one.
+    There is one for each --to, and for each --outtype where that has an effect. With several
+    formats, options that only one of them has go only to that one: `--to folder --to gguf
+    --outtype f16 --outtype q8_0` are three outputs.
 
     Args:
         values: The options of the command line, by name.
@@ -231,13 +241,17 @@ def build_target(values: Mapping[str, Any], owner: str = "") -> Target:
 
 
 def check_folder(units: Sequence[OutputUnit]) -> None:
-    """Raise RopeconvError if the folder of several outputs cannot be made, or lies within a source.
+    """Refuse a folder of several outputs that cannot be made, or lies within a source.
 
     The first output that is written makes it.
+
+    Raises:
+        RopeconvError: It cannot be made there.
     """
     folder = units[0].folder
     if folder is None or folder.is_dir():
         return
+    # a folder within a source would be a part of that checkpoint at the next run
     real = Path(os.path.realpath(folder))
     for unit in units:
         if Path(os.path.realpath(unit.source)) in real.parents:
@@ -326,11 +340,11 @@ def other_option(request: ApplyRequest, target: Mapping[str, Any], allowed: Coll
         target: Those of its output, by name.
         allowed: The names of those that may be given.
     """
-    usual = vars(ApplyRequest()) | {"encoding": "auto"}
+    defaults = vars(ApplyRequest()) | {"encoding": "auto"}
     for name, value in (vars(request) | dict(target)).items():
-        if not value or value == usual.get(name) or name in allowed:
+        if not value or value == defaults.get(name) or name in allowed:
             continue
-        if name == "validate" and value == "off":
+        if name == "validate" and value == "off":  # asks for less, which does no harm
             continue
         if name == "out":
             return "-o"
@@ -339,12 +353,17 @@ def other_option(request: ApplyRequest, target: Mapping[str, Any], allowed: Coll
 
 
 def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
-    """Raise UsageError for options that have no effect on any output, or do not go together."""
+    """Refuse options that have no effect on any output, or do not go together.
+
+    Raises:
+        UsageError: For the first of them.
+    """
     has_folder = not all(unit.to_gguf for unit in units)
     has_gguf = any(unit.to_gguf for unit in units)
     if units[0].given["in_place"]:
         _check_in_place(request)
 
+    # an option that only refines another one
     if request.draft:
         _check_draft(units, request)
     elif request.draft_original_context:
@@ -361,6 +380,7 @@ def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
             "--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out"
         )
 
+    # options of one format, of which there must be an output
     if request.adapter:
         _check_adapter(units, request, has_gguf)
     if request.checksum and not has_folder:

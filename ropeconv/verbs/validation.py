@@ -162,6 +162,7 @@ def _run(
     comparison: Comparison, settings: Settings, server: str, model: str, progress: Progress
 ) -> Validation:
     """Run an output and its reference in a server, llama.cpp or transformers, and compare them."""
+    # these import torch, which takes seconds
     from ..engines.transformers.load import out_of_memory
     from ..validate.checkpoint import validate_checkpoint
     from ..validate.gguf import validate_gguf
@@ -262,7 +263,7 @@ class Identified(Protocol):
         """The conclusion for people."""
 
     def to_dict(self) -> JsonObject:
-        """The result as JSON-ready data."""
+        """Return the result as JSON-ready data."""
 
 
 @dataclass(frozen=True)
@@ -315,11 +316,12 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
     automatic = wanted == "auto"
     if wanted == "off":
         return ValidationChoice()
+
+    # Can it be validated at all? "auto" leaves out what cannot, and a device is an error then.
     obstacle = why_not_compared(plan)
     if obstacle:
         if not automatic:
             raise UsageError(f"--validate {wanted}: {obstacle}; leave it out")
-        # a plan for nothing that runs here, of which there is nothing to say
         return ValidationChoice()
     missing = _missing_package(plan)
     if missing:
@@ -329,14 +331,17 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
     if automatic and not _is_computed_here(plan):
         return ValidationChoice(reason="the installed transformers does not compute it exactly")
 
+    # a GGUF file runs in llama.cpp
     size = parameters(plan)
     if isinstance(plan, GgufOutput):
         seconds = _seconds(plan, size)
         if automatic and seconds > PATIENCE:
             return ValidationChoice(reason=f"llama.cpp would need about {format_duration(seconds)}")
         return ValidationChoice("llama.cpp", seconds, automatic=automatic)
+
+    # a checkpoint: where the user says, else on a GPU, else on the CPU if that is fast enough
     if not automatic:
-        Settings(device=wanted).place()
+        Settings(device=wanted).place()  # refuses a device that this machine does not have
         return ValidationChoice(wanted, _seconds(plan, size, on_gpu=wanted == "cuda"))
     if _fits_on_gpu(plan):
         return ValidationChoice("cuda", _seconds(plan, size, on_gpu=True), automatic=True)
@@ -358,9 +363,13 @@ def validate_written(
     try:
         comparison = Comparison.open(path, plan.source.reference)
         settings = Settings(device=device)
-        validation, _ = run_validation(comparison, settings, "", "", Options(), reporter)
+        validation, _ = run_validation(
+            comparison, settings, server="", model="", checks=Options(), reporter=reporter
+        )
         return validation
     except RopeconvError as problem:
+        # the user has not asked for it, so that a model that cannot be run is not an error; a
+        # comparison that disagrees (exit code 3) is
         if not choice.automatic or problem.exit_code != 1:
             raise
         reporter.note(f"Not validated: {problem}.")

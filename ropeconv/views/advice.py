@@ -43,17 +43,18 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
 
 
 def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
-    """Show a row per method. A narrow terminal leaves columns out: those of the first format stay
-    longest.
-    """
-    runtimes = list(advice.formats)
-    if len(runtimes) == 1:
-        runtimes = ["runtimes"]
+    """Show a row per method."""
+    # columns with the runtimes that support each format
+    format_columns = list(advice.formats)
+    if len(format_columns) == 1:
+        format_columns = ["runtimes"]
+
+    # a narrow terminal leaves out the optional columns in this order
     right = ["effective", "outside"]
-    optional = ["outside", "effective", *reversed(runtimes[1:])]
+    optional = ["outside", "effective", *reversed(format_columns[1:])]
     if advice.ranking:
         right += ["loss", "price", "holds to"]
-        optional += [runtimes[0], "without training"]
+        optional += [format_columns[0], "without training"]
 
     before = advice.inspection.spec.context
     title = f"{advice.source}: {before:,} -> {advice.context:,} tokens"
@@ -66,8 +67,8 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     inspection = advice.inspection
     tuning = first.fine_tuning
     if not tuning.works_untuned:
-        alike = all(row.fine_tuning.need == tuning.need for row in advice.methods)
-        subject = "every method" if alike else first.flags
+        same_need = all(row.fine_tuning.need == tuning.need for row in advice.methods)
+        subject = "every method" if same_need else first.flags
         sheet.say(f"At {advice.context:,} tokens ({tuning.times}) {subject} {tuning.need}.")
 
     sheet.copyable(f"Bake:    {first.command}")
@@ -253,11 +254,13 @@ def show_matrix(cells: Iterable[MatrixCell], rows: list[Runtime], sheet: Sheet) 
     by_family: dict[str, list[MatrixCell]] = {}
     for cell in cells:
         by_family.setdefault(cell.family, []).append(cell)
+
     table = []
-    for family, of_family in by_family.items():
+    for family, family_cells in by_family.items():
         line = [family]
         for row in rows:
-            line.append(letters(cell for cell in of_family if cell.verdict.covers(row)))
+            covered = [cell for cell in family_cells if cell.verdict.covers(row)]
+            line.append(letters(covered))
         table.append(line)
 
     # versions are named where a runtime has several columns

@@ -54,35 +54,40 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
 
 def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
     """Show runtimes, checks and warnings once each, with the outputs that they hold for."""
-    labels = [entry.label for entry in entries]
+    all_labels = [entry.label for entry in entries]
+
+    # outputs with the same runtimes share a table
     by_table: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for entry in entries:
         rows, _ = runtime_lines(entry.plan)
         by_table.setdefault(tuple(rows), []).append(entry.label)
-    for table, held in by_table.items():
+    for table, labels in by_table.items():
         sheet.say("")
-        sheet.table(f"Runtimes, {_holders(held, labels)}", ("", ""), table)
+        sheet.table(f"Runtimes, {_holders(labels, all_labels)}", ("", ""), table)
     sheet.say("Other runtimes, caches and files: --explain.")
 
+    # so do those with the same check, and with the same warning
     checks: dict[str, list[str]] = {}
     for entry in entries:
         if entry.done is not None:
             checks.setdefault(_describe_check(entry.done), []).append(entry.label)
-    for words, held in checks.items():
+    for words, labels in checks.items():
         if words:
-            sheet.say(f"{words} ({_holders(held, labels)}).")
-    _show_validations(entries, labels, sheet)
+            sheet.say(f"{words} ({_holders(labels, all_labels)}).")
+    _show_validations(entries, all_labels, sheet)
 
     warnings: dict[str, list[str]] = {}
     for entry in entries:
         named = named_problems(entry.plan)
         for warning in (*named, *entry.plan.warnings):
             warnings.setdefault(sentence(warning), []).append(entry.label)
-    for words, held in warnings.items():
-        sheet.note(f"Note ({_holders(held, labels)}): {words}")
+    for words, labels in warnings.items():
+        sheet.note(f"Note ({_holders(labels, all_labels)}): {words}")
 
 
-def _show_validations(entries: Sequence[BatchEntry], labels: Sequence[str], sheet: Sheet) -> None:
+def _show_validations(
+    entries: Sequence[BatchEntry], all_labels: Sequence[str], sheet: Sheet
+) -> None:
     """Show what validations found, or which ones will follow."""
     found: dict[str, list[str]] = {}
     planned: dict[str, list[str]] = {}
@@ -93,10 +98,10 @@ def _show_validations(entries: Sequence[BatchEntry], labels: Sequence[str], shee
             found.setdefault(words, []).append(entry.label)
         elif entry.validating:
             planned.setdefault(entry.validating, []).append(entry.label)
-    for words, held in found.items():
-        sheet.say(f"{words.removesuffix('.')} ({_holders(held, labels)}).")
-    for words, held in planned.items():
-        sheet.note(f"{words.removesuffix('.')} ({_holders(held, labels)}).")
+    for words, labels in found.items():
+        sheet.say(f"{words.removesuffix('.')} ({_holders(labels, all_labels)}).")
+    for words, labels in planned.items():
+        sheet.note(f"{words.removesuffix('.')} ({_holders(labels, all_labels)}).")
 
 
 def _describe_check(output: Output) -> str:

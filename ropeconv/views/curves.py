@@ -125,8 +125,13 @@ def _set_lengths(axes: Axes, curves: Iterable[Curve]) -> None:
 
 
 def _mark_trained(axes: Axes, trained: int, at_top: bool) -> None:
-    """Draw a vertical line at the trained context, with words at its top or bottom, where rows that
-    fail are not.
+    """Draw a vertical line at the trained context, with words beside it.
+
+    Args:
+        axes: Where it is drawn.
+        trained: The trained context in tokens.
+        at_top: Whether the words are at the top; else at the bottom. A row that fails rises steeply
+            behind the line, and leaves one of them free.
     """
     if at_top:
         height = 1

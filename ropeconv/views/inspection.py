@@ -62,7 +62,10 @@ def show_inspection(
 
 
 def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
-    """Show the next command: for a longer context, 4 times the trained one if that is longer."""
+    """Show the next command, which is for a longer context.
+
+    It is 4 times the trained context, or 2 times the declared one if the model has that already.
+    """
     reference = inspection.source.reference
     declared = inspection.spec.context
     if inspection.draft:
@@ -72,8 +75,10 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         return
     if inspection.refuse or explain:
         return
+    # a config that declares less than its scaling covers has a repair above, which comes first
     if trained_scaling(inspection) and covered_context(inspection.spec) > declared:
-        return  # the repair, which declares what the scaling covers, comes first
+        return
+
     longer_context = 4 * inspection.first_spec.original_context
     if longer_context <= declared:
         longer_context = 2 * declared
@@ -178,6 +183,7 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
             rows.append(("note", note))
     sheet.table(inspection.source.reference, ("", ""), rows)
 
+    # with --family, a model_type that runtimes do not know is judged as if it were that family
     if inspection.verdicts:
         is_assumed = isinstance(inspection, ConfigInspection) and inspection.model_family.assumed
         read_as = inspection.name if is_assumed else ""

@@ -263,6 +263,7 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
     if output.published:
         sheet.copyable(output.published)
 
+    # an output that needs training, and for which there is no command to start it
     needs_training = not plan.fine_tuning.works_untuned and not output.steps.train
     if needs_training and not plan.is_folder and output.path is not None:
         sheet.say(

@@ -138,6 +138,7 @@ def figure(*panels: Panel, title: str = "", dark: bool = False) -> Figure:
     import matplotlib
     from matplotlib.figure import Figure
 
+    # Figure instead of pyplot.figure: pyplot keeps figures, and may open a window
     text = LIGHT if dark else GREY
     background = DARK if dark else "none"
     size = (WIDTH, HEIGHT * len(panels))
@@ -276,7 +277,9 @@ def _draw_for_page(name: str, picture: Picture) -> Drawn:
     element = svg(panel, text=True)
     for colour, variable in VARIABLES.items():
         element = element.replace(colour, variable)
-    # names of parts are those of their page, which has several pictures
+
+    # ids hold for the whole page: those of two pictures must differ, in definition and reference
+    # (id="x", href="#x", url(#x))
     element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)
     element = element.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)

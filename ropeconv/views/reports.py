@@ -45,13 +45,14 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
     Raises:
         RopeconvError: If matplotlib is not installed.
     """
-    of_receipt: dict[str, Any] = {"recipe": {}, "changes": (), "runtimes": (), "evaluations": ()}
+    # an output of another program has no receipt, and these parts of the page are left out
+    from_receipt: dict[str, Any] = {"recipe": {}, "changes": (), "runtimes": (), "evaluations": ()}
     receipt = _read_receipt_if_there(baked)
     if receipt is not None:
-        of_receipt["recipe"] = facts_of(receipt)
-        of_receipt["changes"] = changed_keys(baked, receipt)
-        of_receipt["runtimes"] = group_by_status(receipt.runtimes, receipt.source.family)
-        of_receipt["evaluations"] = receipt.evaluations
+        from_receipt["recipe"] = facts_of(receipt)
+        from_receipt["changes"] = changed_keys(baked, receipt)
+        from_receipt["runtimes"] = group_by_status(receipt.runtimes, receipt.source.family)
+        from_receipt["evaluations"] = receipt.evaluations
 
     page = render(
         "report.html.jinja",
@@ -61,7 +62,7 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
         facts=_facts_of_run(result, baked, against) | origin(),
         gguf=is_gguf(baked),
         pictures=drawn(validation_pictures(result)),
-        **of_receipt,
+        **from_receipt,
     )
     write_file(path, page)
 
@@ -133,12 +134,13 @@ class ChangedKey:
 
 
 def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
-    """Return the keys that differ between an output and its first source; none if that had another
-    format.
+    """Return the keys that differ between an output and its first source.
+
+    There are none if that had another format, or if the receipt does not have its settings.
     """
     before: dict[str, str] = {}
     after: dict[str, str] = {}
-    try:
+    try:  # the settings of the source are in the receipt, so that it need not be there
         source = open_source(str(baked))
         if isinstance(source, GgufSource):
             before = _keys_of_header(earlier(source.file, receipt).header)

@@ -24,6 +24,7 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
         sheet: The sheet that shows it.
         explain: Whether every column is shown.
     """
+    # two runs: at some positions spread over the context, and over every position from 0 on
     whole_title = title
     if not result.unchecked:
         whole_title = f"Every position up to {result.length:,}"
@@ -84,6 +85,7 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
     for number in record.measured:
         by_metric.setdefault((number.measure, number.metric), []).append(number)
 
+    # a line of values for each metric, and one of differences where another row was measured too
     lines: list[tuple[str, tuple[str, ...]]] = []
     for (measure, metric), numbers in by_metric.items():
         title = f"{measure}, {metric_of(metric).title} ({sample_size(numbers)})"

@@ -248,6 +248,7 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
             Without any, the divisors are left out.
         context: The context of the longest schedule, in tokens.
     """
+    # without a method, the longest length is the one that the model declares now
     before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
     farthest = min(2 * context, FARTHEST)
     lengths = lengths_of(spec, context)

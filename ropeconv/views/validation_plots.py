@@ -98,8 +98,9 @@ def _label_of_kl(kl: float, position: float) -> str:
 
 
 def _agreement(axes: Axes, result: Validation) -> None:
-    """Draw how often predictions agree, by the run over every position where there is one. Models
-    without predictions have hidden states, whose similarity is drawn.
+    """Draw how often predictions agree, by the run over every position where there is one.
+
+    Encoders have no predictions; for them the similarity of the hidden states is drawn.
     """
     buckets = [bucket for bucket in result.buckets if bucket.run == "whole"]
     if not buckets:

@@ -3,6 +3,7 @@ say.
 """
 
 import json
+import re
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,7 +132,7 @@ def test_a_model_that_was_trained_with_its_scaling_keeps_it(ranked: list[Advice]
     outside.
     """
     source = open_source(str(LLAMA_3_1))
-    with pytest.raises(UsageError, match="within the trained 131072 tokens"):
+    with pytest.raises(UsageError, match="trained 131072"):
         advise(source, 131072)
     rows, passed = advise(source, 262144, ("safetensors",))
     assert rows[0].command.endswith(" --llama3 256k --on-top")
@@ -345,7 +346,7 @@ def test_a_folder_without_weights_says_why_and_gives_no_command(
     published("meta-llama--Llama-2-7b-hf", tmp_path)
     screen = command(tmp_path.parent, "advise", tmp_path, "--context", "8k", code=0).stdout
     assert screen.count("cannot be written") == 3
-    assert "has no safetensors weights; give the complete folder, or only its config.json" in screen
+    assert "no safetensors weights" in screen
     assert "Bake:" not in screen
 
 
@@ -363,12 +364,12 @@ def test_what_needs_fine_tuning_is_said_with_the_command_for_it(
         "At 262,144 tokens (2 times the trained 131,072 tokens) --linear 256k --on-top needs"
         " fine-tuning." in screen.stdout
     )
-    assert f"Untuned: ropeconv apply {config} --yarn 256k --on-top" in screen.stdout
-    assert "the methods keep the scaling" in screen.stderr
+    assert f"ropeconv apply {config} --yarn 256k --on-top" in screen.stdout
+    assert "keep the scaling" in screen.stderr
 
 
 def test_dual_chunk_attention_is_named(quick: None, tmp_path: Path) -> None:
     chunks = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
     config = published("Qwen--Qwen2.5-7B-Instruct-1M", tmp_path, dual_chunk_attention_config=chunks)
     screen = command(tmp_path, "advise", config, "--context", "2M", code=0)
-    assert "1,010,000 tokens by dual chunk attention over 262,144 trained ones" in screen.stderr
+    assert re.search("1,010,000 .*dual chunk.* 262,144", screen.stderr)

@@ -100,7 +100,7 @@ def test_members_name_each_other(adapter: Path) -> None:
 def test_a_right_adapter_is_accepted(change: Damage, adapter: Path) -> None:
     change(adapter)
     done = command(adapter.parent, "validate", "out-adapter", code=0)
-    assert "as it was written" in done.stdout
+    assert "as it was" in done.stdout
     document = json.loads(command(adapter.parent, "validate", "out-adapter", "--json").stdout)
     assert document["agrees"] is True
 
@@ -134,9 +134,9 @@ def test_an_adapter_that_was_changed_is_not_taken_for_written(adapter: Path) -> 
 def test_it_is_not_an_output_of_its_own(adapter: Path) -> None:
     for words in (("push", "out-adapter", "me/x"), ("restore", "out-adapter")):
         done = command(adapter.parent, *words, code=1)
-        assert "the receipt of an adapter" in done.stderr
+        assert "the receipt of" in done.stderr
     done = command(adapter.parent, "validate", "out-adapter", "--quick", code=2)
-    assert "--quick has no effect here" in done.stderr
+    assert "--quick has no" in done.stderr
     command(adapter.parent, "inspect", "out-adapter", code=0)
     again = (*LINE[:5], "again", "--adapter", "out-adapter", "--validate", "off", "-q")
     command(adapter.parent, *again, code=0)
@@ -204,7 +204,7 @@ def keep_outside(path: Path) -> None:
 
 
 def test_a_right_graph_is_accepted(graph: Path) -> None:
-    assert "as it was written" in command(graph.parent, "validate", "out", code=0).stdout
+    assert "as it was" in command(graph.parent, "validate", "out", code=0).stdout
     (graph / "README.md").write_text("mine")
     command(graph.parent, "validate", "out", code=0)
     command(graph.parent, "inspect", "out", code=0)

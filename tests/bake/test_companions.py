@@ -303,8 +303,8 @@ def test_a_pair_is_written_and_each_names_the_other(run: Run, llama: Path, tmp_p
         tmp_path / "head" / "model.safetensors"
     ).read_bytes()
     cards = {name: (tmp_path / name / "README.md").read_text() for name in ("out", "out-draft")}
-    assert "extended for the same context, is [out-draft](../out-draft)" in cards["out"]
-    assert "Run it together with [out](../out)" in cards["out-draft"]
+    assert "[out-draft](../out-draft)" in cards["out"]
+    assert "[out](../out)" in cards["out-draft"]
     assert "AutoModelForCausalLM" in cards["out"]
     assert "AutoModelForCausalLM" not in cards["out-draft"]
     assert (
@@ -318,9 +318,7 @@ def test_a_pair_is_written_and_each_names_the_other(run: Run, llama: Path, tmp_p
     assert (
         companion(draft, "me/head") == "out"
     )  # another name says nothing about that of the target
-    with pytest.raises(
-        BadSource, match="is an EAGLE-3 head, which transformers does not run; validate its target"
-    ):
+    with pytest.raises(BadSource, match="EAGLE-3 head.*validate its target"):
         ropeconv.validate_checkpoint(
             ropeconv.Comparison.open(tmp_path / "out-draft", str(tmp_path / "head"))
         )
@@ -419,7 +417,7 @@ def test_a_draft_is_known_by_what_only_drafts_have(
     config(tmp_path / "draft", QWEN_3_DSPARK | changes)
     shown = run("inspect", "draft/config.json", "--json")
     if kind == "other":
-        assert (shown.returncode, "a draft model of another kind" in shown.stderr) == (1, True)
+        assert (shown.returncode, "another kind" in shown.stderr) == (1, True)
         return
     assert shown.returncode == 0, shown.stderr
     document = json.loads(shown.stdout)
@@ -462,7 +460,7 @@ def test_weights_without_embeddings_are_those_of_a_draft(llama: Path, run: Run) 
     assert json.loads(run("inspect", "model", "--json").stdout)["draft"] is None
     save_file({name: value for name, value in without_head.items() if "embed" not in name}, path)
     refused = run("apply", "model", "--yarn", "4", "-o", "out")
-    assert (refused.returncode, "a draft model of another kind" in refused.stderr) == (1, True)
+    assert (refused.returncode, "another kind" in refused.stderr) == (1, True)
 
 
 def test_no_config_class_of_a_whole_model_has_the_keys_of_drafts() -> None:
@@ -479,7 +477,7 @@ def test_the_trained_length_of_a_draft_is_given(plan: Plan, tmp_path: Path) -> N
     """A head that declares the 8,192 tokens of its target, and was trained on 2,048."""
     head = EAGLE_3 | {"max_position_embeddings": 8192}
     told = draft_plan(str(config(tmp_path / "head", head)), plan)
-    assert any("declares the 8,192 tokens of its target" in warning for warning in told.warnings)
+    assert any("8,192 tokens" in warning for warning in told.warnings)
     assert told.schedule.original_context == 8192
     draft = draft_plan(str(tmp_path / "head" / "config.json"), plan, 2048)
     assert not any("of its target" in warning for warning in draft.warnings)
@@ -506,9 +504,9 @@ def test_the_trained_length_of_a_draft_on_the_command_line(
     assert written["rope_scaling"]["factor"] == 16
     assert written["rope_scaling"]["original_max_position_embeddings"] == 16
     alone = run("apply", "model", "--yarn", "4", "-o", "other", "--draft-original-context", "16")
-    assert (alone.returncode, "is of the model of --draft" in alone.stderr) == (2, True)
+    assert (alone.returncode, "--draft;" in alone.stderr) == (2, True)
     longer = run(*line, "--draft-original-context", "1k", "--force")
-    assert (longer.returncode, "give the fewer tokens" in longer.stderr) == (2, True)
+    assert (longer.returncode, "fewer" in longer.stderr) == (2, True)
 
 
 # Drafts in GGUF: they rotate by the keys of their own header
@@ -557,7 +555,7 @@ def test_a_draft_in_gguf_is_extended_with_its_target(arch: str, tmp_path: Path, 
     assert fields[f"{arch}.rope.scaling.factor"].contents() == 8.0
     wrong = draft_file(tmp_path / "wrong.gguf", arch, target_hidden_size=512)
     refused = run("apply", "target.gguf", "--yarn", "4", "--draft", wrong.name, "-o", "third.gguf")
-    assert (refused.returncode, "is for a model with hidden_size 512" in refused.stderr) == (
+    assert (refused.returncode, "hidden_size 512" in refused.stderr) == (
         1,
         True,
     )
@@ -575,15 +573,15 @@ def reader(path: Path) -> dict[str, Any]:
 def test_a_draft_in_gguf_of_its_own(arch: str, says: str, tmp_path: Path, run: Run) -> None:
     draft_file(tmp_path / "draft.gguf", arch)
     shown = run("inspect", "draft.gguf")
-    assert f"{says}, not a whole model" in shown.stdout
+    assert says in shown.stdout
     assert "Next: ropeconv apply TARGET" in shown.stdout
     done = run("apply", "draft.gguf", "--yarn", "4", "-o", "out.gguf")
     assert done.returncode == 0, done.stderr
-    assert f"is {says} and runs with its target" in done.stderr
+    assert f"{says} and runs" in done.stderr
     assert "llama-server" not in done.stdout
     assert reader(tmp_path / "out.gguf")[f"{arch}.rope.scaling.factor"].contents() == 4.0
     validated = run("validate", "out.gguf", "--against", "draft.gguf")
-    assert (validated.returncode, "runs only with its target" in validated.stderr) == (
+    assert (validated.returncode, "only with" in validated.stderr) == (
         1,
         True,
     ), validated.stderr
@@ -598,8 +596,8 @@ def test_a_draft_in_gguf_of_its_own(arch: str, says: str, tmp_path: Path, run: R
 def test_a_head_alone_is_not_a_model(run: Run, llama: Path, tmp_path: Path) -> None:
     head_of(llama, tmp_path / "head")
     shown = run("inspect", "head")
-    assert "an EAGLE-3 head, not a whole model; for a model with hidden_size" in shown.stdout
-    assert "Next: ropeconv apply TARGET --yarn 1k --draft head" in shown.stdout
+    assert re.search("EAGLE-3 head.*hidden_size", shown.stdout)
+    assert "ropeconv apply TARGET --yarn 1k --draft head" in shown.stdout
     assert json.loads(run("inspect", "head", "--json").stdout)["draft"] == "eagle3"
     assert json.loads(run("inspect", "model", "--json").stdout)["draft"] is None
     for words in (("apply", "head", "--yarn", "4"), ("advise", "head", "--context", "256")):
@@ -680,5 +678,5 @@ def test_a_pair_of_gguf_files(tmp_path: Path, run: Run) -> None:
     make("llama", tmp_path / "folder")
     mixed = run("apply", "target.gguf", "--yarn", "4", "--draft", "folder", "-o", "new.gguf")
     assert mixed.returncode == 2
-    assert "must both be GGUF files, or both be checkpoints" in mixed.stderr
+    assert "both be" in mixed.stderr
     assert not (tmp_path / "new.gguf").exists()

@@ -181,6 +181,5 @@ def test_a_vision_part_that_stays_behind_is_said(model: Path, tmp_path: Path) ->
     folder = shutil.copytree(model, tmp_path / "Tiny-Llama")
     edit(folder, "config.json", lambda config: config.update(vision_config={}))
     assert any(
-        warning.startswith("only the language model is converted")
-        for warning in planned(folder).warnings
+        warning.startswith("only the language model") for warning in planned(folder).warnings
     )

@@ -102,9 +102,7 @@ def test_a_scaled_source_is_kept_inside_what_it_declares(
 
 
 def test_a_second_attention_factor_is_refused_with_the_repair() -> None:
-    with pytest.raises(
-        RecipeError, match=r"the source has 1 and this method 1\.13863; pass --attention-factor 1"
-    ):
+    with pytest.raises(RecipeError, match=r"has 1 .* 1\.13863; pass --attention-factor 1"):
         plan(LLAMA_3, "yarn", 4.0)
     bake_plan = plan(LLAMA_3, "yarn", 4.0, attention_factor=1.0)
     assert bake_plan.result.config["rope_scaling"]["short_factor"] == [1.0] * 64

@@ -90,7 +90,7 @@ def test_a_flat_multimodal_config_is_refused_for_sglang() -> None:
     """
     published = CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json"
     plan = make_plan(published, NTK, runtimes=("sglang",))
-    with pytest.raises(RopeconvError, match="SGLang ignores an override of the RoPE of"):
+    with pytest.raises(RopeconvError, match="SGLang ignores"):
         overrides(plan, json.loads(published.read_text()))
 
 
@@ -98,7 +98,7 @@ def test_a_layout_that_servers_do_not_load_is_refused(llama: Path) -> None:
     plan = make_plan(llama, YARN)
     assert overrides(plan, json.loads((llama / "config.json").read_text()))
     plan.source.kind = "meta"
-    with pytest.raises(UsageError, match="is in Meta's layout; write it with -o"):
+    with pytest.raises(UsageError, match="Meta.* -o"):
         overrides(plan, {})
 
 
@@ -110,7 +110,7 @@ def test_stdout_is_the_json_and_the_commands_follow_on_stderr(llama: Path, tmp_p
     assert (values["max_position_embeddings"], values["rope_parameters"]["factor"]) == (256, 4.0)
     assert "model_max_length in tokenizer_config.json (64)" in done.stderr
     assert (
-        f"Next: vllm serve model --max-model-len 256 --hf-overrides '{done.stdout.strip()}'\n"
+        f"vllm serve model --max-model-len 256 --hf-overrides '{done.stdout.strip()}'\n"
         in done.stderr
     )
     line = ("apply", "model", "--yarn", 4, "--to", "overrides", "--runtime", "sglang", "--json")
@@ -165,7 +165,5 @@ def test_a_refusal_is_a_sentence(
 
 def test_a_format_of_the_command_line_is_refused_in_python(llama: Path) -> None:
     for name in ("overrides", "ollama"):
-        with pytest.raises(
-            Exception, match=f"--to {name} is for the command line; choose safetensors or gguf"
-        ):
+        with pytest.raises(Exception, match=f"--to {name} .*command line"):
             make_plan(llama, YARN, to=name)

@@ -96,20 +96,16 @@ def test_weights_that_a_factor_changed_are_refused_by_the_name_of_the_source(
             allow_approximate=bool(recipe.log_n),
         )
     )
-    with pytest.raises(
-        BadSource, match="multiplied by a factor.*take the source again, the local folder 'model'"
-    ):
+    with pytest.raises(BadSource, match="multiplied.*'model'"):
         restore_plan(ropeconv.open_source(str(out)))
-    with pytest.raises(BadSource, match="multiplied by a factor"):
+    with pytest.raises(BadSource, match="multiplied"):
         make_plan(out, NTK, replace=True)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
 def test_a_file_that_was_changed_since_is_refused(out: Path, name: str) -> None:
     (out / name).write_text((out / name).read_text().replace("256", "128"))
-    with pytest.raises(
-        BadSource, match=f"{name} of .* was changed after .* or remove ropeconv.json"
-    ):
+    with pytest.raises(BadSource, match=f"{name} of .* changed .* ropeconv.json"):
         restore_plan(ropeconv.open_source(str(out)))
     with pytest.raises(BadSource, match="was changed after"):
         make_plan(out, MIXED, replace=True)
@@ -123,10 +119,10 @@ def test_weights_that_were_changed_since_are_refused(source: Path, tmp_path: Pat
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    with pytest.raises(BadSource, match="model.safetensors of .* was changed after"):
+    with pytest.raises(BadSource, match="model.safetensors of .* changed"):
         brought_back(out, tmp_path / "back")
     weights.write_bytes(data[:-1])
-    with pytest.raises(BadSource, match="not as ropeconv wrote it"):
+    with pytest.raises(BadSource, match="not as ropeconv"):
         restore_plan(ropeconv.open_source(str(out)))
 
 
@@ -266,7 +262,7 @@ def test_a_folder_that_was_restored_and_edited_stays_and_the_repair_works(
     before = hashes(back)
     with pytest.raises(
         RopeconvError,
-        match=r"--force will not replace it; choose another place with -o, or remove it",
+        match=r"--force .*another place",
     ):
         brought_back(out, back, force=force)
     assert hashes(back) == before
@@ -274,7 +270,7 @@ def test_a_folder_that_was_restored_and_edited_stays_and_the_repair_works(
 
 def test_the_output_is_never_written_to(out: Path, tmp_path: Path) -> None:
     before = hashes(out)
-    with pytest.raises(RopeconvError, match="lie within each other"):
+    with pytest.raises(RopeconvError, match="lie within"):
         brought_back(out, out)
     brought_back(out, tmp_path / "back")
     (tmp_path / "back" / "config.json").write_text("{}")

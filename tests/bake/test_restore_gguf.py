@@ -239,9 +239,9 @@ def test_changed_keys_and_earlier_receipts_are_refused(baked: Path, tmp_path: Pa
         Edit({"llama.attention.head_count": u32(4)}),
         tmp_path / "mine.gguf",
     )
-    with pytest.raises(BadSource, match="keys of mine.gguf were changed"):
+    with pytest.raises(BadSource, match="mine.gguf were changed"):
         brought_back(tmp_path / "mine.gguf", tmp_path / "back.gguf")
-    with pytest.raises(BadSource, match="does not say what its source had"):
+    with pytest.raises(BadSource, match="does not say"):
         brought_back(
             altered(baked, lambda receipt: receipt.pop("original")), tmp_path / "back.gguf"
         )
@@ -252,9 +252,7 @@ def test_where_room_cannot_be_taken_away_it_is_said(
 ) -> None:
     before = baked.read_bytes()
     monkeypatch.setattr(room, "can_insert", lambda path: False)
-    with pytest.raises(
-        RopeconvError, match="this filesystem cannot remove them; write a new file with -o"
-    ):
+    with pytest.raises(RopeconvError, match="filesystem.* -o"):
         brought_back(baked)
     assert baked.read_bytes() == before
 

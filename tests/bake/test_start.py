@@ -56,7 +56,7 @@ def test_a_scaled_model_needs_a_word(llama: Path, tmp_path: Path) -> None:
         plan(LLAMA_3_1, "yarn", 32.0)
     assert plan(LLAMA_3_1, "as-is").schedule.form == Llama3(500000.0, 8.0, 8192)
     baked = apply(plan(llama, "ntk", 4.0, out=tmp_path / "out"))
-    with pytest.raises(RopeconvError, match="out was extended by ropeconv already"):
+    with pytest.raises(RopeconvError, match="extended by ropeconv"):
         plan(baked, "yarn", 8.0)
 
 
@@ -141,13 +141,11 @@ def test_neither_do_gguf_files_nor_conversions(llama: Path, tmp_path: Path) -> N
     path = write(
         tmp_path / "scaled.gguf", extra={**extra, "context_length": 512}, tensors=plain_tensors()
     )
-    with pytest.raises(
-        UsageError, match="declares 256, less than today's 512; pass --yarn 2k, or --context 256"
-    ):
+    with pytest.raises(UsageError, match="256, .* 512; pass --yarn 2k, or --context 256"):
         plan(path, "yarn", 4.0, replace=True)
     assert plan(path, "yarn", 16.0, replace=True).schedule.context == 1024
     scaled = apply(plan(llama, "yarn", 8.0, out=tmp_path / "scaled"))
-    with pytest.raises(UsageError, match="declares 256, less than today's 512"):
+    with pytest.raises(UsageError, match="256, .* 512"):
         plan(scaled, "yarn", 4.0, replace=True, to="gguf", out=tmp_path / "again.gguf")
 
 
@@ -348,7 +346,7 @@ def test_a_tokenizer_that_another_class_reads_otherwise(
         return
     with pytest.raises(
         BadSource,
-        match=r"tokenizer\.model and no tokenizer\.json, .* in a ministral3 model; load the",
+        match=r"tokenizer\.model .* ministral3",
     ):
         make_plan(source, LOG_N, **options)
     assert make_plan(source, YARN).result.encoding == "native"
@@ -430,9 +428,7 @@ def test_a_context_of_lengths_that_imply_a_factor_is_the_one_that_is_declared(
     loud = make_plan(source, recipe_of("mixed", 4.0, attention_factor=1.1))
     assert loud.schedule.context > 16384
     assert loud.schedule.context == loud.result.config["max_position_embeddings"]
-    assert any(
-        "servers with that length as their default window" in words for words in loud.warnings
-    )
+    assert any("default window" in words for words in loud.warnings)
 
 
 @pytest.mark.parametrize("name", ["as it is", "on top"])

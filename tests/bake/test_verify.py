@@ -49,10 +49,10 @@ def test_wrong_weights_disagree_and_quick_leaves_them_out(out: Path) -> None:
     pytest.importorskip("torch")
     tensor("model.embed_tokens.weight", scale(319, 0.0))(out)
     done = command(out.parent, *VALIDATE, "--tokens", 16, code=3)
-    assert "model.embed_tokens.weight of model.safetensors differs from byte" in done.stderr
+    assert "model.embed_tokens.weight of model.safetensors differs" in done.stderr
     quick = command(out.parent, *VALIDATE, "--tokens", 16, "--quick")
-    assert "The weights were not compared (--quick)." in quick.stdout
-    assert "--quick left out the weights" in quick.stderr
+    assert "(--quick)." in quick.stdout
+    assert "--quick left out" in quick.stderr
     report = command(out.parent, *VALIDATE, "--tokens", 16, "--quick", "--json")
     files = json.loads(report.stdout)["files"]
     assert files == {"files": 4, "bytes": 0, "quick": True, "notes": [], "unverified": []}
@@ -71,7 +71,7 @@ def test_an_output_stays_right_where_the_table_of_runtimes_changes(out: Path) ->
     (out / "ropeconv.json").write_text(json.dumps(receipt | {"runtimes": receipt["runtimes"][1:]}))
     verified(out, out.with_name("model"))
     (out / "ropeconv.json").write_text(json.dumps(receipt | {"family": "mistral"}))
-    with pytest.raises(Disagreement, match="its receipt has another family"):
+    with pytest.raises(Disagreement, match="another family"):
         verified(out, out.with_name("model"))
 
 
@@ -79,7 +79,7 @@ def test_gguf_files_are_compared(tmp_path: Path) -> None:
     out = apply(make_plan(write(tmp_path / "model.gguf"), YARN_16, tmp_path / "out.gguf"))
     data(lambda content: content.__setitem__(-1, content[-1] ^ 1))(out)
     given = ("validate", "out.gguf", "--against", "model.gguf")
-    assert "of out.gguf differs from byte" in command(tmp_path, *given, code=3).stderr
+    assert "out.gguf differs" in command(tmp_path, *given, code=3).stderr
     assert "brings no code" in command(tmp_path, *given, "--trust-remote-code", code=2).stderr
 
 
@@ -149,7 +149,7 @@ def test_keys_and_the_tensors_of_the_schedule_are_compared(name: str, tmp_path: 
     for changed in schedule:
         out.write_bytes(good)
         flip(out, changed)
-        with pytest.raises(Disagreement, match=f"{changed} of out.gguf differs from byte"):
+        with pytest.raises(Disagreement, match=f"{changed} of out.gguf differs"):
             verified(out, source, quick=True)
     out.write_bytes(good)
     arch = GgufFile.open(out).get("general.architecture")
@@ -190,7 +190,7 @@ def test_stored_frequencies_of_a_folder_are_compared_too(tmp_path: Path) -> None
     verification = verified(out, source, quick=True)
     assert (verification.quick, verification.bytes) == (True, 0)
     data(lambda content: content.__setitem__(-3, content[-3] ^ 1), "model-rope.safetensors")(out)
-    with pytest.raises(Disagreement, match="inv_freq of model-rope.safetensors differs from byte"):
+    with pytest.raises(Disagreement, match="inv_freq of model-rope.safetensors differs"):
         verified(out, source, quick=True)
 
 

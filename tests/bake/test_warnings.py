@@ -72,13 +72,13 @@ def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(
 
 def test_a_doubt_about_the_trained_context_is_said() -> None:
     (warning,) = warned(CONFIGS / "Qwen--Qwen2-7B.json", "yarn", 4.0)
-    assert "may have been trained with 32,768" in warning
+    assert "32,768" in warning
     assert "--original-context 32768" in warning
 
 
 def test_code_of_the_checkpoint_is_said_last() -> None:
     warnings = warned(CONFIGS / "MiniMaxAI--MiniMax-M2.5.json", "yarn", 4.0)
-    assert warnings[-1].startswith("its auto_map names code in the checkpoint")
+    assert warnings[-1].startswith("its auto_map names")
 
 
 # What `inspect` offers where a runtime does not compute a checkpoint as it is
@@ -169,7 +169,7 @@ def test_m_rope_in_vllm_is_refused_with_the_reason(method: str, words: str) -> N
     config = CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json"
     with pytest.raises(UnsupportedBake, match=words) as refusal:
         make_plan(config, recipe_of(method, 4.0), runtimes=("vllm",))
-    assert "take a base, which is read exactly (--ntk 4)" in str(refusal.value)
+    assert "(--ntk 4)" in str(refusal.value)
     base = make_plan(config, recipe_of("ntk", 4.0), runtimes=("vllm",))
     assert base.result.verdict_of(newest("vllm")).status == "exact"
 

@@ -232,7 +232,7 @@ def test_a_run_does_what_its_plan_said(
         names = {upload["name"] for upload in plan["publication"]["uploads"]}
         names |= {copy["name"] for copy in plan["publication"]["copies"]}
         assert files_in(repository) - {".gitattributes"} == names
-        assert f"{len(plan['publication']['uploads'])} files to upload" in done.stderr
+        assert f"{len(plan['publication']['uploads'])} files" in done.stderr
         written = written & files_in(work)
     new = {name for name in files_in(work) - before if not name.endswith(".Modelfile")}
     extra = {name for name in new if "adapter" in name or "draft" in name}

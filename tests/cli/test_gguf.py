@@ -75,7 +75,7 @@ def test_ollama_gets_a_modelfile_with_the_new_context(
     assert modelfile.read_text() == "FROM ./model-yarn4.gguf\nPARAMETER num_ctx 512\n"
     modelfile.write_text("FROM ./other.gguf\n")
     again = run("apply", "model.gguf", "--yarn", "4", "--ollama", "--force")
-    assert (again.returncode, "Modelfile exists and has other contents" in again.stderr) == (
+    assert (again.returncode, "other contents" in again.stderr) == (
         1,
         True,
     )
@@ -149,7 +149,7 @@ def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(
     run("apply", qwen2, "--as-is", "--to", "gguf", "--outtype", "q8_0", "-o", "plain.gguf")
     assert run("apply", "plain.gguf", "--yarn", "4").returncode == 0
     checked = run("validate", "plain-yarn4.gguf", "--against", "plain.gguf")
-    assert (checked.returncode, "Equal to the last bit." in checked.stdout) == (
+    assert (checked.returncode, "last bit" in checked.stdout) == (
         0,
         True,
     ), checked.stderr
@@ -157,10 +157,10 @@ def test_validate_a_patched_file_to_the_last_bit_and_catch_a_broken_one(
     caught = run("validate", broken, "--against", "plain.gguf")
     assert caught.returncode == 3
     assert "qwen2.rope.scaling.factor = 8.0, where 4.0 belongs" in caught.stderr
-    assert "there is no control" in run("validate", "plain.gguf", "--against", qwen2).stderr
+    assert "no control" in run("validate", "plain.gguf", "--against", qwen2).stderr
     run("apply", "plain.gguf", "--yarn", "2", "-o", "half.gguf")
     other = run("validate", "plain-yarn4.gguf", "--against", "half.gguf")
-    assert (other.returncode, "name the source it was made from" in other.stderr) == (1, True)
+    assert (other.returncode, "name the source" in other.stderr) == (1, True)
 
 
 def test_the_document_of_an_inspection_has_the_runtimes_of_the_screen(

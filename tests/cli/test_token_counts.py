@@ -107,7 +107,7 @@ def test_no_number_is_both_a_factor_and_a_length(
         context = json.loads(done.stdout)["schedule"]["context"]
         assert context == (64 * LARGEST_FACTOR if typed == str(LARGEST_FACTOR) else SMALLEST_LENGTH)
     else:
-        assert "a factor is at most 1,000" in done.stderr
+        assert "at most 1,000" in done.stderr
 
 
 def test_a_short_context_without_a_method_is_refused_with_a_command(

@@ -148,5 +148,5 @@ def test_weights_keep_their_bytes_and_the_index_gets_one_tensor_more(
 
 
 def test_an_output_is_no_source_until_it_is_restored(llama: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match="recreate its source with `ropeconv restore`"):
+    with pytest.raises(BadSource, match="`ropeconv restore`"):
         inspected(baked(llama, RECIPES["none"], tmp_path / "out"))

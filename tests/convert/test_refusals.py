@@ -278,17 +278,13 @@ def test_options_go_together_or_name_the_one_they_need(
 def test_unknown_architectures_are_of_gguf_files() -> None:
     assumed = Target(assume_arch_keys=True)
     assumed.check(YARN, from_gguf=True)
-    with pytest.raises(
-        UsageError, match="--assume-arch-keys goes with a GGUF file as SOURCE; leave it out"
-    ):
+    with pytest.raises(UsageError, match="--assume-arch-keys"):
         replace(assumed, to="gguf").check(YARN, from_gguf=False)
 
 
 @pytest.mark.parametrize("encoding", ["auto", "native", "factors"])
 def test_folding_is_missed_where_nothing_is_folded(llama: Path, encoding: str) -> None:
-    with pytest.raises(
-        UsageError, match="--fold-into goes with folded weights; add --encoding weights"
-    ):
+    with pytest.raises(UsageError, match="--fold-into .*--encoding weights"):
         make_plan(llama, YARN, encoding=encoding, fold_into="q")
 
 

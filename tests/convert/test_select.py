@@ -2,6 +2,7 @@
 where none fits.
 """
 
+import re
 from typing import Any
 
 import pytest
@@ -42,23 +43,23 @@ def considered(recipe: Recipe, **more: Any) -> dict[str, str]:
 
 def test_why_an_encoding_was_selected_and_the_others_were_not() -> None:
     plain = considered(YARN)
-    assert plain.pop("*native").startswith(f"exact in {TRANSFORMERS}; exact in ")
+    assert plain.pop("*native").startswith(f"exact in {TRANSFORMERS};")
     assert plain.pop("factors").startswith(
-        f"not plainer, and no better in the versions of {TRANSFORMERS}; exact in "
+        f"not plainer, and no better in the versions of {TRANSFORMERS};"
     )
     others = {name: plain[name] for name in ("weights", "ministral3", "buffers")}
-    assert set(others.values()) == {"not needed, config.json is enough"}
+    assert all(reason.startswith("not needed") for reason in others.values())
     both = considered(YARN, runtimes=("vllm", "mlx-lm"))
-    assert both["*native"].startswith(f"exact in {VLLM} and {MLX_LM}; exact in ")
-    assert both["factors"] == f"{MLX_LM}: it uses the attention factor 1.0000, not 1.1386"
+    assert both["*native"].startswith(f"exact in {VLLM} and {MLX_LM};")
+    assert re.match(f"{re.escape(MLX_LM)}: .* 1.0000, not 1.1386", both["factors"])
     folded = considered(LOUD, runtimes=("mlx-lm",))
-    assert folded["*weights"].startswith(f"rounded in {MLX_LM}; exact in 0 of ")
-    assert folded["native"] == "no rope type has its formula"
+    assert folded["*weights"].startswith(f"rounded in {MLX_LM};")
+    assert "no rope type" in folded["native"]
     log_n = considered(recipe_of("yarn", 4.0, log_n="full"))
     assert (
         log_n["weights"] == log_n["native"] == "its stock class does not scale queries by position"
     )
-    assert log_n["*ministral3"].startswith(f"exact in {TRANSFORMERS}; exact in ")
+    assert log_n["*ministral3"].startswith(f"exact in {TRANSFORMERS};")
 
 
 @pytest.mark.parametrize("name", ["keys", "tensor", "carrier", "nope"])

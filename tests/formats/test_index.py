@@ -64,7 +64,7 @@ def test_json_keeps_order_and_indentation_or_has_two_spaces() -> None:
     assert jsontext.dump({"a": {"b": "\u00e9"}}) == '{\n  "a": {\n    "b": "\u00e9"\n  }\n}\n'
     assert jsontext.dump({"a": 1}, like='{\n\t"b": 2}') == '{\n\t"a": 1\n}\n'
     assert jsontext.dump({"a": 1}, like='{\r\n   "b": 2}') == '{\n   "a": 1\n}\n'
-    with pytest.raises(BadSource, match="x has 8 characters, and the limit is 7"):
+    with pytest.raises(BadSource, match="x has 8 characters, .* 7"):
         jsontext.parse('{"a": 1}', "x", 7)
 
 
@@ -95,16 +95,14 @@ def test_a_text_in_blocks_has_no_string_of_more_than_a_mebibyte() -> None:
         return list(numbers([b'{"a": "' + b"x" * (length - 1), b'"}'], "x", {"a"}))
 
     assert read(1 << 20) == []
-    with pytest.raises(
-        BadSource, match="x has a string of more than 1,048,576 bytes; fix it or download it again"
-    ):
+    with pytest.raises(BadSource, match="x has a string .* 1,048,576 bytes"):
         read((1 << 20) + 1)
 
 
 def test_types_are_those_that_are_needed() -> None:
     assert as_type({"a": [1, 2]}, dict[str, list[int]], "a.json") == {"a": [1, 2]}
     for wrong in ({"a": ["1"]}, {"a": [True]}, [], {"a": [1.5]}):
-        with pytest.raises(BadSource, match=r"a\.json has the wrong form \(Expected"):
+        with pytest.raises(BadSource, match=r"a\.json .*\(Expected"):
             as_type(wrong, dict[str, list[int]], "a.json")
 
 

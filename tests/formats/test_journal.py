@@ -98,7 +98,7 @@ def test_fresh_gives_the_old_journal_another_name(tmp_path: Path) -> None:
         path.write_bytes(content)
         with opened(path, fresh=True) as journal:
             assert journal.lines == {}
-            assert journal.notes == [f"The earlier journal is now {path}.old{end}."]
+            assert [f"{path}.old{end}." in note for note in journal.notes] == [True]
             journal.add(Number("new", 1))
         assert (tmp_path / f"x.jsonl.old{end}").read_bytes() == content
         assert values(path) == {"new": 1}
@@ -140,19 +140,13 @@ def test_a_journal_of_another_model_another_version_and_another_writer_is_refuse
     path = tmp_path / "x.jsonl"
     with (
         opened(path),
-        pytest.raises(
-            BadSource, match="^another run writes to .*; wait for its end, or give another"
-        ),
+        pytest.raises(BadSource, match="^another run"),
     ):
         opened(path, fresh=True)
-    with pytest.raises(
-        BadSource, match=r"^.* is the journal of another model; give another --journal, or --fresh"
-    ):
+    with pytest.raises(BadSource, match=r"another model; .*--journal"):
         opened(path, of="b")
     path.write_bytes(encode_line(Head("ropeconv count", 2, "a")))
-    with pytest.raises(
-        BadSource, match=r"^.* is the journal of another version of ropeconv; give another"
-    ):
+    with pytest.raises(BadSource, match=r"another version"):
         opened(path)
     assert [file.name for file in tmp_path.iterdir()] == ["x.jsonl"]
 

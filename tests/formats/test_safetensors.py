@@ -177,7 +177,7 @@ def test_safetensors_files(tmp_path: Path, dtype: str) -> None:
         "a": [3.0, 4.0],
     }
     save_file({"a": np.array([1, 2], np.int8), "b": np.array([True])}, tmp_path / "a.safetensors")
-    with pytest.raises(UsageError, match="'b' is BOOL; write it as F32 or F64"):
+    with pytest.raises(UsageError, match="'b' is BOOL; .*F32"):
         read_lists(tmp_path / "a.safetensors")
 
 
@@ -255,7 +255,7 @@ def test_texts_of_something_else_are_refused(
     with pytest.raises(UsageError, match=message):
         read_lists(path)
     path.unlink()
-    with pytest.raises(UsageError, match="does not exist; give a .json, .csv"):
+    with pytest.raises(UsageError, match="does not exist"):
         read_lists(path)
 
 
@@ -341,7 +341,7 @@ def test_files_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             read_lists(path)
     torch.save(vector, path)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(UsageError, match="is damaged; save it again"):
+    with pytest.raises(UsageError, match="damaged"):
         read_lists(path)
     monkeypatch.setattr("ropeconv.environment.installed", lambda package: False)
     with pytest.raises(RopeconvError, match="needs torch"):
@@ -363,7 +363,7 @@ def test_no_pickle_is_executed(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     made = tmp_path / "made"
     path.write_bytes(pickle.dumps(Bomb(made), protocol=2))
-    with pytest.raises(UsageError, match="other objects than tensors"):
+    with pytest.raises(UsageError, match="other objects"):
         read_lists(path)
     assert not made.exists()
     pickle.loads(path.read_bytes())  # the control
@@ -374,7 +374,7 @@ def test_an_array_of_two_dimensions_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((2, 3)))
     save_file({"inv_freq": np.ones((2, 3))}, tmp_path / "a.safetensors")
     for name in ("a.npy", "a.safetensors"):
-        with pytest.raises(UsageError, match=r"has the shape \(2, 3\), and one list is needed"):
+        with pytest.raises(UsageError, match=r"shape \(2, 3\)"):
             read_lists(tmp_path / name)
 
 

@@ -32,15 +32,13 @@ def test_texts_have_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "a").write_bytes(b"12345")
     assert (read_bytes(tmp_path / "a", "a"), read_text(tmp_path / "a", "a")) == (b"12345", "12345")
     (tmp_path / "a").write_bytes(b"123456")
-    with pytest.raises(BadSource, match="b is longer than 5 bytes, the limit for such a file"):
+    with pytest.raises(BadSource, match="b is longer than 5 bytes"):
         read_bytes(tmp_path / "a", "b")
     (tmp_path / "a").write_bytes(b"\xff")
-    with pytest.raises(BadSource, match="b is not UTF-8 text"):
+    with pytest.raises(BadSource, match="b is not UTF-8"):
         read_text(tmp_path / "a", "b")
     assert regular.expand_home("~/a") == Path.home() / "a"
-    with pytest.raises(
-        BadSource, match="'~no-such-user/a' is in the home of an unknown user; write the"
-    ):
+    with pytest.raises(BadSource, match="'~no-such-user/a' .*unknown user"):
         regular.expand_home("~no-such-user/a")
 
 

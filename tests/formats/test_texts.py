@@ -65,10 +65,10 @@ def test_a_file_that_is_there_is_read_whatever_its_name(
 
 @pytest.mark.parametrize("value", ["", " \n", b"bytes", 3, None, ["a"], b"a.txt"])
 def test_other_values_are_a_sentence_with_the_fix(value: object) -> None:
-    with pytest.raises(UsageError, match=r"^text=.*; give a text file"):
+    with pytest.raises(UsageError, match=r"^text="):
         text_or_path(value)
 
 
 def test_an_unknown_home_is_a_sentence() -> None:
-    with pytest.raises(Exception, match="home of an unknown user"):
+    with pytest.raises(Exception, match="unknown user"):
         text_or_path("~nobody-here/book.txt")

@@ -236,10 +236,7 @@ def test_the_keys_of_a_publisher_are_not_replaced_by_those_of_the_class(tmp_path
 )
 def test_a_misspelt_key_is_named_with_the_right_one(tmp_path: Path, key: str, meant: str) -> None:
     config = {**LLAMA, "max_position_embeddings": 131072, "rope_scaling": {**YARN, key: 1}}
-    assert (
-        f"no runtime reads {key}; did you mean {meant}?"
-        in seen(tmp_path, config)["misspelt"].message
-    )
+    assert f"{key}; did you mean {meant}?" in seen(tmp_path, config)["misspelt"].message
 
 
 IGNORED: list[tuple[dict[str, Any], tuple[str, ...]]] = [

@@ -52,9 +52,7 @@ def test_an_unknown_architecture_is_taken_by_its_keys_where_that_is_asked_for(
 ) -> None:
     source = write(tmp_path / "new.gguf", "llama9")
     out = tmp_path / "out.gguf"
-    with pytest.raises(
-        BadSource, match=r"'llama9' is not in the table .*llama\w*\); --assume-arch-keys"
-    ):
+    with pytest.raises(BadSource, match=r"'llama9' .*llama\w*\); --assume-arch-keys"):
         make_plan(source, YARN, out)
     plan = planned(source, out)
     assert any("not in the table" in words for words in plan.warnings)

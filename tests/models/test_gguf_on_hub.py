@@ -242,7 +242,7 @@ def test_an_answer_that_is_not_what_was_asked_for(
     tracemalloc.start()
     with pytest.raises(
         BadSource,
-        match=f"answer about {NAME} (is not the requested part of the file|is longer than 262,144)",
+        match=f"{NAME} (is not the requested part|is longer than 262,144)",
     ):
         _ = open_source(NAME).file
     assert tracemalloc.get_traced_memory()[1] < 100 << 20
@@ -257,9 +257,7 @@ def test_a_file_that_arrives_otherwise_than_it_was_planned(
 ) -> None:
     plan = make_plan(NAME, YARN, tmp_path / "out.gguf", replace=True)
     large(tmp_path / "repo" / "quants" / "big.gguf", 5_001)
-    with pytest.raises(
-        BadSource, match=f"{NAME} changed during the download; run the command again"
-    ):
+    with pytest.raises(BadSource, match=f"{NAME} changed"):
         apply(plan)
     assert not (tmp_path / "out.gguf").exists()
 

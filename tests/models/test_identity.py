@@ -57,7 +57,7 @@ def test_a_model_with_other_weights_is_another_one_to_eval_and_to_run(tmp_path: 
         return [cell.value for cell in result.cells]
 
     first = evaluated(original)
-    with pytest.raises(BadSource, match="is the journal of another model"):
+    with pytest.raises(BadSource, match="another model"):
         evaluated(other)
     assert evaluated(copied(original, "c")) == first, "the same model under another name"
     named = named_sources([str(original), str(other)], tmp_path)

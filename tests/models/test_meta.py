@@ -259,9 +259,7 @@ def test_the_tokenizer_may_be_one_level_above_where_it_has_as_many_tokens_as_the
     release(tmp_path / "llama", vocab_size=VOCABULARY)
     (tmp_path / "llama" / "tokenizer.model").rename(tmp_path / "tokenizer.model")
     plan = make_plan(tmp_path / "llama", AS_IS, tmp_path / "out")
-    assert any(
-        f"tokenizer.model is that of {tmp_path}" in note for note in (*plan.notes, *plan.warnings)
-    )
+    assert any(f"that of {tmp_path}" in note for note in (*plan.notes, *plan.warnings))
     assert (apply(plan) / "tokenizer.model").read_bytes() == (
         tmp_path / "tokenizer.model"
     ).read_bytes()
@@ -270,7 +268,7 @@ def test_the_tokenizer_may_be_one_level_above_where_it_has_as_many_tokens_as_the
     )
     with pytest.raises(
         BadSource,
-        match=r"has 400 tokens and params.json says 401; put the release's own file beside it",
+        match=r"400 tokens .* 401",
     ):
         make_plan(tmp_path / "llama", AS_IS, tmp_path / "again")
 
@@ -342,7 +340,7 @@ def test_no_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     tensors = release(tmp_path / "llama")
     torch.save({**tensors, "evil": Evil()}, tmp_path / "llama" / "consolidated.00.pth")
-    with pytest.raises(BadSource, match="cannot be read as plain weights"):
+    with pytest.raises(BadSource, match="plain weights"):
         apply(make_plan(tmp_path / "llama", AS_IS, tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["llama"]
 
@@ -356,10 +354,10 @@ def test_damaged_releases(tmp_path: Path) -> None:
         make_plan(folder, AS_IS)
     (folder / "consolidated.02.pth").rename(first)
     (folder / "params.json").write_text(json.dumps(PARAMS | {"multiple_of": 512}))
-    with pytest.raises(BadSource, match="in each of 2 files where params.json implies"):
+    with pytest.raises(BadSource, match="each of 2 files"):
         apply(make_plan(folder, AS_IS, tmp_path / "out"))
     first.write_bytes(b"not a zip")
-    with pytest.raises(BadSource, match="not a checkpoint that torch.save wrote"):
+    with pytest.raises(BadSource, match="torch.save"):
         make_plan(folder, AS_IS)
 
 
@@ -432,6 +430,6 @@ def test_an_output_is_compared_with_a_conversion_of_its_source(
     verified(out, meta)
     verified(out, other)
     data(last_bit)(other)
-    with pytest.raises(Disagreement, match="of model.safetensors differs from byte"):
+    with pytest.raises(Disagreement, match="model.safetensors differs"):
         verified(out, other)
     verified(out, other, quick=True)

@@ -62,7 +62,7 @@ def test_a_zip_that_inflates_is_refused_unread(pth: Path) -> None:
     assert pth.stat().st_size < 3_000_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
-    with pytest.raises(BadSource, match="is compressed, which torch.save never does"):
+    with pytest.raises(BadSource, match="compressed"):
         peek_dtype(pth)
     assert time.process_time() - start < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
@@ -148,7 +148,7 @@ def test_entries_that_are_no_such_tensors(
     tensors = torch.load(pth, weights_only=True)
     name = "layers.1.attention.wq.weight"
     torch.save(tensors | {name: ODD_TENSORS[odd](tensors[name])}, pth)
-    with pytest.raises(BadSource, match=f"{name} (has shape|is not a tensor of)|mixes dtypes"):
+    with pytest.raises(BadSource, match=f"{name} (has shape|is not a tensor)|mixes dtypes"):
         apply(make_plan(folder, AS_IS, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -133,7 +133,7 @@ def test_damage_of_a_store_is_a_sentence(store: Store) -> None:
     manifest = store.root / "manifests/registry.ollama.ai/library/small/latest"
     content = json.loads(manifest.read_text())
     store.root.joinpath("blobs", content["layers"][0]["digest"].replace(":", "-")).unlink()
-    with pytest.raises(BadSource, match="lacks its file sha256-.*run `ollama pull small:latest`"):
+    with pytest.raises(BadSource, match="lacks .*sha256-.*`ollama pull small:latest`"):
         open_source("small")
     for layers in ([{"mediaType": LAYER + "model", "digest": "sha256:../../x"}], ["no layer"]):
         manifest.write_text(json.dumps({"layers": layers}))

@@ -66,7 +66,7 @@ def test_pages_of_the_hub(typed: str, taken: str) -> None:
     ],
 )
 def test_what_the_hub_cannot_have_is_a_sentence(typed: str) -> None:
-    with pytest.raises(BadSource, match="is not an address on the Hub; write owner/name"):
+    with pytest.raises(BadSource, match="not an address"):
         open_source(typed)
 
 
@@ -112,12 +112,10 @@ def test_an_adapter_names_its_base_model(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(
         json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"})
     )
-    with pytest.raises(
-        BadSource, match=r"is a PEFT adapter.*bake its base model \('Qwen/Qwen3-8B'\)"
-    ):
+    with pytest.raises(BadSource, match=r"PEFT adapter.*\('Qwen/Qwen3-8B'\)"):
         open_source(str(tmp_path)).config()
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(BadSource, match="which it does not name"):
+    with pytest.raises(BadSource, match="does not name"):
         open_source(str(tmp_path)).config()
 
 
@@ -156,10 +154,10 @@ def test_a_model_of_images_is_told_from_a_config_that_lacks_a_key(
 def test_a_video_model_in_a_single_file(tensor: str, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     save_file({tensor: np.zeros(2, np.float32)}, file)
-    with pytest.raises(BadSource, match="has the weights of an image or video model"):
+    with pytest.raises(BadSource, match="image or video"):
         open_source(str(file))
     save_file({"model.layers.0.self_attn.q_proj.weight": np.zeros(2, np.float32)}, file)
-    with pytest.raises(BadSource, match="give the folder of the checkpoint"):
+    with pytest.raises(BadSource, match="give the folder"):
         open_source(str(file))
 
 

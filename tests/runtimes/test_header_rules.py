@@ -168,7 +168,7 @@ def test_rope_tensors_divide_before_interpolation() -> None:
     still = reading(vectors={"rope_freqs.weight": [1.0, 2.0, 1e30, 1e35]})
     np.testing.assert_allclose(still.spec.form.inv_freq(8), [1, 0.05, 0, 0])
     for length in (3, 5):
-        with pytest.raises(BadSource, match=f"has {length} numbers for 4 pairs"):
+        with pytest.raises(BadSource, match=f"{length} numbers for 4"):
             reading(vectors={"rope_freqs.weight": [2.0] * length})
 
 
@@ -197,9 +197,7 @@ def test_two_lists_where_they_are_read() -> None:
     of = arch(freqs="", factors="always")
     for name in pair:
         assert reading(of, {name: [2.0] * 3}).spec.form == Plain(10000.0), "one alone is not read"
-        with pytest.raises(
-            BadSource, match="a rope tensor has 3 numbers for 4 pairs; fetch the file again"
-        ):
+        with pytest.raises(BadSource, match="3 numbers for 4 pairs"):
             reading(of, {**pair, name: [2.0] * 3})
     assert reading(of, {name: [1.0, 1.0, 1.0, 2.0] for name in pair}).spec.notes == ()
     still = [1.0, 1.0, NO_ROTATION, NO_ROTATION]
@@ -430,7 +428,7 @@ def test_alpha_changes_the_base() -> None:
     )
     narrow = reading(of, rope__scaling__alpha=2.0, attention__key_length=3, rope__dimension_count=2)
     assert narrow.spec.rope_theta == pytest.approx(80000)
-    with pytest.raises(BadSource, match="freq_base 3.9685e-05 and factor 1; download it again"):
+    with pytest.raises(BadSource, match="freq_base 3.9685e-05 and factor 1"):
         reading(of, rope__scaling__alpha=1e-3, rope__freq_base=0.39685026299)
 
 
@@ -481,9 +479,7 @@ def test_sections_of_positions() -> None:
             reading(required, rope__dimension_sections=wrong)
     for odd in ([1, 1, 1, 0, 0], [True, 1, 1, 1], [1.0, 1, 1, 1], ["1", 1, 1], [1, 1, -1, 0]):
         for of in (required, optional):
-            with pytest.raises(
-                BadSource, match="dimension_sections that are not counts; fetch the file again"
-            ):
+            with pytest.raises(BadSource, match="dimension_sections"):
                 reading(of, rope__dimension_sections=odd)
 
 
@@ -573,7 +569,7 @@ def test_unknown_architectures_are_taken_where_that_is_allowed() -> None:
             find_arch("mamba")
         with assumed_keys(False):
             assert find_arch("cubic").assumed
-    with pytest.raises(BadSource, match="is not in the table"), assumed_keys(False):
+    with pytest.raises(BadSource, match="not in the table"), assumed_keys(False):
         find_arch("cubic")
     assumed = arch_of_header({"general.architecture": "cubic", "ropeconv.assumed_arch": True})
     assert assumed.assumed

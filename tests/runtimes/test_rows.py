@@ -147,11 +147,11 @@ def test_names_of_runtimes_that_are_not_known() -> None:
     assert [entry.key for entry in find("all")] == [
         entry.key for entry in runtimes() if entry.current
     ]
-    with pytest.raises(RecipeError, match="--runtime all@1: unknown runtime"):
+    with pytest.raises(RecipeError, match="--runtime all@1: "):
         find("all@1")
     with pytest.raises(
         RecipeError,
-        match="--runtime oMLX@0.6: .*runs text models in mlx-lm and .* in mlx-vlm; name",
+        match="--runtime oMLX@0.6: .*mlx-lm .*mlx-vlm",
     ):
         find("oMLX@0.6")
     with pytest.raises(RecipeError, match="llama-cpp and ONNX graphs in onnxruntime-genai"):

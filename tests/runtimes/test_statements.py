@@ -37,7 +37,7 @@ def test_untested_versions_are_not_covered() -> None:
         "sglang@0.5.9",
         "tensorrt-llm@1.2.1",
     ):
-        with pytest.raises(RecipeError, match="this version is untested; tested: "):
+        with pytest.raises(RecipeError, match="untested; tested: "):
             find(name)
 
 
@@ -91,7 +91,7 @@ def test_two_factor_lists_and_who_switches() -> None:
     }
     assert "--max-model-len" in reasons["vllm@0.33"]
     assert reasons["vllm@0.33"] == reasons["vllm@0.11.2"]
-    assert "chunked prefill mixes both lists in one long prompt" in reasons["sglang"]
+    assert "both lists" in reasons["sglang"]
     assert reasons["sglang"].endswith("start it with --chunked-prefill-size -1")
     assert reasons["vllm@0.11.0"].endswith("--no-enable-chunked-prefill")
 

@@ -295,12 +295,10 @@ def test_differences_of_window_layers_and_query_scaling() -> None:
         "no layer has a window"
     )
     assert difference(SCHEDULE, local, seen(local_form=InterpolatedForm(500.0, 1.0))) == ""
-    assert "changes the window layers as well (linear" in difference(
-        SCHEDULE, local, seen(local_form=FORM)
-    )
+    assert "(linear" in difference(SCHEDULE, local, seen(local_form=FORM))
     assert "(none)" in difference(SCHEDULE, local, seen())
     scaled = replace(SCHEDULE, query_scaling=QueryScaling(0.1, 64))
-    assert difference(scaled, BEFORE, seen()) == "it does not scale queries by position"
+    assert "does not scale queries" in difference(scaled, BEFORE, seen())
     for same in (QueryScaling(0.1, 64), QueryScaling(-0.1, 64)):
         assert (
             difference(replace(scaled, query_scaling=same), BEFORE, seen(query_scaling=same)) == ""
@@ -312,7 +310,7 @@ def test_differences_of_window_layers_and_query_scaling() -> None:
     form = LongRope(10000.0, (1.0,) * 4, (4.0,) * 4, 64)
     two = replace(SCHEDULE, form=form, short_inv_freq=form.short_inv_freq(8))
     assert difference(two, BEFORE, seen(form=form)) == ""
-    assert "inside the trained context" in difference(two, BEFORE, seen())
+    assert "inside" in difference(two, BEFORE, seen())
 
 
 # Versions
@@ -352,9 +350,7 @@ def test_names_of_ranges() -> None:
     rows = [row("1", "2", False), row("3"), row("4", "5")]
     assert choose("a", "", rows) == tuple(rows[1:])
     assert [entry.display_name for entry in choose("a@4.1", "4.1", rows)] == ["A 4.1"]
-    with pytest.raises(
-        RecipeError, match="--runtime a@9: this version is untested; tested: 1-2, 3, 4-5$"
-    ):
+    with pytest.raises(RecipeError, match="--runtime a@9: .*tested: 1-2, 3, 4-5$"):
         choose("a@9", "9", rows)
     names = {" GGUF ": "llama-cpp", "llama.cpp@1": "llama-cpp@1", "vLLM@0.3": "vllm@0.3"}
     assert {name: canonical(name) for name in names} == names

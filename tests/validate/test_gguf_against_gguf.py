@@ -2,6 +2,7 @@
 ones do not.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ def test_the_default_reaches_the_new_context_in_a_few_tokens(tmp_path: Path) -> 
 
     short = compared(tmp_path / "out.gguf", tmp_path / "plain.gguf", tokens=600)
     assert short.reached == short.length == 600
-    assert "600 tokens, inside the trained context of 4,096" in short.sentence
+    assert re.search("600 tokens, .* 4,096", short.sentence)
     assert "--tokens" in short.sentence
 
 
@@ -212,7 +213,5 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     bake(strange, MIXED, tmp_path / "out.gguf")
     comparison = Comparison.open(tmp_path / "out.gguf", str(strange))
     check_gguf(comparison, Settings())  # llama.cpp against itself needs no such key
-    with pytest.raises(
-        BadSource, match=r"cannot be dequantised either .*llama.some_switch.*give --against"
-    ):
+    with pytest.raises(BadSource, match=r"dequantised .*llama.some_switch.*--against"):
         check_gguf(comparison, Settings(dequantised=True))

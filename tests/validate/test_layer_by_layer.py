@@ -80,7 +80,7 @@ def test_a_wrong_bake_is_noticed(llama: Path, tmp_path: Path) -> None:
         "--ignore-receipt",
         "--quick",
     )
-    assert "from the disk layer by layer" in command(tmp_path, *given, code=0).stderr
+    assert "layer by layer" in command(tmp_path, *given, code=0).stderr
     assert "uses one device" in command(tmp_path, *given, "--device-map", "auto", code=2).stderr
     changed_weights(tmp_path / "out", "layers.1.self_attn.k_proj", 0.97)
     assert "FAIL" in command(tmp_path, *given, code=3).stdout
@@ -106,7 +106,7 @@ def test_models_that_cannot_run_layer_by_layer_are_refused(
 ) -> None:
     with pytest.raises(
         RopeconvError,
-        match=r"shares model\..* between layers, so it cannot run layer by layer; use",
+        match=r"shares model\..*layer by layer",
     ):
         load_stock(tiny("diffusion_gemma"), DeviceSpec("cpu", "float32", layer_by_layer=True))
 
@@ -180,7 +180,7 @@ def test_a_model_larger_than_the_memory_is_validated(tmp_path: Path) -> None:
         answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
         return answer
 
-    assert "the memory of this device is not enough" in str(run("unchecked")["error"])
+    assert "not enough" in str(run("unchecked")["error"])
     result = run("checked")
     assert result.get("agrees"), result
     assert "layer by layer" in str(result["notes"])

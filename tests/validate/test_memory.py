@@ -81,14 +81,10 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "free_bytes", lambda device: 1 << 18)
-    with pytest.raises(
-        RopeconvError, match=r"take .* as float32, and .* are free on cpu; use --dtype bfloat16"
-    ):
+    with pytest.raises(RopeconvError, match=r"float32, .*free on cpu; .*--dtype bfloat16"):
         load_stock(llama, "cpu")
     monkeypatch.setattr("ropeconv.engines.transformers.layers.free_bytes", lambda device: 1 << 10)
-    with pytest.raises(
-        RopeconvError, match=r"needs .* even layer by layer, and .* are free on cpu"
-    ):
+    with pytest.raises(RopeconvError, match=r"even layer by layer.*cpu"):
         load_stock(llama, DeviceSpec("cpu", "float32", layer_by_layer=True))
 
 

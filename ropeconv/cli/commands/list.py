@@ -67,9 +67,8 @@ def methods_command(
 
 
 def _method_data(method: type[Method]) -> dict[str, Any]:
-    """Return a method as JSON-ready data. Its settings are its fields but for the first, which is
-    the value of its flag.
-    """
+    """Return a method as JSON-ready data."""
+    # the first field is the value of the flag (--yarn 4), the others are its settings
     settings = {item.name: item.metadata["help"] for item in dataclasses.fields(method)[1:]}
     return {
         "name": method.name,
@@ -248,7 +247,11 @@ def runtimes_command(
 
 
 def _find_runtimes(names: list[str]) -> list[Runtime]:
-    """Return the runtimes with these names. Raises UsageError for a reader of GGUF files."""
+    """Return the runtimes with these names.
+
+    Raises:
+        UsageError: One of them reads GGUF files, which these tables are not of.
+    """
     from ...runtimes.gguf_readers import find_any
     from ...runtimes.runtime import Runtime
 
@@ -266,7 +269,12 @@ def _find_runtimes(names: list[str]) -> list[Runtime]:
 
 
 def _show_runtime_list(named: list[Runtime], screen: Screen) -> None:
-    """Print how many model families each runtime was tested with. named: only these, if any."""
+    """Print how many model families each runtime was tested with.
+
+    Args:
+        named: Only these; empty for all.
+        screen: Where it is printed.
+    """
     from ...bake.advice import matrix as all_cells
     from ...runtimes.gguf_readers import gguf_readers
     from ...runtimes.programs import programs
@@ -285,7 +293,12 @@ def _show_runtime_list(named: list[Runtime], screen: Screen) -> None:
 
 
 def _show_runtime_matrix(named: list[Runtime], screen: Screen) -> None:
-    """Print a line per model family and a column per runtime. named: only these, if any."""
+    """Print a line per model family and a column per runtime.
+
+    Args:
+        named: Only these; empty for the newest version of each.
+        screen: Where it is printed.
+    """
     from ...bake.advice import matrix as all_cells
     from ...runtimes.runtime import runtimes
     from ...views.advice import newest_of, show_matrix

@@ -72,6 +72,7 @@ def plot_command(
     from ...verbs.plotting import SchedulePlot
     from ...views.plot_style import check_picture
 
+    # by its name, the file is a CSV table or a picture
     draws = out is not None and out.suffix.lower() != TABLE
     if dark and not draws:
         raise UsageError("--dark is for a picture; add -o plot.svg")

@@ -170,9 +170,17 @@ def _validate_companion(
 
 
 def _refuse_ignored(typed: Set[str], baked: Path, options: ValidateRequest) -> None:
-    """Raise UsageError for an option on the command line that has no effect, even one that has its
-    default value.
+    """Refuse an option on the command line that has no effect, even one with its default value.
+
+    Args:
+        typed: The names of the options on the command line.
+        baked: The output.
+        options: The values of the options.
+
+    Raises:
+        UsageError: An option has no effect.
     """
+    # llama.cpp runs a GGUF file, unless a server does; transformers runs all others
     by_llama_cpp = is_gguf(baked) and not options.server
     for flag in ("--chunk", "--device", "--layer-by-layer"):
         if flag in typed and by_llama_cpp:
@@ -188,7 +196,16 @@ def _refuse_ignored(typed: Set[str], baked: Path, options: ValidateRequest) -> N
 
 
 def _check_settings(settings: Settings, gguf: bool, server: str) -> None:
-    """Raise UsageError for values that have no effect on this way of running."""
+    """Refuse values that have no effect on this way of running.
+
+    Args:
+        settings: How the models run.
+        gguf: Whether the output is a GGUF file.
+        server: The URL of a server that runs it; empty without one.
+
+    Raises:
+        UsageError: A value has no effect.
+    """
     if server and settings.device_map:
         raise UsageError("--device-map is for validation without --server; leave it out")
     if settings.trust_remote_code and gguf:

@@ -42,13 +42,14 @@ Schedules = dict[str, tuple[Schedule, Reach]]
 def _document(
     spec: RopeSpec, schedules: Schedules, weighted: dict[str, HeadLengths]
 ) -> dict[str, Any]:
-    """The JSON of the reach of schedules, by label also that of the heads of a model."""
+    """Return the JSON of the reach of schedules, with that of the heads of a model."""
     rows = {}
-    for label, (schedule, at) in schedules.items():
-        rows[label] = {"context": schedule.context, **at.to_dict()}
+    for label, (schedule, found) in schedules.items():
+        rows[label] = {"context": schedule.context, **found.to_dict()}
         if label in weighted:
             rows[label]["weighted"] = weighted[label].to_dict()
 
+    # one schedule has its keys at the top level
     document: dict[str, Any] = {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim}
     if len(rows) == 1:
         (row,) = rows.values()
@@ -72,21 +73,21 @@ def _show_reach(spec: RopeSpec, schedules: Schedules, screen: Screen) -> None:
 
 
 def _effective_length(at: Reach) -> str:
-    """The effective length of a schedule in words: 131,072, "above 131,071", or "any"."""
+    """Return the effective length of a schedule in words: 131,072, "above 131,071", or "any"."""
     if at.automatic:
         return "any"
     return _length_in_words(at.effective_length, at.searched)
 
 
 def _length_in_words(length: int | None, below: int) -> str:
-    """A length, or that no distance below the searched ones ends it."""
+    """Return a length, or that no distance below the searched ones ends it."""
     if length is None:
         return f"above {below - 1:,}"
     return f"{length:,}"
 
 
 def _places(at: Reach) -> str:
-    """The first runs of distances with a negative sum: "2,049, 3,100-3,120, ..."."""
+    """Return the first runs of distances with a negative sum: "2,049, 3,100-3,120, ..."."""
     shown = []
     for first, last in at.places[:6]:
         shown.append(f"{first:,}" if first == last else f"{first:,}-{last:,}")
@@ -120,7 +121,14 @@ def _search_heads(
 
 
 def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) -> None:
-    """Show the worst head of each layer."""
+    """Show the worst head of each layer, and the effective lengths over all heads.
+
+    Args:
+        label: The name of the schedule.
+        at: Its reach with equal variances, as the paper has it.
+        reached: Its reach with the variances of each head.
+        screen: Where they are shown.
+    """
     (table,) = reached.shown_tables()
     title = f"{label}: sum_i w_i cos(m theta_i), with weights per head"
     screen.table(title, table.columns, table.rows, right=table.columns)
@@ -244,9 +252,11 @@ def _find_reach(model: GivenModel, up_to: str, weights: bool, screen: Screen) ->
         weights: Also weigh the pairs by the projections of each head.
         screen: Where it is shown.
     """
+    # the weights are read first: a model without them is refused before the search begins
     heads = None
     if weights:
         heads = _head_weights(model, screen)
+
     schedules: Schedules = {}
     for label, schedule in model.schedules().items():
         length = model.spec.visible(schedule.context)
@@ -264,15 +274,15 @@ def _find_reach(model: GivenModel, up_to: str, weights: bool, screen: Screen) ->
         _show_reach(model.spec, schedules, screen)
         return
     for label, lengths in weighted.items():
-        _, at = schedules[label]
-        _show_weighted(label, at, lengths, screen)
-    left = []
+        _, found = schedules[label]
+        _show_weighted(label, found, lengths, screen)
+    left_out = []
     for kind, words in LEFT_OUT.items():
         count = model.spec.count(kind)
         if count:
-            left.append(f"{count} {words}")
-    if left:
-        screen.say(f"Layers left out: {' and '.join(left)}.")
+            left_out.append(f"{count} {words}")
+    if left_out:
+        screen.say(f"Layers left out: {' and '.join(left_out)}.")
 
 
 def _find_base(
@@ -284,12 +294,14 @@ def _find_base(
     screen: Screen,
 ) -> None:
     """Show the smallest base for a length, and write its proof where one is asked for."""
+    # `bound` appends the intervals that it rules out to a list that it is given
     proof: list[tuple[float, float, int]] = []
     with screen.watching() as tell:
         asked_proof = None if certificate is None else proof
         bases = bound(length, rotary_dim, head_dim, windows, asked_proof, tell)
 
     if certificate is not None:
+        # repr writes the shortest decimals that give the same float64
         lines = ["# ln b from\tto\tdistance whose sum is negative there\n"]
         for begin, end, distance in proof:
             lines.append(f"{begin!r}\t{end!r}\t{distance}\n")
@@ -307,6 +319,7 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
         screen.say(f"{title}: every base above 1 keeps the sum from being negative.")
         return
 
+    # The bases that keep the bound are intervals, of which the first ones are very narrow.
     sum_is_zero = f"the sum is 0 at distance {bases.binding_distance:,}"
     width = "" if bases.width is None else f"{bases.width:.2g} wide"
     rows = [
@@ -333,7 +346,7 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
 
 
 def _interval(ends: tuple[float, float | None]) -> str:
-    """An interval of bases in words."""
+    """Return an interval of bases in words."""
     begin, end = ends
     if end is None:
         return f"{begin:,.1f} and above"

@@ -62,6 +62,7 @@ def compare_command(
             "--family goes with checkpoints, and GGUF files name their architecture themselves;"
             " leave it out"
         )
+    # compiled graphs (ONNX, OpenVINO) are a feature of its own, which has no such options
     if any(map(is_graph, models)):
         others = {"--merge": merge, "--explain": explain}
         same = hook("compare_graphs")(models, family, others, screen)
@@ -77,6 +78,8 @@ def _compare(models: list[str], family: str, merge: bool, explain: bool, screen:
     from .side_by_side import side_by_side
     from .views import show_comparison, show_compatibility
 
+    # A merge and adapters are judged by whether they fit. Two models are shown side by side, unless
+    # --merge asks whether they fit.
     sources, adapters, file = open_models(models, family)
     if merge or file or adapters or len(sources) > 2:
         compared = compatibility(sources, adapters, file)

@@ -106,6 +106,7 @@ def read_merge(path: Path) -> Merge:
     if not isinstance(data, dict):
         data = {}
 
+    # mergekit has no list of all models: slices, experts and modules name them where they are used
     pairs = [_model_and_adapter(value, path) for value in _references(data, set())]
     if not pairs:
         raise BadSource(
@@ -129,9 +130,12 @@ def read_merge(path: Path) -> Merge:
 
 
 def _references(node: object, visited: set[int]) -> Iterator[object]:
-    """Yield what stands for a model in a part of a file.
+    """Yield the references of models in a mapping of a file, and in the mappings inside it.
 
-    `visited` has the ids of the parts up to here, which an alias of YAML can repeat.
+    Args:
+        node: A part of the file; one that is not a mapping has no references.
+        visited: The ids of the mappings up to here. An alias of YAML (`*name`) can repeat one, even
+            inside itself.
     """
     if not isinstance(node, dict) or id(node) in visited:
         return
@@ -141,18 +145,24 @@ def _references(node: object, visited: set[int]) -> Iterator[object]:
         if node.get(name):
             yield node[name]
 
-    parts = []
+    inner = []
     for name in LISTS:
         if isinstance(node.get(name), list):
-            parts += node[name]
-    if isinstance(node.get("modules"), dict):
-        parts += node["modules"].values()
-    for part in parts:
+            inner += node[name]
+    if isinstance(node.get("modules"), dict):  # by name, where the other parts are lists
+        inner += node["modules"].values()
+    for part in inner:
         yield from _references(part, visited)
 
 
 def _model_and_adapter(value: object, path: Path) -> tuple[str, str]:
-    """The model and the adapter of a reference, empty without one; BadSource for anything else."""
+    """Return the model and the adapter of a reference; the adapter is empty without one.
+
+    mergekit reads a reference as "MODEL", "MODEL+ADAPTER", or `{model: ..., lora: ...}`.
+
+    Raises:
+        BadSource: The reference has another form.
+    """
     if isinstance(value, str):
         names = value.split("+")
     elif isinstance(value, dict):
@@ -165,14 +175,15 @@ def _model_and_adapter(value: object, path: Path) -> tuple[str, str]:
         raise BadSource(
             f"{path} names the model {shown(value)}; write it as PATH, or as PATH+ADAPTER"
         )
+
     if len(names) == 1:
-        names.append("")
+        return names[0], ""
     model, adapter = names
     return model, adapter
 
 
 def _place(value: object) -> str:
-    """The path with the revision of a ModelPath of mergekit; empty for anything else."""
+    """Return the path with the revision of a ModelPath of mergekit; empty for anything else."""
     if isinstance(value, str):
         return value
     if not isinstance(value, dict) or not value.get("path"):
@@ -291,6 +302,7 @@ def open_models(
         return models, pairs, merge
 
     models, adapters = _open_each(given, family)
+    # an adapter names its base in adapter_config.json, so `compare ADAPTER` needs no model
     if adapters and not models:
         trained = adapters[0].trained_on
         if trained is None:
@@ -353,9 +365,10 @@ def compatibility(
         misfits += _gguf_files(models)
     for other in others:
         for misfit in _merge_misfits(base, other, merge):
-            if misfit not in misfits:  # an extension of the base keeps every model from it
+            if misfit not in misfits:  # an extended base differs from each model in the same way
                 misfits.append(misfit)
 
+    # mergekit writes the config.json of base_model; without one, that of a model from a set
     notes = []
     about = {misfit.about for misfit in misfits}
     if merge is not None and not merge.base and about & {"rope", "context"}:
@@ -388,7 +401,8 @@ def _gguf_files(models: Sequence[Inspection]) -> Iterator[Misfit]:
 
 
 def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> Iterator[Misfit]:
-    """Yield what keeps a model from being merged with the base."""
+    """Yield the obstacles to merging a model with the base."""
+    # models of two families share nothing, so further differences would say nothing new
     name = other.source.reference
     if other.name != base.name and not isinstance(other.source, GgufSource):
         message = (
@@ -397,6 +411,7 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
         yield Misfit(name=name, about="family", message=message, repair=LEAVE_OUT)
         return
 
+    # a file with `slices` chooses layers of each model, which may have different numbers of them
     sliced = merge is not None and merge.sliced
     layers = len(other.spec.layers)
     if not sliced and layers != len(base.spec.layers):
@@ -404,6 +419,7 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
         repair = "choose ranges of layers with `slices`, or leave it out"
         yield Misfit(name=name, about="sizes", message=message, repair=repair)
 
+    # a model with another RoPE has another context too, which is repaired with it
     about = set()
     for misfit in _rope_misfits(base, other):
         about.add(misfit.about)
@@ -417,13 +433,14 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
 
 
 def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
-    """The difference of a base that declares fewer tokens than another model."""
+    """Describe that the base declares fewer tokens than another model with the same RoPE."""
     context = other.spec.context
     message = (
         f"declares {context:,} tokens, and the merge gets the {base.spec.context:,} of the base"
     )
-    # A base that was trained on fewer tokens gets no longer context from a number in its
-    # settings.
+    # If the scaling of the base reaches that far (a YaRN factor of 4 over 32k reaches 128k), the
+    # base only declares less, and a number in its config.json repairs that. Otherwise a larger
+    # number would promise a context that nobody has trained or tested.
     reach = round(getattr(base.spec.form, "factor", 1.0) * base.spec.original_context)
     if context <= reach:
         repair = command_line("apply", base.source.reference, "--as-is", "--context", context)
@@ -437,10 +454,12 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
     name = other.source.reference
     compared = side_by_side(base, other)
     message = f"differs from the base in {compared.differences}"
-    if STRUCTURE & set(compared.differs):
+    if STRUCTURE & set(compared.differs):  # no option can repair another number of dimensions
         yield Misfit(name=name, about="structure", message=message, repair=LEAVE_OUT)
         return
 
+    # If both had the same RoPE before ropeconv extended one of them, undo the extension. Otherwise
+    # they were trained apart.
     undone = set[str]()
     if compared.differs and _same_rope(base.first_spec, other.first_spec):
         for misfit in _extensions((base, other)):
@@ -449,6 +468,7 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
     if compared.differs and not undone:
         yield _trained_apart(base, other, message)
 
+    # equal settings are not enough where a part of a factor is in the weights of only one
     if compared.first.folded != compared.second.folded:
         folded = compared.first if compared.first.folded else compared.second
         model = folded.inspection
@@ -475,7 +495,11 @@ def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
 
 
 def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
-    """The difference of two models that are not known to have been trained with one RoPE."""
+    """Describe the difference of two models that are not known to be trained with one RoPE.
+
+    The repairs are from certain to uncertain: another base or other frequencies need training. A
+    scaling over the same base may have been added to the config only, which a command can undo.
+    """
     name = other.source.reference
     if base.first_spec.rope_theta != other.first_spec.rope_theta:
         message += "; their weights were trained with different bases (rope_theta)"
@@ -522,12 +546,14 @@ def undo(model: Inspection) -> str:
     if original is None:
         return restore
 
-    is_lost = False
+    # `restore` puts the settings back, and refuses an output whose weights were changed too, since
+    # rounding has lost the original ones
+    weights_changed = False
     if original.gguf:
-        is_lost = bool(original.gguf.changed)
+        weights_changed = bool(original.gguf.changed)
     elif original.folder:
-        is_lost = bool(original.folder.multiplied)
-    if is_lost:  # weights were changed, and `restore` refuses that
+        weights_changed = bool(original.folder.multiplied)
+    if weights_changed:
         return f"take its source again, {original.source.described}"
     return restore
 
@@ -543,7 +569,8 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
     if original == model.first_spec.original_context:
         original = None
 
-    # the method computes an attention factor itself; the second try states it
+    # Most methods compute the attention factor themselves, and the shortest command is the one
+    # without the option. The second try states the factor.
     for attention_factor in (None, spec.attention_factor):
         try:
             recipe = Recipe(
@@ -565,7 +592,7 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
 
 
 def _method_of(spec: RopeSpec) -> Method:
-    """The method that writes the form of a spec: that of the form, or its base."""
+    """Return the method that writes the form of a spec: that of the form, or its base."""
     if not isinstance(spec.form, Plain):
         for kind in (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0)):
             method = kind.widen(spec.form, 1.0)
@@ -575,7 +602,15 @@ def _method_of(spec: RopeSpec) -> Method:
 
 
 def _size_misfits(base: Source, other: Source, aligned: bool) -> Iterator[Misfit]:
-    """Yield differences of widths, and of vocabularies unless mergekit aligns them by name."""
+    """Yield differences of widths, and of vocabularies unless mergekit aligns them by name.
+
+    Args:
+        base: The base of the merge.
+        other: Another model of it.
+        aligned: Whether the file has `tokenizer` or `tokenizer_source`, with which mergekit sorts
+            the rows of embeddings by their tokens.
+    """
+    name = other.reference
     sizes = draft_sizes(base.config())
     other_sizes = draft_sizes(other.config())
 
@@ -590,29 +625,29 @@ def _size_misfits(base: Source, other: Source, aligned: bool) -> Iterator[Misfit
         )
 
     if differ("hidden_size"):
-        yield Misfit(
-            name=other.reference, about="sizes", message=message("hidden_size"), repair=LEAVE_OUT
-        )
+        yield Misfit(name=name, about="sizes", message=message("hidden_size"), repair=LEAVE_OUT)
         return
     if aligned:
         return
     if differ("vocab_size"):
-        yield Misfit(
-            name=other.reference, about="vocabulary", message=message("vocab_size"), repair=ALIGN
-        )
+        yield Misfit(name=name, about="vocabulary", message=message("vocab_size"), repair=ALIGN)
         return
 
+    # Embeddings of one size can belong to different tokens: mergekit would average the row of
+    # "cat" with that of "dog", without an error.
     ids = token_ids(base)
     other_ids = token_ids(other)
     if not ids or not other_ids:
         return
-    moved = [token for token in ids.keys() & other_ids.keys() if ids[token] != other_ids[token]]
-    count = len(moved) + len(ids.keys() ^ other_ids.keys())
+    in_both = ids.keys() & other_ids.keys()
+    in_one = ids.keys() ^ other_ids.keys()
+    moved = [token for token in in_both if ids[token] != other_ids[token]]
+    count = len(moved) + len(in_one)
     if count:
         tokens = counted(count, "token")
         verb = "has" if count == 1 else "have"
         difference = f"{tokens} of its tokenizer {verb} another id in the base, or none"
-        yield Misfit(name=other.reference, about="vocabulary", message=difference, repair=ALIGN)
+        yield Misfit(name=name, about="vocabulary", message=difference, repair=ALIGN)
 
 
 def token_ids(source: Source) -> dict[str, int]:
@@ -622,12 +657,13 @@ def token_ids(source: Source) -> dict[str, int]:
         return {}
     data = jsontext.parse(text, TOKENIZER, LONGEST)
 
+    # the format of the tokenizers library
     ids: dict[str, Any] = {}
     model = data.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocab, dict):
+    if isinstance(vocab, dict):  # BPE and WordPiece: {"the": 262, ...}
         ids |= vocab
-    elif isinstance(vocab, list):  # Unigram: pairs of token and score
+    elif isinstance(vocab, list):  # Unigram: [["the", -3.2], ...], where the index is the id
         for number, pair in enumerate(vocab):
             if isinstance(pair, list) and pair:
                 ids[str(pair[0])] = number
@@ -642,14 +678,14 @@ def token_ids(source: Source) -> dict[str, int]:
 
 
 def _receipt(model: Inspection) -> Receipt | None:
-    """The receipt of an output of ropeconv; None for other models."""
+    """Return the receipt of an output of ropeconv; None for other models."""
     if not isinstance(model.source, Source):
         return None
     return valid_receipt(model.source)
 
 
 def _folded_tensors(model: Inspection | None) -> set[str]:
-    """The tensors into which an output of ropeconv has factors folded."""
+    """Return the tensors into which an output of ropeconv has factors folded."""
     if model is None:
         return set()
     receipt = _receipt(model)
@@ -659,17 +695,21 @@ def _folded_tensors(model: Inspection | None) -> set[str]:
 
 
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
-    """The obstacles to applying an adapter over a base, and a sentence on it."""
+    """Return the obstacles to applying an adapter over a base, and a sentence on it.
+
+    The sentence is empty where there is nothing to add to the obstacles.
+    """
+    # tensors that the base does not have: it is another model, so its RoPE does not matter
     name = adapter.source.reference
     misplaced = misplaced_tensor(adapter, base)
     if misplaced:
-        return [
-            Misfit(
-                name=name, about="tensors", message=misplaced, repair=_over_its_own_base(adapter)
-            )
-        ], ""
+        repair = _over_its_own_base(adapter)
+        return [Misfit(name=name, about="tensors", message=misplaced, repair=repair)], ""
 
     misfits = list(_folded_apart(adapter, base))
+
+    # Was the base extended after the training of the adapter? Without the model that it was trained
+    # on, only the name of that can say so; "owner/name@revision" is compared without the revision.
     trained = adapter.trained_on
     if trained is None:
         trained_before = _was_made_from(base, adapter.base.partition("@")[0])
@@ -691,7 +731,7 @@ def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], 
 
 
 def _over_its_own_base(adapter: Adapter) -> str:
-    """The repair of an adapter that does not fit."""
+    """Return the repair of an adapter that does not fit."""
     return f"apply it over {adapter.base or 'its own base'}"
 
 
@@ -711,6 +751,8 @@ def _trained_on_another_rope(
     if STRUCTURE & set(compared.differs):
         yield Misfit(name=name, about="structure", message=message, repair=repair)
         return
+
+    # a base with the same weights may get the RoPE of the training by a command
     if _same_weights(adapter, base):
         repair = command_to(trained.spec, base) or repair
     yield Misfit(name=name, about="rope", message=message, repair=repair)
@@ -743,7 +785,11 @@ def _same_weights(adapter: Adapter, base: Inspection) -> bool:
 
 
 def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
-    """Yield that only one of the base and the trained model has factors folded into weights."""
+    """Yield a misfit where only the base, or only the trained model, has factors in its weights.
+
+    The change that an adapter adds to a weight W was trained with W, and is too small or too large
+    for W times a factor.
+    """
     if adapter.base == base.source.reference:
         return
     trained = adapter.trained_on

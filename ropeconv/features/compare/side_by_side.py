@@ -202,7 +202,7 @@ class RopeDifference(TableSummary):
         return rows
 
     def _phrase(self, name: str) -> str:
-        """The words for a property that differs, with numbers for frequencies."""
+        """Return the words for a property that differs, with numbers for frequencies."""
         words = WORDS[name]
         vector = getattr(self, name, None)
         if not isinstance(vector, FrequencyDifference) or vector.same:
@@ -267,13 +267,16 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
     left = _side_of(first)
     right = _side_of(second)
 
-    a = left.spec.current()
-    b = right.spec.current()
-    whole = compare_frequencies(a.inv_freq, b.inv_freq)
-    short = None
-    if a.short_inv_freq is not None or b.short_inv_freq is not None:
-        short = compare_frequencies(_short_frequencies(a), _short_frequencies(b))
-    window = None
+    # three vectors of frequencies, of which most models have only the first
+    left_schedule = left.spec.current()
+    right_schedule = right.spec.current()
+    whole = compare_frequencies(left_schedule.inv_freq, right_schedule.inv_freq)
+    short = None  # LongRoPE within the trained context
+    if left_schedule.short_inv_freq is not None or right_schedule.short_inv_freq is not None:
+        short = compare_frequencies(
+            _short_frequencies(left_schedule), _short_frequencies(right_schedule)
+        )
+    window = None  # layers with a sliding window that rotate otherwise, as in Gemma 3
     left_window = left.spec.local_inv_freq
     right_window = right.spec.local_inv_freq
     if left_window is not None and right_window is not None:
@@ -297,7 +300,7 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
 
 
 def _settings_that_differ(first: Side, second: Side) -> set[str]:
-    """The properties that differ besides vectors of frequencies, by their names in WORDS."""
+    """Return the names (in WORDS) of the properties that differ, besides the frequencies."""
     a = first.spec
     b = second.spec
     differs = set()
@@ -313,6 +316,7 @@ def _settings_that_differ(first: Side, second: Side) -> set[str]:
     if _dynamic_form(a) != _dynamic_form(b):
         differs.add("dynamic")
 
+    # factors on the scores, which a config may have in decimals that round
     if not _close(a.attention_factor, b.attention_factor):
         differs.add("attention_factor")
     in_windows = (first.window_attention_factor, second.window_attention_factor)
@@ -323,8 +327,10 @@ def _settings_that_differ(first: Side, second: Side) -> set[str]:
     if not _same_query_scaling(a.query_scaling, b.query_scaling):
         differs.add("query_scaling")
 
-    switches = (_switch(a), _switch(b))
-    if None not in switches and switches[0] != switches[1]:
+    # the length at which a model of two lists changes from the short to the long one
+    switch = _switch(a)
+    other_switch = _switch(b)
+    if switch is not None and other_switch is not None and switch != other_switch:
         differs.add("switch")
     return differs
 
@@ -337,7 +343,7 @@ def _same_layers(first: RopeSpec, second: RopeSpec) -> bool:
 
 
 def _dynamic_form(spec: RopeSpec) -> DynamicNtk | None:
-    """The scaling of a model that grows with the sequence; None for other forms."""
+    """Return the scaling of a model that grows with the sequence; None for other forms."""
     return spec.form if isinstance(spec.form, DynamicNtk) else None
 
 
@@ -356,7 +362,7 @@ def _close(left: float, right: float) -> bool:
 
 
 def _short_frequencies(schedule: Schedule) -> Vector:
-    """The frequencies within the trained context."""
+    """Return the frequencies within the trained context."""
     if schedule.short_inv_freq is None:
         return schedule.inv_freq
     return schedule.short_inv_freq
@@ -371,7 +377,11 @@ def _switch(spec: RopeSpec) -> int | None:
 
 
 def _side_of(inspection: Inspection) -> Side:
-    """A model as a side of the comparison."""
+    """Return a model as a side of the comparison, in the terms of a checkpoint.
+
+    A GGUF file and factors that are folded into weights look different and compute the same; here
+    both are translated.
+    """
     source = inspection.source
     spec = inspection.spec
 
@@ -399,7 +409,7 @@ def _side_of(inspection: Inspection) -> Side:
 
 
 def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
-    """The RoPE of a checkpoint with the factors that its receipt says are in the weights."""
+    """Return the RoPE of a checkpoint, with the factors that are in its weights by its receipt."""
     try:
         text = source.text(RECEIPT)
         receipt = parse_receipt(text, RECEIPT) if text else None
@@ -420,7 +430,7 @@ def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
 
 
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
-    """Both models in the newest version of each runtime, and GGUF files in llama.cpp."""
+    """Judge both models in the newest version of each runtime, and GGUF files in llama.cpp."""
     pairs = []
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
@@ -428,26 +438,26 @@ def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
         right_status, right_reason = _verdict_on(row, second)
         if left_status is None and right_status is None:
             continue
-        statuses = (left_status, right_status)
-        reasons = (left_reason, right_reason)
-        pairs.append(
-            RuntimePair(
-                runtime=row.key, display_name=row.display_name, statuses=statuses, reasons=reasons
-            )
+        pair = RuntimePair(
+            runtime=row.key,
+            display_name=row.display_name,
+            statuses=(left_status, right_status),
+            reasons=(left_reason, right_reason),
         )
+        pairs.append(pair)
 
+    # the runtimes above read checkpoints; for llama.cpp there is a table of architectures
     left = _status_in_llamacpp(first)
     right = _status_in_llamacpp(second)
     if left or right:
         table = arch_table()
-        pairs.append(
-            RuntimePair(
-                runtime=table.key,
-                display_name=f"{table.display_name}, GGUF",
-                statuses=(left, right),
-                reasons=("", ""),
-            )
+        pair = RuntimePair(
+            runtime=table.key,
+            display_name=f"{table.display_name}, GGUF",
+            statuses=(left, right),
+            reasons=("", ""),
         )
+        pairs.append(pair)
     return tuple(pairs)
 
 

@@ -34,6 +34,7 @@ def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
 
     Below is a sentence per difference with its repair.
     """
+    # a row for each model and adapter
     rows = [_model_row("base", compatibility.base)]
     for model in compatibility.models:
         rows.append(_model_row("", model))
@@ -49,6 +50,7 @@ def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
     columns = ("", "model", "RoPE", "context")
     sheet.table("", columns, rows, optional=("context",), right=("context",))
 
+    # a repair that is a command has a line of its own, from which it can be copied
     for misfit in compatibility.misfits:
         if misfit.repair.startswith("ropeconv "):
             sheet.say(f"! {misfit.name} {misfit.message}")
@@ -61,7 +63,7 @@ def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
 
 
 def _model_row(mark: str, model: Inspection) -> tuple[str, str, str, str]:
-    """The row of a model: what it is, its name, its RoPE and its context."""
+    """Return the row of a model: what it is, its name, its RoPE and its context."""
     spec = model.spec
     return mark, model.source.reference, describe(spec.form), f"{spec.context:,}"
 
@@ -150,7 +152,7 @@ def _show_changed_runtimes(difference: RopeDifference, sheet: Sheet) -> None:
 
 
 def _values(side: Side) -> dict[str, str]:
-    """The properties of a model in words, by name; empty for nothing to say."""
+    """Return the properties of a model in words, by name; empty where one has its usual value."""
     spec = side.spec
     values = dict.fromkeys(PROPERTIES, "")
 
@@ -184,7 +186,7 @@ def _values(side: Side) -> dict[str, str]:
 
 
 def _layers(spec: RopeSpec) -> str:
-    """How many layers rotate, in words."""
+    """Return how many layers rotate, in words."""
     verbs = {
         "global": ("rotates", "rotate"),
         "local": ("rotates in a window", "rotate in a window"),
@@ -198,7 +200,7 @@ def _layers(spec: RopeSpec) -> str:
 
 
 def _vector(difference: FrequencyDifference) -> str:
-    """A sentence on two vectors of frequencies."""
+    """Return a sentence on two vectors of frequencies."""
     if difference.same:
         return f"all {difference.pairs} pairs agree (within {difference.max_ulp} ulp of float32)."
     verb = "differs" if difference.differing == 1 else "differ"

@@ -171,13 +171,15 @@ def parse_lengths(text: str, trained: int) -> tuple[int, ...]:
     lengths = set()
     for part in text.split(","):
         part = part.strip()
-        if not part.endswith("T"):
+        if not part.endswith("T"):  # a number of tokens, such as 32k
             lengths.add(parse_tokens(part))
             continue
-        over, _, under = part[:-1].partition("/")
+
+        # a multiple of the trained context: "T", "2T", "1.5T" or "1/4T"
+        numerator, _, denominator = part[:-1].partition("/")
         try:
-            share = float(over or 1) / float(under or 1)
-            length = round(share * trained)
+            multiple = float(numerator or 1) / float(denominator or 1)
+            length = round(multiple * trained)
         except (ValueError, ZeroDivisionError, OverflowError):
             raise UsageError(
                 f"{part!r} is not a length; write it like 1/4T, 2T (T is the trained context)"

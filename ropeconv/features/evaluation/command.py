@@ -53,45 +53,95 @@ MODEL = (
 
 
 def sort_words(words: Sequence[str], options: TextOptions) -> tuple[list[str], list[str]]:
-    """The words of a command line without text files, and these: an unquoted `--text *.txt` becomes
-    several words.
+    """Separate the text files from the other words of a command line.
+
+    The shell expands an unquoted `--text *.txt` to several words, of which typer gives the first
+    to --text and the others to the arguments.
+
+    Args:
+        words: The model and the methods, possibly with text files between them.
+        options: The options, with the texts that typer found.
+
+    Returns:
+        The words that are not text files, and the names of all texts.
     """
-    files = [word for word in words if options.text and Path(word).is_file() and not is_gguf(word)]
-    return [word for word in words if word not in files], [*options.text, *files]
+    if not options.text:
+        return list(words), []
+
+    others = []
+    files = []
+    for word in words:
+        if Path(word).is_file() and not is_gguf(word):  # a GGUF file is a model
+            files.append(word)
+        else:
+            others.append(word)
+    return others, [*options.text, *files]
 
 
 def texts_of(names: list[str], options: TextOptions) -> list[tuple[str, str]]:
     """Return the names and contents of texts, from files or a dataset.
 
-    Raises UsageError for both sources of text, and for none.
+    Args:
+        names: Paths and patterns, as --text has them.
+        options: The options, for the dataset and its column.
+
+    Raises:
+        UsageError: Both sources of text are given, or neither.
     """
     from .texts import read_dataset, read_files
 
     if names and options.dataset:
         raise UsageError("--text and --dataset are two sources of text; give one of them")
-    return read_dataset(options.dataset, options.field) if options.dataset else read_files(names)
+    if options.dataset:
+        return read_dataset(options.dataset, options.field)
+    return read_files(names)
 
 
 def refuse_field(typed: Set[str], options: TextOptions) -> None:
-    """Raise UsageError for --field without --dataset. typed: the options on the command line."""
+    """Refuse --field without --dataset.
+
+    Args:
+        typed: The names of the options on the command line.
+        options: Their values.
+
+    Raises:
+        UsageError: --field has no effect.
+    """
     if "--field" in typed and not options.dataset:
         raise UsageError("--field is a column of --dataset; add that, or leave it out")
 
 
 def refuse_ignored(typed: Set[str], model: str, options: EvalOptions, measures: str) -> None:
-    """Raise UsageError for an option that has no effect. typed: the options on the command line."""
+    """Refuse an option that has no effect with the chosen measures and servers.
+
+    Args:
+        typed: The names of the options on the command line. A default has no effect either, but
+            the user did not ask for it.
+        model: The model; empty where only servers are measured.
+        options: The values of the options.
+        measures: The measures, as --measure has them.
+
+    Raises:
+        UsageError: An option has no effect.
+    """
     from .evaluation import parse_measures
 
     refuse_field(typed, options)
-    sizes = {size for measure in parse_measures(measures) for size in measure.sizes}
-    if "--targets" in typed and "targets" not in sizes:
+
+    # sizes that only some measures read
+    used_sizes: set[str] = set()
+    for measure in parse_measures(measures):
+        used_sizes |= measure.sizes
+    if "--targets" in typed and "targets" not in used_sizes:
         raise UsageError("--targets is for --measure growth; leave it out")
-    if "--depths" in typed and "depths" not in sizes:
+    if "--depths" in typed and "depths" not in used_sizes:
         raise UsageError(
             "--depths is for facts hidden in a text; add --measure passkey, or leave it out"
         )
-    if "--generate" in typed and "generate" not in sizes:
+    if "--generate" in typed and "generate" not in used_sizes:
         raise UsageError("--generate is for questions; add --measure passkey, or leave it out")
+
+    # a server was started with its own options, and knows its own family
     for flag in ("--chunk", "--threads"):
         if flag in typed and options.servers:
             raise UsageError(f"{flag} is for models that are loaded here; leave it out")
@@ -138,14 +188,22 @@ def eval_command(
     from .runners.runner import RunnerRequest
     from .views import show_result
 
+    # everything that can be refused without a model is refused before one is loaded
     refuse_ignored(typed_options(ctx), model, options, sizes.measures)
     check_places(report, plot, options.out)
-    words, names = sort_words([*filter(None, [model]), *(named or ())], options)
+
+    words = list(named or ())
+    if model:
+        words.insert(0, model)
+    words, text_names = sort_words(words, options)
     model, *named = words or [""]
     if named and options.methods:
         raise UsageError("name methods after MODEL or with --methods, not both")
-    methods = options.methods or ",".join(["base", *named] if named else [])
-    seconds = parse_duration(options.budget) if options.budget else 0.0
+    methods = options.methods
+    if named:
+        methods = ",".join(["base", *named])
+
+    budget = parse_duration(options.budget) if options.budget else 0.0
     conditions = [parse_condition(text) for text in options.fail_if]
     opening = RunnerRequest(
         model=model,
@@ -160,42 +218,39 @@ def eval_command(
         trust_remote_code=trust_remote_code,
         threads=options.threads,
     )
-    with _opened(
-        options.workers, opening, copied(Sizes, sizes), texts_of(names, options)
-    ) as evaluation:
+    texts = texts_of(text_names, options)
+    with _opened(options.workers, opening, copied(Sizes, sizes), texts) as evaluation:
         rows = evaluation.rows
         measures = [measure.name for measure in evaluation.measures]
         for condition in conditions:
             condition.check([row.name for row in rows], measures, evaluation.sizes)
         if dry_run:
-            _show_plan(evaluation, model, seconds, screen)
+            _show_plan(evaluation, model, budget, screen)
             return
-        _run(
-            evaluation,
-            options.journal or default_path(evaluation.runner.source),
-            options.fresh,
-            seconds,
-            screen,
-        )
+        journal = options.journal or default_path(evaluation.runner.source)
+        _run(evaluation, journal, options.fresh, budget, screen)
+
     result = evaluation.result(model or ", ".join(row.url for row in rows))
     _write(result, options.out, plot, report)
     if screen.as_json:
         screen.data(to_builtins(result))
     else:
         show_result(result, screen)
+    # half a result is shown, but neither recorded nor judged
     if evaluation.outcome.stopped:
         raise Interruption("stopped before its end; the same command continues")
+
     try:
         for path in record(result, rows):
             screen.note(f"The receipt of {path} has these numbers.")
-    finally:  # also where a receipt cannot be written
+    finally:  # conditions are judged even where a receipt cannot be written
         failed = _judge(conditions, result, screen)
     if failed:
         raise SystemExit(3)
 
 
 def _write(result: Result, out: Path | None, plot: Path | None, report: Path | None) -> None:
-    """Writes the files that --out, --plot and --report name."""
+    """Write the files that --out, --plot and --report name."""
     from ropeconv.formats.drafts import together
     from ropeconv.views.plot_style import write_pictures
 
@@ -203,7 +258,7 @@ def _write(result: Result, out: Path | None, plot: Path | None, report: Path | N
     from .report import write_evaluation_report
     from .result import write_result
 
-    with together():
+    with together():  # an error in one of them leaves all of them unwritten
         if out is not None:
             write_result(result, out)
         if plot is not None:
@@ -213,7 +268,7 @@ def _write(result: Result, out: Path | None, plot: Path | None, report: Path | N
 
 
 def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> bool:
-    """Shows whether each condition of --fail-if holds, and returns whether one does."""
+    """Show whether each condition of --fail-if holds, and return whether one does."""
     outcomes = [condition.judge(result) for condition in conditions]
     for _, sentence in outcomes:
         screen.note(sentence)
@@ -223,7 +278,7 @@ def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> b
 def _opened(
     workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
 ) -> AbstractContextManager[Evaluation]:
-    """An evaluation in this process, or on workers. workers: as --workers has them, or empty."""
+    """Open the evaluation in this process, or on workers (as --workers has them, or empty)."""
     from .evaluation import open_evaluation
 
     if not workers:
@@ -234,14 +289,15 @@ def _opened(
 
 
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
-    """Print what would be run, and what it takes.
+    """Print what would be run, how long it takes, and how much memory.
 
-    Raises UsageError where that is more than the budget in seconds.
+    Raises:
+        UsageError: It takes longer than the budget in seconds.
     """
     estimate = evaluation.estimate()
     estimate.check(budget, evaluation.sizes)
     memory = ""
-    if not evaluation.workers:
+    if not evaluation.workers:  # the memory of another machine is not known here
         memory = evaluation.runner.memory(evaluation.sizes.longest)
 
     if screen.as_json:
@@ -259,20 +315,23 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
         screen.data(document)
         return
 
-    counts = Counter[tuple[str, int]]()
+    # measures that read the same pass share a line of the table, such as "growth, position"
+    sequences = Counter[tuple[str, int]]()
     tokens = Counter[tuple[str, int]]()
     for units in evaluation.passes.values():
         measures = ", ".join(unit.measure.name for unit in units)
         case = units[0].case  # all units of a pass share one sequence
-        counts[measures, case.column] += 1
+        sequences[measures, case.column] += 1
         tokens[measures, case.column] += len(case.ids)
 
-    body = []
-    for (measures, length), count in counts.items():
-        body.append((measures, f"{length:,}", f"{count:,}", f"{tokens[measures, length]:,}"))
+    lines = []
+    for (measures, length), count in sequences.items():
+        total = tokens[measures, length]
+        lines.append((measures, f"{length:,}", f"{count:,}", f"{total:,}"))
     columns = ("measure", "length", "sequences", "tokens")
     title = f"{model}, {counted(len(evaluation.rows), 'row')}"
-    screen.table(title, columns, body, right=columns[1:])
+    screen.table(title, columns, lines, right=columns[1:])
+
     for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
         screen.say(f"Left out: {sentence}")
     screen.say(estimate.sentence)
@@ -281,8 +340,21 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
 
 
 def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, screen: Screen) -> None:
-    """Runs an evaluation with a progress bar; Ctrl-C ends it with what was measured. budget: in
-    seconds, 0 for none.
+    """Run an evaluation with a progress bar.
+
+    The first Ctrl-C ends it after the running sequence, and the result so far is shown. The second
+    ends it at once.
+
+    Args:
+        evaluation: The evaluation.
+        journal: The file with the sequences that earlier runs have finished.
+        fresh: Whether to begin a new journal.
+        budget: The time that it may take in seconds, 0 for any.
+        screen: Where progress and notes are shown.
+
+    Raises:
+        Interruption: It was ended at once.
+        UsageError: It takes longer than the budget.
     """
     from ropeconv.engines.engine import Progress
     from ropeconv.engines.transformers.load import out_of_memory
@@ -295,13 +367,15 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
         for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
             screen.note(f"Left out: {sentence}")
         if missing and budget:
+            # runs the first sequences, to time them; the journal keeps their losses
             estimate = evaluation.estimate(opened)
             estimate.check(budget, evaluation.sizes)
             screen.note(estimate.sentence)
-        if done := len(evaluation.passes) - len(missing):
-            screen.note(
-                f"{counted(done, 'sequence is', 'sequences are')} in the journal, {journal}."
-            )
+        done = len(evaluation.passes) - len(missing)
+        if done:
+            are_kept = counted(done, "sequence is", "sequences are")
+            screen.note(f"{are_kept} in the journal, {journal}.")
+
         afterwards = "what has been measured will be shown"
         try:
             with (
@@ -312,10 +386,8 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
                 out_of_memory(lambda: evaluation.run(opened, progress))
         except KeyboardInterrupt:
             done = len(evaluation.passes) - len(evaluation.missing(opened))
-            kept = (
-                f"{counted(done, 'finished sequence is', 'finished sequences are')} in the journal,"
-                f" {journal}"
-            )
+            are_kept = counted(done, "finished sequence is", "finished sequences are")
             raise Interruption(
-                f"interrupted; {kept}: the same command continues from there"
+                f"interrupted; {are_kept} in the journal, {journal}: the same command continues"
+                " from there"
             ) from None

@@ -66,6 +66,9 @@ Costs = Mapping[str, Cost]
 def fit_cost(timings: Sequence[tuple[int, float]]) -> Cost:
     """Return the cost that fits the shortest time at each length.
 
+    A sequence of n tokens is taken to run for `token * n + pair * n**2` seconds: matrix products
+    grow with n, and attention grows with its square.
+
     Args:
         timings: Tokens and seconds of sequences.
     """
@@ -75,7 +78,8 @@ def fit_cost(timings: Sequence[tuple[int, float]]) -> Cost:
     lengths = np.array(list(fastest), float)
     seconds = np.maximum(np.array(list(fastest.values())), 1e-9)
 
-    # divided by the seconds, so that relative errors count: token * linear + pair * square = 1
+    # Both sides are divided by the seconds, so that the fit minimises relative errors:
+    # token * linear + pair * square = 1
     linear = lengths / seconds
     square = lengths**2 / seconds
     if len(fastest) > 1:
@@ -83,6 +87,7 @@ def fit_cost(timings: Sequence[tuple[int, float]]) -> Cost:
         token, pair = np.linalg.lstsq(terms, np.ones(len(fastest)), rcond=None)[0].tolist()
         if token >= 0 and pair >= 0:
             return Cost(token, pair)
+        # noise made one of them negative: fit only the other
         if token < 0:
             return Cost(0.0, float(square.sum() / (square**2).sum()))
     return Cost(float(linear.sum() / (linear**2).sum()))
@@ -242,26 +247,36 @@ class Evaluation:
         runner = self.runner
         cases = all_cases(self.measures, self.texts, self.sizes)
         possible = self._possible_rows(cases)
-        if runner.swaps:  # all rows read a sequence before the next one
+        if runner.swaps:
+            # one load serves all rows, so each sequence is read by all of them: a run that is
+            # stopped early has compared them
             pairs = list(product(cases, possible))
         else:
+            # each row is a load of its own, so it reads all sequences before the next is loaded
             pairs = [(case, row) for row, case in product(possible, cases)]
 
         units = []
         computed_by = (runner.runtime, runner.device, runner.dtype)
-        for (measure, case), (row, digest, names) in pairs:
-            if measure.name not in names:
+        for (measure, case), (row, digest, supported) in pairs:
+            if measure.name not in supported:
                 continue
-            of_pass = measure.pass_of or measure.name
-            key = text_digest(*computed_by, digest, of_pass, case.digest)
+            # a measure that reads the losses of another one has its key, and so shares its pass
+            pass_name = measure.pass_of or measure.name
+            key = text_digest(*computed_by, digest, pass_name, case.digest)
             units.append(EvaluationUnit(row=row, measure=measure, case=case, key=key))
         if not units:
             raise UsageError(f"no row can be run: {self._first_reason}")
         return units
 
     def _possible_rows(self, cases: Sequence[tuple[Measure, Case]]) -> list[Possible]:
-        """The rows that can be run; the others, and measures of some rows, are refused."""
+        """Return the rows that can be run, and refuse the other rows and single measures.
+
+        A runtime may refuse a row as a whole (one whose scaling llama.cpp lacks), or only a
+        measure of it (a server that does not return the losses of a prompt).
+        """
         refusals = self.outcome.refusals
+
+        # one case of a measure is enough, the first: all of them need the same of an engine
         needs: dict[str, Output | None] = {}
         for measure, case in reversed(cases):
             needs[measure.name] = measure.needs(case)
@@ -273,14 +288,15 @@ class Evaluation:
             except RopeconvError as problem:
                 refusals.append(Refusal(row.name, str(problem)))
                 continue
-            names = set()
-            for name, output in needs.items():
+
+            supported = set()
+            for measure_name, output in needs.items():
                 reason = self.runner.lacks(row, output)
                 if reason:
-                    refusals.append(Refusal(row.name, reason, name))
+                    refusals.append(Refusal(row.name, reason, measure_name))
                 else:
-                    names.add(name)
-            possible.append((row, digest, names))
+                    supported.add(measure_name)
+            possible.append((row, digest, supported))
         return possible
 
     @cached_property
@@ -335,7 +351,7 @@ class Evaluation:
     def _time(
         self, units: Sequence[EvaluationUnit], journal: Journal[EvalLine] | None
     ) -> list[tuple[int, float]]:
-        """Tokens and seconds of units, which are run unless the journal has them."""
+        """Return the tokens and seconds of units, and run those that the journal does not have."""
         known = journal.lines if journal else {}
         timings = []
         missing = []
@@ -353,7 +369,9 @@ class Evaluation:
                     journal.add(line)
                 tokens = len(missing[index].case.ids)
                 timings.append((tokens, line.seconds))
-                # a longer sequence takes more than this, since attention is quadratic
+
+                # After one length the fit is linear in the tokens, which is too little for a
+                # longer sequence, since attention is quadratic: hence times the ratio of lengths.
                 longest = missing[-1].case
                 expected = fit_cost(timings).of(longest) * len(longest.ids) / tokens
                 if expected > PATIENCE:
@@ -379,21 +397,22 @@ class Evaluation:
             progress.note(sentence)
         self._run_missing(journal, progress)
 
-        observations: dict[str, list[Observation]] = {}
+        # collect the numbers of this run and of earlier ones, by row and in the order of the rows
+        observations: dict[str, list[Observation]] = {row.name: [] for row in self.rows}
         for unit in self.units:
             row = unit.row.name
             line = journal.lines.get(unit.key)
             if line is None or outcome.refused(row, unit.measure.name, unit.case.column):
                 continue
-            numbers = [unit.measure.with_place(unit.case, number) for number in line.observations]
-            observations.setdefault(row, []).extend(numbers)
-        outcome.observations = {
-            row.name: observations[row.name] for row in self.rows if observations.get(row.name)
-        }
+            # the same losses may be in the journal from another place in other texts
+            for number in line.observations:
+                observations[row].append(unit.measure.with_place(unit.case, number))
+        outcome.observations = {row: numbers for row, numbers in observations.items() if numbers}
         for key in self.passes:
             if key in journal.lines:
                 outcome.seconds += journal.lines[key].seconds
 
+        # some measures are computed from the losses at several lengths, once all are there
         for measure in self.measures:
             reason = measure.combine(outcome.observations, self.sizes)
             if reason:
@@ -406,6 +425,8 @@ class Evaluation:
         """Run the units that the journal does not have, and keep what was measured or refused."""
         missing = self.missing(journal)
         outcome = self.outcome
+
+        # the bar counts tokens, and begins with those of earlier runs
         total = sum(len(units[0].case.ids) for units in self.passes.values())
         left = sum(len(unit.case.ids) for unit in missing)
         progress.total(total)
@@ -423,7 +444,8 @@ class Evaluation:
                     outcome.stopped = True
                     break
 
-        # other measures may read the pass that failed
+        # A pass that failed is refused for every measure that reads it. Workers finish in any
+        # order, so the refusals are sorted to give the same result in each run.
         for index, refusal in sorted(refusals.items()):
             for unit in self.passes[missing[index].key]:
                 measure = unit.measure.name if refusal.measure else ""
@@ -433,9 +455,9 @@ class Evaluation:
     def _run_and_announce(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]
     ) -> Generator[UnitResult, None, None]:
-        """Run units, and note how long the others take, once each measure was timed."""
-        names = {unit.measure.name for unit in units if not unit.measure.runs_model}
-        timings: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+        """Run units, and note once how long the rest takes, as soon as that can be estimated."""
+        measures = {unit.measure.name for unit in units if not unit.measure.runs_model}
+        timings: dict[str, list[tuple[int, float]]] = {measure: [] for measure in measures}
         left = dict(enumerate(units))
         announced = False
         with closing(self.measurer(units)) as results:
@@ -444,13 +466,15 @@ class Evaluation:
                 unit = left.pop(index)
                 if announced or not isinstance(result, EvalLine):
                     continue
+
+                # linear and quadratic cost are told apart by times at two lengths
                 timing = (len(unit.case.ids), result.seconds)
                 timings.setdefault(unit.case.measure, []).append(timing)
-                if not all(_two_lengths(timings[name]) for name in names):
+                if not all(_two_lengths(timings[measure]) for measure in measures):
                     continue
 
                 announced = True
-                costs = {name: fit_cost(timings[name]) for name in names}
+                costs = {measure: fit_cost(timings[measure]) for measure in measures}
                 estimate = Estimate([unit.case for unit in left.values()], costs, self.at_once)
                 if estimate.seconds > PATIENCE:
                     note(f"The other {estimate.sentence}")
@@ -513,7 +537,7 @@ def parse_measures(text: str) -> list[Measure]:
 
 
 def _parse_measure(text: str) -> Measure:
-    """The measure of a text such as `sliding:256`."""
+    """Return the measure of a text such as `growth`, `sliding:256` or `lm-eval:hellaswag`."""
     name, _, value = text.partition(":")
     if name == "lm-eval":
         return LmEval(value)
@@ -523,6 +547,8 @@ def _parse_measure(text: str) -> Measure:
         )
     if not value:
         return REGISTRY[name]
+
+    # the stride of a sliding window, in tokens
     if name == "sliding" and value.isdigit() and 0 < int(value) < 1 << 20:
         return Sliding(int(value))
     raise UsageError(
@@ -568,7 +594,9 @@ def open_evaluation(
         BadSource: The model or a text cannot be read.
     """
     measures = parse_measures(sizes.measures)
-    sizes.resolve(SOME)  # before a model is loaded
+    # Loading a model takes minutes. Sizes in units of its trained context, such as 2T, are checked
+    # before with some context, and resolved with that of the model below.
+    sizes.resolve(SOME)
     with open_runner(opening) as (runner, rows):
         texts = tokenize(files, runner.tokenizer)
         yield Evaluation(
@@ -605,7 +633,10 @@ def evaluate_model(
     Raises:
         RopeconvError: Where a model, a text or all rows cannot be run.
     """
-    opening = RunnerRequest(str(model), parse_rows(methods) if methods else [], **options)
+    rows = []
+    if methods:
+        rows = parse_rows(methods)
+    opening = RunnerRequest(model=str(model), rows=rows, **options)
     with open_evaluation(opening, sizes or Sizes(), gather_texts(texts)) as evaluation:
         source = evaluation.runner.source
         path = default_path(source) if journal is None else Path(journal)

@@ -45,6 +45,8 @@ def evaluate(
     """
     given = check_keywords("evaluate", keywords, EvaluateKeywords)
     reporter = given.pop("reporter", None) or SilentReporter()
+
+    # Python passes lists where the command line has texts with commas
     rows = ",".join(_as_texts("methods", methods))
     measures = Sizes.measures
     if "measure" in given:
@@ -53,10 +55,12 @@ def evaluate(
         given["lengths"] = ",".join(_as_texts("lengths", given["lengths"], Length))
     sizes = Sizes(measures=measures, **_fields_of(Sizes, given, "measures"))
 
+    # the fields of RunnerRequest have other names and types than the keywords
     if "server" in given:
         given["servers"] = _as_texts("server", given.pop("server"))
     if "against" in given:
         given["against"] = reference_of("evaluate", given["against"])
+
     with reporter.counting("Measuring") as (total, advance):
         return evaluate_model(
             reference_of("evaluate", model),
@@ -107,7 +111,7 @@ def tune(
 
 
 def _fields_of(kind: type[Kind], given: dict[str, Any], *without: str) -> dict[str, Any]:
-    """The keywords that are fields of a dataclass, without some."""
+    """Return the keywords that are fields of a dataclass, without some."""
     names = {item.name for item in fields(kind)} - set(without)  # type: ignore[arg-type]
     return {name: value for name, value in given.items() if name in names}
 

@@ -46,6 +46,8 @@ def heat_map(
         title: The title.
     """
     axes.imshow(shares, vmin=0, vmax=1, cmap=SHADES, aspect="auto", interpolation="nearest")
+
+    # the number in each cell, in black or white, whichever has more contrast
     colours = axes.images[0].get_cmap()
     for row, column in np.argwhere(~np.isnan(shares)):
         share = shares[row, column]
@@ -64,6 +66,7 @@ def heat_map(
     axes.set(title=literal(title), xlabel="length, tokens", ylabel="depth")
     axes.grid(False)
 
+    # a line between the last length within the trained context and the first one beyond it
     inside = sum(length <= trained for length in lengths)
     if 0 < inside < len(lengths):
         # white with black dots, which is seen on dark and on bright cells
@@ -81,11 +84,13 @@ def luminance(colour: Sequence[float]) -> float:
     """
     linear = []
     for channel in colour[:3]:
+        # undo the transfer function of sRGB, which is a line near black and a power above
         if channel <= 0.04045:
             linear.append(channel / 12.92)
         else:
             linear.append(((channel + 0.055) / 1.055) ** 2.4)
-    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+    red, green, blue = linear
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 TITLES = {
@@ -126,7 +131,7 @@ def evaluation_pictures(result: Result) -> list[Picture]:
 
 
 def _curves(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
-    """The numbers of a measure by column, and their differences to the first row."""
+    """Return the numbers of a measure by column, and their differences to the first row."""
     by_row = _by_row(result, cells)
     level = _level_picture(result, measure, by_row)
     if len(by_row) == 1:
@@ -138,10 +143,11 @@ def _curves(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
 
 
 def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
-    """The numbers of each row."""
+    """Return the curves of the numbers of each row, with bands of one standard error."""
     curves = {}
     for row, cells in by_row.items():
         curves[row] = curve((cell.column, cell.value, cell.error) for cell in cells)
+
     metric = metric_of(headline(result, measure))
     better = "Higher" if metric.rising else "Lower"
     draw = partial(
@@ -155,15 +161,16 @@ def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) 
 
 
 def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
-    """The differences of each row to the first one."""
+    """Return the curves of the differences of each row to the first one."""
     first, *others = by_row
     curves = {}
     for row in others:
-        curves[row] = curve(
-            (cell.column, cell.difference, cell.margin)
-            for cell in by_row[row]
-            if cell.difference is not None
-        )
+        points = []
+        for cell in by_row[row]:
+            if cell.difference is not None:  # the first row has no cell to compare with
+                points.append((cell.column, cell.difference, cell.margin))
+        curves[row] = curve(points)
+
     metric = metric_of(headline(result, measure))
     side = "Above" if metric.rising else "Below"
     draw = partial(
@@ -188,14 +195,14 @@ def _by_row(result: Result, cells: list[Cell]) -> dict[str, list[Cell]]:
 
 
 def _heat_maps(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
-    """The shares of right answers of each row, by depth and length."""
+    """Return a heat map of the right answers of each row, by depth and length."""
     lengths = columns_of(result, measure)
     depths = sorted({cell.depth for cell in cells if cell.depth is not None})
     pictures = []
-    for row, of_row in _by_row(result, cells).items():
+    for row, row_cells in _by_row(result, cells).items():
         shares = np.full((len(depths), len(lengths)), np.nan)
-        for cell in of_row:
-            if cell.depth is not None:
+        for cell in row_cells:
+            if cell.depth is not None:  # others are means over all depths
                 shares[depths.index(cell.depth), lengths.index(cell.column)] = cell.value
         draw = partial(
             heat_map,

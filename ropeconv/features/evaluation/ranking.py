@@ -123,6 +123,7 @@ def rank(
     Raises:
         UsageError: The result is of a model with another trained context, or has no growth.
     """
+    # The result may be of another model. Its trained context is the cheapest sign of that.
     spec = inspection.first_spec
     if spec.scaled:
         spec = spec.unscaled()
@@ -132,11 +133,17 @@ def rank(
             f"the evaluation is of a model trained for {result.trained:,} tokens, and this one was"
             f" for {trained:,}; run `ropeconv eval` on it"
         )
-    columns = sorted({cell.column for cell in result.cells if cell.measure == GROWTH})
-    if not columns:
-        raise UsageError("the evaluation has no growth; run `ropeconv eval` with --measure growth")
-    column = max((length for length in columns if length <= context), default=columns[0])
 
+    lengths = sorted({cell.column for cell in result.cells if cell.measure == GROWTH})
+    if not lengths:
+        raise UsageError("the evaluation has no growth; run `ropeconv eval` with --measure growth")
+    column = lengths[0]
+    for length in lengths:
+        if length <= context:
+            column = length
+
+    # A row belongs to the advice that computes the same frequencies. Names differ: the row
+    # "yarn:4" and the advice "yarn" for four times the context are one schedule.
     measured: dict[str, tuple[RowResult, Cell]] = {}
     for row in result.rows:
         schedule = _schedule(row, inspection)
@@ -148,6 +155,7 @@ def rank(
                 measured[advice.method.name] = (row, cell)
 
     def place(advice: Advice) -> tuple[bool, float]:
+        """Writable methods first, then by the loss; methods without one are last."""
         loss = math.inf
         if advice.method.name in measured:
             _, cell = measured[advice.method.name]
@@ -160,7 +168,7 @@ def rank(
 
 
 def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
-    """The schedule of a row; None for the unchanged model, and where this one cannot have it."""
+    """Return the schedule of a row; None for the unchanged model, and where this cannot have it."""
     if row.recipe is None:
         return None
     try:
@@ -264,26 +272,29 @@ class Condition:
         """
         left = self._cell(self.left, result)
         if isinstance(self.right, float):
-            apart = left.value - self.right
+            # a row against a number, such as "yarn:4 < 0.9"
+            difference = left.value - self.right
             error = left.error
             limit = margin(left.error, left.clusters)
         else:
             right = self._cell(self.right, result)
-            apart, error, limit = _compare_cells(left, right)
+            difference, error, limit = _compare_cells(left, right)
         if error is None or limit is None:
             raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
-        is_met = (apart > 0) == self.above and abs(apart) > limit
+
+        right_side = (difference > 0) == self.above
+        is_met = right_side and abs(difference) > limit
 
         metric = metric_of(left.metric)
         shown = "true" if is_met else "not shown"
         place = f"{self.measure} at {in_trained(left.column, result.trained)}"
-        difference = f"{metric.difference(apart)} ± {metric.error(error)}"
+        numbers = f"{metric.difference(difference)} ± {metric.error(error)}"
         if metric.unit:
-            difference += f" {metric.unit}"
-        return is_met, f"{self.text} is {shown}: {place}, the difference is {difference}."
+            numbers += f" {metric.unit}"
+        return is_met, f"{self.text} is {shown}: {place}, the difference is {numbers}."
 
     def _cell(self, row: str, result: Result) -> Cell:
-        """The headline of a row at the length of the condition."""
+        """Return the headline of a row at the length of the condition."""
         column = self.column(result.trained)
         cell = None
         if any(cell.measure == self.measure for cell in result.cells):
@@ -299,25 +310,23 @@ class Condition:
 
 
 def _compare_cells(left: Cell, right: Cell) -> tuple[float, float, float | None]:
-    """The difference of two cells, its error, and the margin of its significance.
+    """Return the difference of two cells, its error, and the margin of its significance.
 
-    The margin is None where a difference to the first row was not tested. Rows of which neither is
-    the first are compared by their differences to it, with the sum of both margins, which the
-    margin of a paired difference never exceeds.
+    A result has only the differences to its first row. Two other rows are compared by these:
+    left - right = (left - first) - (right - first). The sum of both margins is used, which the
+    margin of a paired difference never exceeds. The margin is None where one was not tested.
     """
-    apart = (left.difference or 0.0) - (right.difference or 0.0)
+    difference = (left.difference or 0.0) - (right.difference or 0.0)
     error = 0.0
     limit = 0.0
-    is_tested = True
     for cell in (left, right):
-        if cell.difference is None:  # of the first row itself
+        if cell.difference is None:  # the first row, which does not differ from itself
             continue
         error += cell.difference_error or 0.0
         if cell.margin is None:
-            is_tested = False
-        else:
-            limit += cell.margin
-    return apart, error, limit if is_tested else None
+            return difference, error, None
+        limit += cell.margin
+    return difference, error, limit
 
 
 def parse_condition(text: str) -> Condition:
@@ -332,12 +341,13 @@ def parse_condition(text: str) -> Condition:
     if match is None:
         raise UsageError(f"--fail-if {text!r} is not a condition; {EXAMPLE}")
 
+    # "passkey yarn:4" is a measure and a row, "yarn:4" a row; names of rows may have spaces
     left = match["left"].strip()
     measure = GROWTH
-    first, _, rest = left.partition(" ")
-    if rest and (first in REGISTRY or first.startswith(LM_EVAL)):
+    first_word, _, rest = left.partition(" ")
+    if rest and (first_word in REGISTRY or first_word.startswith(LM_EVAL)):
         left = rest.strip()
-        measure = first
+        measure = first_word
 
     right: str | float = match["right"].strip()
     with suppress(ValueError):

@@ -270,6 +270,8 @@ def read_result(path: Path) -> Result:
             f"{path} cannot be read ({problem.strerror}); give a file that `ropeconv eval -o` wrote"
         ) from None
 
+    # Before the fields are converted: a later version may have changed their types, and the
+    # message of the conversion would name a field instead of the reason.
     data = jsontext.parse(text, str(path), LONGEST)
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
@@ -278,8 +280,9 @@ def read_result(path: Path) -> Result:
         raise BadSource(
             f"{path} is not the result of an evaluation; give a file that `ropeconv eval -o` wrote"
         )
-
     result = as_type(data, Result, str(path))
+
+    # Python's json module reads NaN and Infinity, which the tables and plots cannot show
     names = {row.name for row in result.rows}
     for cell in result.cells:
         numbers = (cell.value, cell.error, cell.difference, cell.difference_error)
@@ -326,7 +329,7 @@ MOST_SHOWN = 6
 
 
 def _entry_text(entry: Entry) -> str:
-    """An entry with its mark and its error."""
+    """Return an entry with its mark and its error."""
     mark = SIGNIFICANT if entry.decided else ""
     return f"{entry.text}{mark} {entry.error}".rstrip()
 
@@ -380,8 +383,15 @@ def columns_of(result: Result, measure: str) -> list[int]:
     return sorted({cell.column for cell in result.cells if cell.measure == measure})
 
 
-def _table(result: Result, measure: str, name: str, most: int) -> Table:
-    """The table of a metric of a measure."""
+def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
+    """Make the table of a metric: a line for each row, a column for each length.
+
+    Args:
+        result: The result.
+        measure: The measure, such as growth.
+        metric_name: The metric, such as loss.
+        most: The most columns by position; by length there are few.
+    """
     columns = columns_of(result, measure)
     if measure == POSITION:
         columns = _choose_columns(columns, most, result.trained)
@@ -391,40 +401,45 @@ def _table(result: Result, measure: str, name: str, most: int) -> Table:
     if measure == GROWTH:
         headings += ["price", "holds to"]
 
-    metric = metric_of(name)
+    metric = metric_of(metric_name)
     cells: dict[tuple[str, int], Cell] = {}
     for cell in result.cells:
-        if cell.measure == measure and cell.metric == name and cell.depth is None:
+        # cells of a single depth are in the heat maps
+        if cell.measure == measure and cell.metric == metric_name and cell.depth is None:
             cells[cell.row, cell.column] = cell
 
     lines = []
     for row in result.rows:
-        of_row = [cells.get((row.name, column)) for column in columns]
-        if not any(of_row):
+        row_cells = [cells.get((row.name, column)) for column in columns]
+        if not any(row_cells):
             continue
-        entries = [NOTHING if cell is None else _entry(cell, metric) for cell in of_row]
+        entries = [NOTHING if cell is None else _entry(cell, metric) for cell in row_cells]
         if measure == GROWTH:
             entries += price_and_reach(row, result)
         lines.append((row.name, tuple(entries)))
 
-    then = ""
+    # the title says what the number after each value is
+    second_number = ""
     if metric.share:
-        then = ", 95 % interval"
+        second_number = ", 95 % interval"
     elif len(lines) > 1:
         first, _ = lines[0]
-        then = f", then minus {first}"
-    title = f"{measure}: {metric.title}{then}; {sample_size(cells.values())}"
+        second_number = f", then minus {first}"
+    title = f"{measure}: {metric.title}{second_number}; {sample_size(cells.values())}"
     return Table(title, tuple(headings), tuple(lines))
 
 
 def _choose_columns(columns: Sequence[int], most: int, trained: int) -> list[int]:
-    """At most that many columns at even distances.
+    """Choose at most that many columns at even distances.
 
     The last one is among them, and the last one within the trained context.
     """
     if len(columns) <= most:
         return list(columns)
+    # 3 of 12 columns: those with the indices 3, 7 and 11
     chosen = [columns[(number + 1) * len(columns) // most - 1] for number in range(most)]
+
+    # the trained context replaces its nearest neighbour, but never the last column
     inside = [column for column in columns if column <= trained]
     if inside and inside[-1] not in chosen:
         distances = [abs(column - inside[-1]) for column in chosen[:-1]]
@@ -434,7 +449,7 @@ def _choose_columns(columns: Sequence[int], most: int, trained: int) -> list[int
 
 
 def _entry(cell: Cell, metric: Metric) -> Entry:
-    """A cell for display: a share with its interval, or a number with its error."""
+    """Return a cell for display: a share with its interval, or a number with its error."""
     if cell.low is not None and cell.high is not None:
         interval = f"{metric.value(cell.low)}-{metric.value(cell.high)}"
         return Entry(metric.value(cell.value), interval, cell.decided)
@@ -484,7 +499,7 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
             continue
         try:
             receipt = read_receipt(row.path)
-        except BadSource:
+        except BadSource:  # a model that another program has made
             continue
         add_evaluation(row.path, receipt, evaluation)
         paths.append(row.path)
@@ -494,6 +509,7 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
 def evaluation_record(result: Result, name: str) -> EvaluationRecord:
     """Return the headline numbers of the row with a name."""
     row = next(row for row in result.rows if row.name == name)
+    # losses by position are too many for a receipt
     cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
     measured = []
     for cell in cells:

@@ -68,17 +68,18 @@ class RunOutcome:
             trained: The trained context in tokens.
             rows: Rows whose refusals as a whole are left out.
         """
-        places: dict[tuple[str, str, str], list[str]] = {}
+        # the same reason at several lengths is one sentence: "yarn:4, growth at 2T, 4T: ..."
+        refused_lengths: dict[tuple[str, str, str], list[str]] = {}
         for refusal in self.refusals:
             if not refusal.measure and refusal.row in rows:
                 continue
             key = (refusal.row, refusal.measure, refusal.reason.rstrip("."))
-            lengths = places.setdefault(key, [])
+            lengths = refused_lengths.setdefault(key, [])
             if refusal.column is not None:
                 lengths.append(in_trained(refusal.column, trained))
 
         sentences = []
-        for (row, measure, reason), lengths in places.items():
+        for (row, measure, reason), lengths in refused_lengths.items():
             place = f"{row}, {measure}" if measure else row
             if lengths:
                 place += f" at {', '.join(lengths)}"
@@ -107,13 +108,16 @@ def all_cases(
     """
     streams = [(measure, list(measure.cases(texts, sizes))) for measure in measures]
     longest = max(len(cases) for _, cases in streams)
-    places: list[tuple[float, int, Measure, Case]] = []
+
+    # Each stream is stretched to the longest one: of 4 cases A and 2 cases B, A are at 0.5, 1.5,
+    # 2.5, 3.5 and B at 1, 3, so that they run as A B A A B A.
+    placed: list[tuple[float, int, Measure, Case]] = []
     for number, (measure, cases) in enumerate(streams):
         for index, case in enumerate(cases):
-            place = (index + 0.5) * longest / len(cases)  # the streams are stretched to one length
-            places.append((place, number, measure, case))
-    places.sort(key=lambda entry: entry[:2])
-    return [(measure, case) for _, _, measure, case in places]
+            place = (index + 0.5) * longest / len(cases)
+            placed.append((place, number, measure, case))
+    placed.sort(key=lambda entry: entry[:2])  # by place; the measure that is named first wins a tie
+    return [(measure, case) for _, _, measure, case in placed]
 
 
 UnitResult = tuple[int, EvalLine | Refusal | None]
@@ -154,7 +158,7 @@ class UnitRunner:
         return EvalLine(unit.key, time.perf_counter() - begin, observations)
 
     def _engine_of(self, row: Row) -> Engine:
-        """The engine of a row, in the place of that of the row before."""
+        """Return the engine of a row, in the place of that of the row before."""
         if self._loaded is not None and self._loaded[0] is row:
             return self._loaded[1]
         self.close()
@@ -170,15 +174,17 @@ class UnitRunner:
 
 def run_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[UnitResult, None, None]:
     """Run units in this process, as a `Measurer`."""
+    # a row that cannot be loaded is not tried again, nor a length that did not fit into memory
     failed: set[tuple[str, str, int | None]] = set()
     with closing(UnitRunner(runner)) as running:
         for index, unit in enumerate(units):
-            name = unit.row.name
-            whole_row = (name, "", None)
-            its_column = (name, unit.measure.name, unit.case.column)
+            row = unit.row.name
+            whole_row = (row, "", None)
+            its_column = (row, unit.measure.name, unit.case.column)
             if whole_row in failed or its_column in failed:
                 yield index, None
                 continue
+
             result = running.run(unit)
             if isinstance(result, Refusal):
                 failed.add((result.row, result.measure, result.column))

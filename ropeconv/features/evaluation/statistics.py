@@ -76,14 +76,16 @@ class Sample:
         """
         if self.count < 2:
             return None
+        # bincount sums over the values of each cluster; `clusters` has the number of that of each
+        # value
         weights = np.bincount(self.clusters, self.weights)
         if self.by_document:
             sums = np.bincount(self.clusters, self.weights * self.values)
-            spread = bootstrap_error(sums, weights, self.seed)
+            error = bootstrap_error(sums, weights, self.seed)
         else:
             deviations = np.bincount(self.clusters, self.weights * (self.values - self.mean))
-            spread = float(np.sqrt((deviations**2).sum()) / weights.sum())
-        return spread * math.sqrt(self.count / (self.count - 1))
+            error = float(np.sqrt((deviations**2).sum()) / weights.sum())
+        return error * math.sqrt(self.count / (self.count - 1))
 
     @property
     def margin(self) -> float | None:
@@ -119,7 +121,7 @@ def bootstrap_error(sums: NDArray[Any], weights: NDArray[Any], seed: int) -> flo
 
 
 def _ratio_of_sums(sums: NDArray[Any], weights: NDArray[Any], axis: int) -> NDArray[Any]:
-    """The weighted mean of each draw."""
+    """Return the weighted mean of each draw."""
     ratio: NDArray[Any] = sums.sum(axis) / weights.sum(axis)
     return ratio
 
@@ -138,6 +140,7 @@ def sample_of(
         values = [observation.value for observation in observations]
     weights = [observation.weight for observation in observations]
     documents = [observation.document for observation in observations]
+    # windows are numbered in each document, so that both numbers name one
     windows = [(observation.document, observation.window) for observation in observations]
     return Sample(
         values=np.array(list(values), np.float64),
@@ -179,7 +182,8 @@ def wilson(share: float, count: float, errors: float = NORMAL_95) -> tuple[float
     """
     square = errors**2 / count
     middle = (share + square / 2) / (1 + square)
-    half = errors * (share * (1 - share) / count + square / (4 * count)) ** 0.5 / (1 + square)
+    variance = share * (1 - share) / count + square / (4 * count)
+    half = errors * variance**0.5 / (1 + square)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
@@ -246,14 +250,22 @@ def cells_of(
 def _by_key(
     observations: Sequence[Observation],
 ) -> dict[Key, dict[tuple[object, ...], Observation]]:
-    """Observations by the cells that they belong to, in the order of columns."""
+    """Group observations by the cells of the result that they belong to.
+
+    Returns:
+        By cell, in the order of the measures and columns, its observations by the key that pairs
+        them with those of another row.
+    """
     cells: dict[Key, dict[tuple[object, ...], Observation]] = {}
     order: dict[tuple[str, str], int] = {}
     for observation in observations:
         measure = observation.measure
         metric = observation.metric
         order.setdefault((measure, metric), len(order))
-        # one with a depth belongs to the mean over depths too
+
+        # An observation with a depth belongs to two cells: the mean over depths, and its depth.
+        # Without one the two are the same, hence dict.fromkeys. The mean must be first, since it
+        # and depth 0 have the same place below.
         for depth in dict.fromkeys((None, observation.depth)):
             key = (measure, metric, observation.column, depth)
             cells.setdefault(key, {})[observation.pair] = observation
@@ -266,18 +278,28 @@ def _by_key(
 
 
 def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
-    """A cell, with its difference to the first row."""
+    """Compute a cell: its mean, its error, and its difference to the same cell of the first row.
+
+    Args:
+        row: The name of the row.
+        key: Measure, metric, column and depth.
+        pairs: The observations of the row, by the key that pairs them.
+        first: The observations of the first row; empty in that row.
+        seed: The seed of the bootstrap.
+    """
     measure, metric, column, depth = key
-    share = metric_of(metric).share
+    is_share = metric_of(metric).share
     sample = sample_of(list(pairs.values()), seed)
     error = sample.error
     low = None
     high = None
-    if share:
+    if is_share:
+        # The deviation of 20 right answers out of 20 is 0, and Wilson's interval is not. Its
+        # half width at one error to each side is the error.
         count = effective_count(sample)
         low, high = wilson(sample.mean, count)
         lower, upper = wilson(min(1.0, max(0.0, sample.mean)), count, 1.0)
-        error = (upper - lower) / 2  # half of Wilson's interval of one error to each side
+        error = (upper - lower) / 2
 
     paired = differences(pairs, first, seed)
     difference = None
@@ -285,7 +307,7 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
     limit = None
     if paired:
         difference = paired.mean
-        paired_error, limit = difference_error(paired, share)
+        paired_error, limit = difference_error(paired, is_share)
     return Cell(
         row=row,
         measure=measure,
@@ -320,28 +342,32 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
         The length in tokens; None where the trained length was not measured, and with fewer than
         four clusters.
     """
-    lengths: dict[int, dict[tuple[object, ...], Observation]] = {}
+    by_length: dict[int, dict[tuple[object, ...], Observation]] = {}
     for observation in observations:
         if observation.measure == GROWTH:
             place = (observation.document, observation.window)
-            lengths.setdefault(observation.column, {})[place] = observation
-    if trained not in lengths:
-        return None
-    common = set.intersection(*(set(windows) for windows in lengths.values()))
-    if not common:
+            by_length.setdefault(observation.column, {})[place] = observation
+    if trained not in by_length:
         return None
 
+    # A run that was stopped has not read each window at each length. Means are compared over the
+    # windows that all lengths have.
+    common = set.intersection(*(set(windows) for windows in by_length.values()))
+    if not common:
+        return None
     means = {}
-    for length, windows in lengths.items():
+    for length, windows in by_length.items():
         means[length] = float(np.mean([windows[place].value for place in common]))
     best = min(means, key=lambda length: means[length])
-    if sample_of(list(lengths[best].values()), seed).count < FEWEST:
+    if sample_of(list(by_length[best].values()), seed).count < FEWEST:
         return None
 
     longest = best
-    for length in sorted(length for length in lengths if length > best):
-        apart = differences(lengths[length], lengths[best], seed)
-        if apart is None or apart.margin is None or apart.mean > apart.margin:
+    for length in sorted(by_length):
+        if length <= best:
+            continue
+        sample = differences(by_length[length], by_length[best], seed)
+        if sample is None or sample.margin is None or sample.mean > sample.margin:
             break
         longest = length
     return longest
@@ -356,33 +382,37 @@ def notes(cells: Sequence[Cell]) -> list[str]:
     whole = [cell for cell in cells if cell.depth is None]
     sentences = []
 
+    # errors between windows of too few texts, by the number of texts
     by_texts: dict[int, list[str]] = {}
     for cell in whole:
         if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:
-            names = by_texts.setdefault(cell.documents, [])
-            if cell.measure not in names:
-                names.append(cell.measure)
-    for count, names in sorted(by_texts.items()):
+            measures = by_texts.setdefault(cell.documents, [])
+            if cell.measure not in measures:
+                measures.append(cell.measure)
+    for count, measures in sorted(by_texts.items()):
         texts = counted(count, "text")
         sentences.append(
-            f"{', '.join(names)}: the errors are between windows of {texts} and do not cover the"
+            f"{', '.join(measures)}: the errors are between windows of {texts} and do not cover the"
             f" difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
         )
 
-    few = list(dict.fromkeys(cell.measure for cell in whole if cell.clusters < FEWEST))
-    if few:
-        sizes = "--windows and --targets" if "longppl" in few else "--windows"
+    # too few windows for a test
+    untested = list(dict.fromkeys(cell.measure for cell in whole if cell.clusters < FEWEST))
+    if untested:
+        # a window of longppl without a key token does not count, and more targets have more of them
+        sizes = "--windows and --targets" if "longppl" in untested else "--windows"
         sentences.append(
-            f"{', '.join(few)}: fewer than {FEWEST} windows, so no difference is tested; increase"
-            f" {sizes}, or give longer texts."
+            f"{', '.join(untested)}: fewer than {FEWEST} windows, so no difference is tested;"
+            f" increase {sizes}, or give longer texts."
         )
 
+    # many tests find a difference by chance: 30 tests at p < 0.0027 mark 0.08 on average
     tested = sum(cell.margin is not None for cell in whole)
     if tested:
         expected = tested * ALPHA
         about = f"about {expected:.1f}" if expected >= 0.05 else "fewer than 0.1"
-        differ = counted(tested, "difference was", "differences were")
-        sentences.append(f"{differ} tested at p < {ALPHA:.4f}; chance would mark {about}.")
+        were_tested = counted(tested, "difference was", "differences were")
+        sentences.append(f"{were_tested} tested at p < {ALPHA:.4f}; chance would mark {about}.")
     return sentences
 
 
@@ -409,6 +439,7 @@ def summarise(
         rows: The rows of the table.
         sizes: The sizes of the evaluation.
     """
+    # the first row may have been refused; then the next one is what the others are compared with
     observations = outcome.observations
     first = next((row.name for row in rows if observations.get(row.name)), None)
     cells: list[Cell] = []
@@ -426,7 +457,7 @@ def summarise(
 def _row_result(
     row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: EvaluationSizes
 ) -> RowResult:
-    """A row, with its price: the difference of its loss at the trained length."""
+    """Make a row, with its price: the difference of its loss at the trained length."""
     price = None
     price_error = None
     for cell in cells:
@@ -449,7 +480,7 @@ def _row_result(
 def _run_notes(
     outcome: RunOutcome, rows: Sequence[Row], first: str | None, trained: int
 ) -> list[str]:
-    """Sentences on what did not run."""
+    """Return sentences on what did not run."""
     sentences = outcome.sentences(trained, [row.name for row in rows])
     if first is not None and first != rows[0].name:
         sentences.append(f"{rows[0].name} did not run, so differences are to {first}.")

@@ -122,7 +122,8 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
     split = parts[-1] if parts else "test"
     config = parts[0] if len(parts) == 2 else None
 
-    # datasets 3 asks on stdin, unless the environment says yes
+    # datasets 3 asks on stdin whether it may run the code of a repository, unless the environment
+    # says yes. False refuses the code instead of waiting for an answer.
     if getattr(datasets.config, TRUST, None) is not True:
         setattr(datasets.config, TRUST, False)
     try:
@@ -168,15 +169,21 @@ def remark(name: str, text: str) -> str:
         BadSource: It is a binary file.
     """
     part = text[:SEEN]
+    # text has almost no control characters besides tab, line feed and form feed
     if len(CONTROL.findall(part)) > len(part) / 100:
         raise BadSource(f"{name} is a binary file; give another --text")
     if len(part) < LEAST:
         return ""
-    if sum(map(len, ENCODED.findall(part))) > len(part) / 2:
+
+    # words of 60 characters and more are not language
+    encoded = sum(len(word) for word in ENCODED.findall(part))
+    if encoded > len(part) / 2:
         return (
             f"{name} looks encoded (base64 or hexadecimal), so its losses are not those of"
             " language."
         )
+
+    # English prose compresses to about 40 %; a page that is copied many times to a few percent
     data = part.encode("utf-8", "surrogatepass")
     ratio = len(zlib.compress(data)) / len(data)
     if ratio < REPETITIVE:
@@ -204,6 +211,7 @@ def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
     contents: list[tuple[str, bytes]] = []
     for name in names:
         if name == "-":
+            # one byte more than is allowed, by which too much is noticed
             contents.append(("standard input", sys.stdin.buffer.read(MOST_BYTES + 1)))
         else:
             contents += [(str(path), _read_bytes(path)) for path in _matching_files(name)]
@@ -213,7 +221,7 @@ def read_files(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _matching_files(name: str) -> list[Path]:
-    """The file of a path, or the files of a pattern."""
+    """Return the file of a path, or the files of a pattern."""
     if Path(name).is_file():
         return [Path(name)]
     paths = sorted(map(Path, glob.glob(name, recursive=True)))
@@ -227,7 +235,7 @@ def _matching_files(name: str) -> list[Path]:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """The bytes of a file; one more than allowed of a larger one."""
+    """Return the bytes of a file; one more than allowed of a larger one."""
     try:
         with path.open("rb") as file:
             return file.read(MOST_BYTES + 1)
@@ -252,10 +260,12 @@ def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]
         UsageError: For a path or pattern that names no file, and for a value that is not a text.
         BadSource: For a file that is not UTF-8.
     """
+    # a str is iterable too, so one text is told from several by its type
     if isinstance(values, str | bytes | os.PathLike) or not isinstance(values, Iterable):
         several: list[object] = [values]
     else:
         several = list(values)
+
     gathered: list[tuple[str, str]] = []
     for number, value in enumerate(several, 1):
         found = text_or_path(value)
@@ -264,7 +274,7 @@ def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]
             gathered.append((name, found))
         else:
             gathered += read_files([str(found)])
-    return gathered or read_files([])
+    return gathered or read_files([])  # which says that there is no text
 
 
 def tokenize(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
@@ -291,7 +301,7 @@ def tokenize(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
 
 
 def _decode_text(data: bytes, name: str) -> str:
-    """The text of a file, which must be UTF-8 and of an allowed size."""
+    """Return the text of a file, which must be UTF-8 and of an allowed size."""
     if len(data) > MOST_BYTES:
         raise BadSource(f"{name} has more than {MOST_BYTES:,} bytes; give a part of it as --text")
     try:
@@ -335,6 +345,8 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
     """
     length = sizes.longest - len(texts.prefix)
     documents = long_enough(texts, sizes.longest)
+
+    # 7 windows of 3 documents: 3, 2 and 2
     each, rest = divmod(sizes.windows, len(documents))
     ends: dict[int, list[int]] = {}
     for place, number in enumerate(documents):
@@ -342,15 +354,16 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
         size = len(texts.documents[number].ids)
         most = 1 + (size - length) // apart
         count = min(wanted, most)
+        # the last window ends with the document, and the first begins with it
         step = (size - length) / max(count - 1, 1)
         ends[number] = [size - int(index * step) for index in reversed(range(count))]
 
     # the first window of each document, then the second of each, and so on
     windows = []
     for turn in range(max(map(len, ends.values()))):
-        for number, places in ends.items():
-            if turn < len(places):
-                windows.append((number, places[turn]))
+        for number, document_ends in ends.items():
+            if turn < len(document_ends):
+                windows.append((number, document_ends[turn]))
     return windows
 
 
@@ -368,6 +381,8 @@ class CheckpointTokenizer:
             BadSource: As `load_tokenizer` does.
         """
         self.tokenizer = load_tokenizer(folder, trust)
+        # The tokens that the tokenizer puts before a text, such as <s>. Its attributes do not say
+        # that: GPT-2 has a bos_token that it does not add.
         with_special = self.tokenizer("a", add_special_tokens=True).input_ids
         plain = self.tokenizer("a", add_special_tokens=False).input_ids
         self.prefix = prefix_of(with_special, plain)

@@ -38,11 +38,14 @@ def show_result(result: Result, sheet: Sheet) -> None:
         if row.refused:
             sheet.say(f"{row.name} was refused: {row.refused}")
 
+    # the legend: T, and the mark of significant differences
     meaning = ""
     if any(cell.difference is not None for cell in result.cells):
         mark = "bold" if sheet.colours else SIGNIFICANT
         meaning = f"; {mark}: differs from the first row, {LEVEL}"
     sheet.say(f"T: the trained context, {result.trained:,} tokens{meaning}.")
+
+    # what was measured, and where
 
     if len(result.texts) > 1:
         texts = f"{len(result.texts)} texts"
@@ -61,17 +64,22 @@ def _show_table(table: Table, sheet: Sheet) -> None:
 
     It is split in two where its columns do not fit.
     """
+    # "3.412 ± 0.020" in one line
     columns = ("", *table.columns)
     wide = _wide_rows(table, sheet.colours)
     if sheet.fits(columns, wide):
         styles = _styles_of(table, lines_per_row=1)
         sheet.table(table.title, columns, wide, right=table.columns, styles=styles)
         return
+
+    # the error in a line of its own
     narrow = _narrow_rows(table, sheet.colours)
     if len(table.columns) < 2 or sheet.fits(columns, narrow):
         styles = _styles_of(table, lines_per_row=2)
         sheet.table(table.title, columns, narrow, right=table.columns, styles=styles)
         return
+
+    # two tables, one below the other, each of which may be split again
     half = (len(table.columns) + 1) // 2
     for part in (slice(0, half), slice(half, None)):
         lines = tuple((name, entries[part]) for name, entries in table.lines)
@@ -79,7 +87,7 @@ def _show_table(table: Table, sheet: Sheet) -> None:
 
 
 def _wide_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
-    """The rows of a table with errors after their numbers."""
+    """Return the rows of a table with errors after their numbers."""
     rows = []
     for name, entries in table.lines:
         cells = []
@@ -91,7 +99,7 @@ def _wide_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
 
 
 def _narrow_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
-    """The rows of a table with errors below their numbers."""
+    """Return the rows of a table with errors below their numbers."""
     rows: list[tuple[str, ...]] = []
     for name, entries in table.lines:
         numbers = [_number(entry, colours) for entry in entries]
@@ -101,7 +109,7 @@ def _narrow_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
 
 
 def _styles_of(table: Table, lines_per_row: int) -> dict[tuple[int, int], str]:
-    """The styles of the cells of a table, by line and column."""
+    """Return the styles of the cells of a table, by line and column."""
     styles = {}
     for row, (_, entries) in enumerate(table.lines):
         for column, entry in enumerate(entries, 1):
@@ -118,7 +126,7 @@ def _number(entry: Entry, colours: bool) -> str:
 
 
 def _blank_mark(entry: Entry, colours: bool) -> str:
-    """A blank in the place of a mark."""
+    """Return a blank in the place of a mark."""
     if colours or entry.text == "-":
         return ""
     return " "

@@ -37,10 +37,12 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
     if screen.as_json:
         screen.data(inspection.to_dict())
         return
+
+    # a table for each RoPE
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
         part = inspection.part(rope)
         positions = "any"
-        if rope.positions:
+        if rope.positions:  # cos and sin are stored for each position, and not computed
             positions = f"{rope.positions:,}, as the tables have rows"
         rows = [
             ("constants", f"{rope.name}: {rope.layout}"),
@@ -54,6 +56,7 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
             numbers = [f"{frequency:.6g}" for frequency in rope.inv_freq]
             rows.append(("inv_freq", ", ".join(numbers)))
         screen.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
+
     if inspection.spec is None:
         screen.say(f"Not compared with config.json: {inspection.note}.")
         command = command_line("compare", reference, "CHECKPOINT")
@@ -64,7 +67,7 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
 
 
 def _with_factor(formula: str, attention_factor: float) -> str:
-    """A formula with the attention factor, where that is not 1."""
+    """Return a formula with the attention factor, where that is not 1."""
     if attention_factor == 1:
         return formula
     return f"{formula}; attention factor {attention_factor:.6g}"
@@ -95,7 +98,9 @@ def compare_graphs(
     if len(models) != 2:
         raise UsageError("a compiled graph is compared with one other model; give two")
 
-    graph, other = models if is_graph(models[0]) else reversed(models)
+    graph, other = models
+    if not is_graph(graph):
+        graph, other = other, graph
     inspection: GraphInspection | Inspection
     if is_graph(other):
         inspection = inspect_graph(open_graph(other))

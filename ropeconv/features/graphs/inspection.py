@@ -47,10 +47,12 @@ def without_repeat(values: NDArray[Any]) -> tuple[NDArray[Any], Repeat]:
     width = values.shape[-1]
     if width % 2:
         return values, ""
-    if np.array_equal(values[..., : width // 2], values[..., width // 2 :]):
-        return values[..., : width // 2], "half"
-    if np.array_equal(values[..., ::2], values[..., 1::2]):
-        return values[..., ::2], "interleaved"
+    first_half = values[..., : width // 2]
+    if np.array_equal(first_half, values[..., width // 2 :]):  # a b c a b c
+        return first_half, "half"
+    even = values[..., ::2]
+    if np.array_equal(even, values[..., 1::2]):  # a a b b c c
+        return even, "interleaved"
     return values, ""
 
 
@@ -93,25 +95,26 @@ def parts_of(spec: RopeSpec) -> list[ModelRope]:
     current = spec.current()
     factor = current.attention_factor
     formula = describe(spec.form)
-    parts = [
-        ModelRope(name="", inv_freq=current.inv_freq, attention_factor=factor, formula=formula)
-    ]
+    main = ModelRope(name="", inv_freq=current.inv_freq, attention_factor=factor, formula=formula)
+    parts = [main]
+
+    # LongRoPE within the trained context; an export of short inputs has these frequencies
     if current.short_inv_freq is not None:
-        parts.append(
-            ModelRope(
-                name="as its short list",
-                inv_freq=current.short_inv_freq,
-                attention_factor=factor,
-                formula=formula,
-            )
+        short = ModelRope(
+            name="as its short list",
+            inv_freq=current.short_inv_freq,
+            attention_factor=factor,
+            formula=formula,
         )
+        parts.append(short)
+
+    # layers with a sliding window, which rotate otherwise in Gemma 3
     if spec.local_inv_freq is not None:
-        local_formula = describe(spec.local_form)
         local = ModelRope(
             name="in window layers",
             inv_freq=spec.local_inv_freq,
             attention_factor=1.0,
-            formula=local_formula,
+            formula=describe(spec.local_form),
             changes=False,
         )
         parts.append(local)
@@ -181,6 +184,9 @@ class GraphRope(ModelRope):
         vector = self.inv_freq
         known = tuple(thetas)
         slowest = int(np.flatnonzero(vector).max())  # the last pair that rotates
+
+        # For each base the simplest explanation is tried first: NTK with some factor has the
+        # frequencies of a plain larger base.
         for theta in (*known, *_bases(vector, slowest)):
             base = base_inv_freq(theta, 2 * len(vector))
             proportional = recognise(vector, theta)
@@ -188,12 +194,14 @@ class GraphRope(ModelRope):
                 return describe(proportional)
             if self.holds(base):
                 return describe(Plain(theta))
-            # position interpolation divides all pairs, of which the first has 1 otherwise
+
+            # the first pair has the frequency 1, and position interpolation divides all pairs
             for factor in round_values(1 / vector[0]):
                 if factor > LEAST_FACTOR and self.holds(base / factor):
                     return describe(InterpolatedForm(theta, factor))
 
-            # most methods leave the fastest two pairs as they are
+            # Most other methods do not change the fastest two pairs. Trying them all takes a while,
+            # so a base that is only a guess must have these right.
             keeps_fastest = np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2])
             if theta in known or keeps_fastest:
                 factors = round_values(base[slowest] / vector[slowest])
@@ -205,7 +213,10 @@ class GraphRope(ModelRope):
     def _scaled_formula(
         self, theta: float, factors: Iterable[float], lengths: Iterable[int]
     ) -> str:
-        """The formula of a method with a factor over a base; empty where none fits."""
+        """Return the formula of a method with a factor over a base; empty where none fits.
+
+        A graph has frequencies and no names, so each method is computed and compared.
+        """
         kinds = [kind for kind in REGISTRY.values() if issubclass(kind, ScaledMethod)]
         larger = [factor for factor in factors if factor > LEAST_FACTOR]
         rotary_dim = 2 * len(self.inv_freq)
@@ -217,6 +228,7 @@ class GraphRope(ModelRope):
                 original_context=length,
                 context=length,
             )
+            # a method may not exist for these numbers, such as a factor of 1e300
             with suppress(RopeconvError, ArithmeticError, ValueError):
                 schedule = kind(factor).schedule(spec)
                 if not self.holds(schedule.inv_freq):
@@ -227,7 +239,7 @@ class GraphRope(ModelRope):
         return ""
 
     def to_dict(self) -> JsonObject:
-        """The fields as JSON-ready data."""
+        """Return the fields as JSON-ready data."""
         return {
             "file": self.file,
             "format": self.graph.described,
@@ -278,11 +290,13 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
 
     for value in first_values.values():
         constant = graph.constants[value]
-        sizes = [size for size in constant.shape if size != 1]
-        if constant.dtype == "bool" or not all(constant.shape):
+        if constant.dtype == "bool" or not all(constant.shape):  # a mask, or an empty constant
             continue
+        sizes = [size for size in constant.shape if size != 1]
         if not sizes or sizes[-1] > WIDEST_HEAD:
             continue
+
+        # inv_freq [pairs], or a table of cos or sin [positions, pairs]
         if len(sizes) == 1 and sizes[0] > 1:
             ropes += _ropes_of_vector(graph, file, value)
         elif len(sizes) == 2 and sizes[0] > 2:
@@ -292,6 +306,7 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
             elif function == "cos":
                 cosines.append(value)
 
+    # each table of cosines with the table of sines of the same angles
     for cosine in cosines:
         sine = _sine_for(graph, cosine, sines)
         if sine:
@@ -301,7 +316,7 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
 
 
 def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
-    """The table of sines for one of cosines, with its type and shape; empty without one."""
+    """Return the table of sines for one of cosines, with its type and shape; empty without one."""
     table = graph.constants[cosine]
     fitting = []
     for sine in sines:
@@ -343,6 +358,7 @@ def _ropes_of_vector(graph: Graph, file: str, value: str) -> Iterator[GraphRope]
     if not np.isfinite(vector).all() or (vector < 0).any() or vector[0] <= 0:
         return
 
+    # two roundings: of the frequencies, and of the type that the graph stores
     relative = max(TOLERANCE, 2 * PRECISION[constant.dtype])
     yield GraphRope(
         constant.name,
@@ -366,6 +382,7 @@ def _ropes_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterato
     table = graph.constants[cosine]
     last = math.prod(table.shape[:-1]) - 1
 
+    # 1, 2, 4, 8, ..., last
     rows = []
     row = 1
     while row < last:
@@ -378,12 +395,16 @@ def _ropes_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterato
     if cos.shape != sin.shape:
         return
 
+    # arctan2 gives an angle within half a turn; correct the frequency by what is left of it after
+    # the turns that the frequency so far explains
     inv_freq = np.zeros(cos.shape[1])
     for row, angle in zip(rows, np.arctan2(sin, cos), strict=True):
-        turned = angle - row * inv_freq
-        within_half_a_turn = np.remainder(turned + math.pi, math.tau) - math.pi
+        rest = angle - row * inv_freq
+        within_half_a_turn = np.remainder(rest + math.pi, math.tau) - math.pi
         inv_freq = inv_freq + within_half_a_turn / row
 
+    # Row 0 has A cos(0) = A, the attention factor. Then compare all rows with these frequencies:
+    # other tables of two axes are no rotations.
     factor = float(_rows(table, [0])[0, 0])
     precision = PRECISION[table.dtype]
     phases = np.outer(rows, inv_freq)
@@ -512,6 +533,7 @@ def inspect_graph(source: GraphSource) -> GraphInspection:
             " checkpoint again, or name the graph of the decoder"
         )
 
+    # the config.json is compared where it can be; a graph without one has a RoPE to show too
     if not source.has_config:
         note = "there is no config.json beside the graph"
         return GraphInspection(source=source, ropes=tuple(ropes), spec=None, note=note)
@@ -519,7 +541,7 @@ def inspect_graph(source: GraphSource) -> GraphInspection:
         spec = inspect_source(source).spec
     except BadSource as problem:
         return GraphInspection(source=source, ropes=tuple(ropes), spec=None, note=str(problem))
-    return GraphInspection(source, tuple(ropes), spec)
+    return GraphInspection(source=source, ropes=tuple(ropes), spec=spec)
 
 
 @dataclass(frozen=True)
@@ -583,6 +605,7 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
                 f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
             )
 
+    # a graph of window layers only agrees with each part that it has, but lacks the main one
     has_main = any(found == parts[0].words for _, found in rows)
     if not problems and not has_main:
         problems.append("the graph has only the RoPE of other layers")
@@ -595,7 +618,7 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
 
 
 def _same_part(rope: GraphRope, parts: Sequence[ModelRope]) -> ModelRope | None:
-    """The part that computes the same as a graph; None where none does."""
+    """Return the part that computes the same as a graph; None where none does."""
     for part in parts:
         if rope.matches(part):
             return part
@@ -606,7 +629,7 @@ def _same_part(rope: GraphRope, parts: Sequence[ModelRope]) -> ModelRope | None:
 
 
 def _difference(rope: GraphRope, part: ModelRope) -> str:
-    """How the RoPE of a graph differs from another one, in words."""
+    """Return how the RoPE of a graph differs from another one, in words."""
     vectors = compare_frequencies(rope.inv_freq, part.inv_freq)
     if vectors is None:
         return f"{2 * len(rope.inv_freq)} dimensions, not {2 * len(part.inv_freq)}"

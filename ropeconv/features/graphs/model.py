@@ -124,7 +124,11 @@ class Graph(ABC):
             self.constants[operation.outputs[0]] = self.constants[operation.inputs[0]]
 
     def rotations(self, value: str) -> list[Operation]:
-        """The Cos and Sin operations of products of a value; none unless there are both."""
+        """Return the Cos and Sin operations of products of a value; none unless there are both.
+
+        inv_freq reaches them through a product with the positions, and through operations that only
+        move or repeat numbers, such as Unsqueeze and Concat.
+        """
         rotations = dict[str, Operation]()
         pending = [value]
         met = {value}
@@ -135,6 +139,7 @@ class Graph(ABC):
                 elif reader.kind in MOVES:
                     pending += [name for name in reader.outputs if name not in met]
                     met.update(reader.outputs)
+
         kinds = {operation.kind for operation in rotations.values()}
         if kinds != {"Cos", "Sin"}:
             return []
@@ -149,7 +154,7 @@ class Graph(ABC):
         return None, None
 
     def attention_factor(self, value: str) -> float:
-        """The number by which cos and sin of a value are multiplied.
+        """Return the number by which cos and sin of a value are multiplied.
 
         Raises:
             BadSource: Where these differ.
@@ -192,7 +197,7 @@ class Graph(ABC):
 
 
 def _number(constant: Constant | None) -> float:
-    """The factor in a constant; 1 without one."""
+    """Return the factor in a constant; 1 without one."""
     return float(constant.array().ravel()[0]) if constant else 1.0
 
 
@@ -217,14 +222,19 @@ class OnnxGraph(Graph):
                 self._read(scope, {})
         except (DecodeError, ValueError, TypeError, LookupError):
             self.model = onnx.ModelProto()
+        # protobuf decodes an empty file, and some others, to a model without nodes
         if not self.model.graph.node:
             raise BadSource(f"{path} is not an ONNX model, or it is damaged; export it again")
 
+        # "" and "ai.onnx" are two names of the standard operations
         versions = [
             each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx")
         ]
         self.opset = max(versions, default=0)
         self.described = f"ONNX, opset {self.opset}"
+
+        # Inputs are [batch, length] or [batch, length, width]. A dynamic axis has a name instead of
+        # a number, and 1 is the length of a step of generation.
         for value in self.model.graph.input:
             dims = value.type.tensor_type.shape.dim
             if len(dims) in (2, 3) and dims[1].dim_value > 1:
@@ -239,11 +249,13 @@ class OnnxGraph(Graph):
             scope: The graph.
             around: The names here of the values around it, by their names in the file.
         """
+        # a function of a model has no initializers
         names = dict(around)
         for tensor in getattr(scope, "initializer", ()):
             self._add_constant(self._new(names, tensor.name), tensor.name, tensor)
 
         for node in scope.node:
+            # the branches of If and the bodies of Loop and Scan are attributes
             for attribute in node.attribute:
                 inner_graphs = list(attribute.graphs)
                 if attribute.HasField("g"):
@@ -256,6 +268,7 @@ class OnnxGraph(Graph):
             self._add(
                 Operation(kind=node.op_type, inputs=inputs, outputs=outputs, handle=(scope, node))
             )
+            # a constant may be an operation too, for which exporters use the attribute `value`
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
 
@@ -271,7 +284,13 @@ class OnnxGraph(Graph):
         return names[name]
 
     def _add_constant(self, value: str, name: str, tensor: Any) -> None:
-        """Add a constant of floating point numbers or booleans."""
+        """Add a constant of floating point numbers or booleans; others are not needed.
+
+        Args:
+            value: The name of its value here.
+            name: Its name in the file.
+            tensor: The TensorProto.
+        """
         from onnx import TensorProto, helper
         from onnx.external_data_helper import uses_external_data
 
@@ -279,10 +298,13 @@ class OnnxGraph(Graph):
             raise BadSource(
                 f"{name} of {self.path} has the shape {shown(list(tensor.dims))}; export it again"
             )
+
+        # a protobuf file has at most 2 GiB, so weights are in a file beside it
         if uses_external_data(tensor):
             location = self._stored_outside(tensor).location
             if location not in self.data_files:
                 self.data_files += (location,)
+
         known_types = (
             TensorProto.FLOAT,
             TensorProto.FLOAT16,
@@ -290,7 +312,6 @@ class OnnxGraph(Graph):
             TensorProto.DOUBLE,
             TensorProto.BOOL,
         )
-
         if tensor.data_type in known_types:
             dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
             array = partial(self._array, tensor, dtype)
@@ -299,11 +320,13 @@ class OnnxGraph(Graph):
             )
 
     def _stored_outside(self, tensor: Any) -> StoredOutside:
-        """Where another file has the numbers of a tensor.
+        """Return where another file has the numbers of a tensor.
 
         Raises:
             BadSource: For entries that are not numbers of bytes.
         """
+        # ONNX has the offset and the length as text: [("location", "model.onnx_data"), ("offset",
+        # "4096"), ("length", "256")]
         entries = {entry.key: entry.value for entry in tensor.external_data}
         numbers = dict[str, int]()
         for key in ("offset", "length"):
@@ -318,11 +341,13 @@ class OnnxGraph(Graph):
             numbers[key] = int(text)
 
         return StoredOutside(
-            str(entries.get("location", "")), numbers.get("offset", 0), numbers.get("length")
+            location=str(entries.get("location", "")),
+            offset=numbers.get("offset", 0),
+            length=numbers.get("length"),
         )
 
     def _array(self, tensor: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The numbers of a constant, mapped where they are in a file of their own."""
+        """Return the numbers of a constant, mapped where they are in a file of their own."""
         from onnx.external_data_helper import uses_external_data
         from onnx.numpy_helper import to_array
 
@@ -365,24 +390,29 @@ class OnnxGraph(Graph):
 
         scope, cosine = rotation.handle
         name = cosine.output[0]
-        at = next(index for index, node in enumerate(scope.node) if name in node.output)
+        place = next(index for index, node in enumerate(scope.node) if name in node.output)
         number = self._new({}, f"{name}_attention_factor")
         like = self._new({}, f"{name}_attention_factor_like")
         plain = name if scaling else self._new({}, f"{name}_unscaled")
 
-        nodes = [  # the number, cast to the type of the cosine
+        # the number, cast to the type of the cosine, which may be float16
+        nodes = [
             make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
             make_node("CastLike", [number, plain], [like]),
         ]
-
         if scaling:
+            # a Mul is there already: exchange its other input
+            _, multiply = scaling.handle
             other_input = 1 - scaling.inputs.index(rotation.outputs[0])
-            scaling.handle[1].input[other_input] = like
+            multiply.input[other_input] = like
         else:
-            # the product takes the name, so that what reads it need not change
+            # The product gets the name of the cosine, so that the operations that read it need not
+            # change.
             cosine.output[0] = plain
             nodes.append(make_node("Mul", [plain, like], [name]))
-        for index, node in enumerate(nodes, at + 1):
+
+        # ONNX requires that an operation comes after those whose outputs it reads
+        for index, node in enumerate(nodes, place + 1):
             scope.node.insert(index, node)
 
     def save(self, target: Path) -> None:
@@ -425,7 +455,7 @@ class OpenVinoGraph(Graph):
             dtype = OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name())
             if dtype:
                 shape = tuple(node.get_output_shape(0))
-                array = partial(getattr, node, "data")
+                array = partial(getattr, node, "data")  # read when it is needed: weights are large
                 self.constants[outputs[0]] = Constant(
                     name=node.get_friendly_name(),
                     dtype=dtype,
@@ -433,6 +463,8 @@ class OpenVinoGraph(Graph):
                     array=array,
                     handle=node,
                 )
+
+        # inputs of a fixed length, [batch, length] or [batch, length, width]
         for value in self.model.inputs:
             shape = value.get_partial_shape()
             if not shape.rank.is_static or len(shape) not in (2, 3):
@@ -513,15 +545,16 @@ class GraphSource(FolderSource):
             path = self.path(name)
             check_regular(path.stat().st_mode, path)
             graphs[name] = _open_file(path)
-            for each in graphs[name].data_files:
-                if not self.path((Path(name).parent / each).as_posix()).is_file():
+            # a graph names its files with weights relative to its own folder
+            for data_file in graphs[name].data_files:
+                if not self.path((Path(name).parent / data_file).as_posix()).is_file():
                     raise BadSource(
-                        f"{path} needs {each}, which is missing; give the folder of the export"
+                        f"{path} needs {data_file}, which is missing; give the folder of the export"
                     )
         return graphs
 
     def data_of(self, graph: str) -> list[str]:
-        """Names of the files with the weights of a graph, relative to `root`."""
+        """Return the names of the files with the weights of a graph, relative to `root`."""
         return [(Path(graph).parent / name).as_posix() for name in self.opened[graph].data_files]
 
     def text(self, name: str) -> str | None:
@@ -540,7 +573,12 @@ class GraphSource(FolderSource):
         return (self.root / CONFIG).is_file()
 
     def _names(self) -> Iterator[str]:
-        """Names of the files that are not hidden."""
+        """Yield the names of the files that are not hidden.
+
+        For a folder these are all files. For a single graph it would be wrong to copy the folder,
+        which may be ~/Downloads: there they are the graph, its weights, and the small files of the
+        checkpoint beside it.
+        """
         if self.whole:
             yield from super()._names()
             return
@@ -556,7 +594,7 @@ class GraphSource(FolderSource):
 
 
 def _open_file(path: Path) -> Graph:
-    """A graph by its first bytes; by its name where they are damaged, for the message."""
+    """Return a graph by its first bytes; by its name where they are damaged, for the message."""
     kind = kind_of(path)
     if kind == "onnx" or (kind != "openvino" and path.suffix == ".onnx"):
         return OnnxGraph(path)
@@ -564,7 +602,7 @@ def _open_file(path: Path) -> Graph:
 
 
 def open_graph(reference: str) -> GraphSource:
-    """The graphs that a path names: a graph, or a folder with graphs.
+    """Open the graphs that a path names: a graph, or a folder with graphs.
 
     Raises:
         BadSource: For formats that are final.

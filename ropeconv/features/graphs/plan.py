@@ -57,6 +57,8 @@ class GraphPlan(FilePlan):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user."""
+        # tables of cos and sin are computed in float64 and rounded, so only stored frequencies
+        # multiply their rounding by the position
         types = set()
         for edit in self.edits.values():
             for rope in edit.ropes:
@@ -128,6 +130,7 @@ class GraphPlan(FilePlan):
         schedule = self.checkpoint.schedule
         expected = ModelRope("", schedule.inv_freq, schedule.attention_factor)
         for name, edit in self.edits.items():
+            # the names of constants stay when their numbers are replaced
             names = {rope.name for rope in edit.ropes}
             found = inspect_graph(GraphSource(folder / name)).ropes
             written = [rope for rope in found if rope.name in names]
@@ -176,10 +179,17 @@ class GraphEdit:
     def _table(
         self, rope: GraphRope, positions: int, constant: Constant, function: np.ufunc
     ) -> NDArray[Any]:
-        """A table for the context of the schedule, no shorter than the present one."""
+        """Compute a table of cos or sin for the context, and no shorter than the present one.
+
+        Args:
+            rope: The RoPE that the table belongs to.
+            positions: The rows of the present table.
+            constant: The present table.
+            function: np.cos or np.sin.
+        """
         rows = max(positions, self.schedule.context)
         table = np.empty((rows, constant.shape[-1]), constant.array().dtype)
-        for start in range(0, rows, ROWS):
+        for start in range(0, rows, ROWS):  # in blocks, since the float64 angles take much memory
             end = min(start + ROWS, rows)
             phases = np.outer(np.arange(start, end), self.schedule.inv_freq)
             numbers = self.schedule.attention_factor * function(phases)
@@ -226,26 +236,30 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
             "log-n", source.reference, "its operations do not scale queries by position", EXPORT
         )
 
+    # The folder is planned like a checkpoint, with its config.json and its other files. Then the
+    # graphs, which that plan would copy, are written instead.
     inspection = inspect_graph(source)
     checkpoint = checkpoint_plan(source, recipe, target)
-    for knob, reason in _obstacles(checkpoint, source):
-        raise UnsupportedBake(knob, source.reference, reason, EXPORT)
+    obstacle = next(_obstacles(checkpoint, source), None)
+    if obstacle is not None:
+        part, reason = obstacle
+        raise UnsupportedBake(part, source.reference, reason, EXPORT)
     ropes = _ropes_to_replace(inspection, checkpoint)
 
     files = {file.name: file for file in checkpoint.files}
     edits = dict[str, GraphEdit]()
     for name, graph in source.opened.items():
-        in_graph = tuple(rope for rope in ropes if rope.file == name)
-        if not in_graph:
+        graph_ropes = tuple(rope for rope in ropes if rope.file == name)
+        if not graph_ropes:
             continue
-        edit = GraphEdit(graph, in_graph, checkpoint.schedule)
+        edit = GraphEdit(graph, graph_ropes, checkpoint.schedule)
         edits[name] = edit
         written = [name]
-        if graph.saves_data:
+        if graph.saves_data:  # OpenVINO writes its .bin file too
             written += source.data_of(name)
-        for each in written:
-            size = files[each].size
-            files[each] = PlannedFile("convert", each, size, make=edit.write, estimated=True)
+        for file in written:
+            size = files[file].size
+            files[file] = PlannedFile("convert", file, size, make=edit.write, estimated=True)
     return GraphPlan(
         source=source,
         out=checkpoint.out,
@@ -257,7 +271,10 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
 
 
 def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a plan that constants of cos and sin cannot express, with the reason."""
+    """Yield the parts of a plan that constants of cos and sin cannot express, with the reason.
+
+    A compiled graph is fixed: its constants can be replaced, and not its operations.
+    """
     schedule = plan.schedule
     if schedule.short_inv_freq is not None:
         yield "a pair of lists", "its operations do not choose between them"
@@ -281,7 +298,7 @@ def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str,
 
 
 def _mask_length(constant: Constant) -> int:
-    """The tokens of a causal mask, which exporters keep as a square constant; 0 for others."""
+    """Return the tokens of a causal mask, which exporters keep as a square constant; else 0."""
     if len(constant.shape) < 2:
         return 0
     *around, rows, columns = constant.shape
@@ -294,17 +311,20 @@ def _mask_length(constant: Constant) -> int:
 
 
 def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list[GraphRope]:
-    """The RoPEs of graphs that a plan changes: that of config.json, in layers that are extended.
+    """Return the RoPEs of graphs that a plan changes: those of config.json, in extended layers.
 
     The others stay: those of window layers, and those of another width, as in a vision tower. With
-    as-is, a graph that was exported without the scaling gets it. Raises BadSource for a graph that
-    was exported with another config.json.
+    as-is, a graph that was exported without the scaling gets it.
+
+    Raises:
+        BadSource: A graph was exported with another config.json, or has no RoPE to change.
     """
     to_replace = list[GraphRope]()
     spec = plan.source_spec
     unscaled = ModelRope("", spec.unscaled().current().inv_freq, 1.0)
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
         part = inspection.part(rope)
+        # someone added the scaling to config.json after the export
         if part is None and rope.matches(unscaled):
             if not isinstance(plan.recipe.method, AsIs):
                 raise BadSource(

@@ -33,7 +33,7 @@ LENGTH = "Tokens of the text (default: four times the trained context, 512 to 81
 
 
 def shared_options() -> list[Option]:
-    """The options of `validate` that say what is asked, with which text."""
+    """Return the options of `validate` that say what is asked, with which text."""
     names = ("against", "server", "model", "length", "text")
     shared = [option for option in options(ValidateRequest) if option.name in names]
     return [
@@ -79,15 +79,20 @@ def identify_command(
         text=asked["text"],
         trust_remote_code=trust_remote_code,
     )
+    # without a method, that of the receipt is looked for
+    expected = None
+    if chosen_methods(recipe):
+        expected = build_recipe(recipe)
     result = identify(
         output,
-        asked["against"] or None,
-        build_recipe(recipe) if chosen_methods(recipe) else None,
+        against=asked["against"] or None,
+        recipe=expected,
         server=asked["server"],
         model=asked["model"],
         settings=settings,
         reporter=screen,
     )
+
     if screen.as_json:
         screen.data(result.to_dict())
     elif screen.quiet:

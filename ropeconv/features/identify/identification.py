@@ -84,8 +84,11 @@ class Identification(TableSummary):
     @property
     def sentence(self) -> str:
         """The conclusion for people."""
+        # the candidates are sorted, the nearest first
         fitting = [candidate for candidate in self.candidates if candidate.fits]
         others = [candidate for candidate in self.candidates if not candidate.fits]
+
+        # none
         if not fitting:
             text = (
                 f"It computes none of the {len(others)} candidates. The nearest is"
@@ -94,26 +97,29 @@ class Identification(TableSummary):
             if len(others) > 1:
                 text += f" The next is {_phrase(others[1])}."
             return text
+
+        # several
         if len(fitting) > 1:
             words = "; ".join(candidate.words for candidate in fitting)
             start = f"It may compute {self.method}:" if self.is_right else "It computes"
             return f"{start} one of these, which cannot be told apart here: {words}."
 
+        # exactly one: the distance of the next one shows how sure that is
         (found,) = fitting
         if found.name == RIGHT:
-            start = f"It computes {self.method} as it should (KL {found.kl:.1e})."
+            text = f"It computes {self.method} as it should (KL {found.kl:.1e})."
         else:
             right = next(row for row in self.candidates if row.name == RIGHT)
-            start = (
+            text = (
                 f"It computes {_phrase(found)}. From {self.method} it has a KL of {right.kl:.1e}."
             )
-        others = [candidate for candidate in others if candidate.name != RIGHT]
-        if others:
-            start += f" The next candidate is {_phrase(others[0])}."
-        return start
+        mistakes = [candidate for candidate in others if candidate.name != RIGHT]
+        if mistakes:
+            text += f" The next candidate is {_phrase(mistakes[0])}."
+        return text
 
     def summary(self) -> dict[str, str]:
-        """The values that are shown, by name."""
+        """Return the values that are shown, by name."""
         return {
             "sentence": self.sentence,
             "subject": self.subject,
@@ -126,7 +132,7 @@ class Identification(TableSummary):
         }
 
     def shown_tables(self) -> list[SummaryTable]:
-        """A table with a row for each candidate, the nearest first."""
+        """Return a table with a row for each candidate, the nearest first."""
         rows = []
         for candidate in self.candidates:
             mark = "fits" if candidate.fits else ""
@@ -134,11 +140,11 @@ class Identification(TableSummary):
         return [SummaryTable("candidates", ("candidate", "KL", "KL 95 %", ""), rows)]
 
     def records(self) -> list[dict[str, Any]]:
-        """A row for each candidate, the nearest first."""
+        """Return a row for each candidate, the nearest first."""
         return [asdict(candidate) for candidate in self.candidates]
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON-ready data."""
+        """Return the result as JSON-ready data."""
         return asdict(self) | {
             "sentence": self.sentence,
             "fits": list(self.fits),
@@ -147,5 +153,5 @@ class Identification(TableSummary):
 
 
 def _phrase(candidate: CandidateResult) -> str:
-    """A candidate with its distance."""
+    """Return a candidate with its distance."""
     return f"{candidate.words} (KL {candidate.kl:.1e})"

@@ -196,6 +196,7 @@ def identify_comparison(
 
 def _subject(baked: Path | None, against: object, recipe: Recipe | None) -> Subject:
     """Return the source and the recipe that are given, or that the receipt of an output has."""
+    # a given method wins over a receipt, so that an output can be tested for another one
     if recipe is not None:
         if against is None:
             raise UsageError("the method is for a source; add --against SOURCE")
@@ -210,7 +211,11 @@ def _subject(baked: Path | None, against: object, recipe: Recipe | None) -> Subj
             f"{baked} has no receipt of ropeconv; add --against SOURCE and the method that it"
             " should compute, such as --yarn 4"
         )
-    source = find_source(baked) if against is None else reference_of("identify", against)
+
+    if against is None:
+        source = find_source(baked)
+    else:
+        source = reference_of("identify", against)
     if not source:
         raise UsageError(why_not_found(baked))
     return Subject.of_comparison(Comparison.open(baked, source))
@@ -226,32 +231,38 @@ def _identify(
 ) -> Identification:
     """Ask the runtime first, then run the source as each candidate."""
     source = _weights_like(baked, subject.source)
-    with folder_of(source, "float32" if source.kind == "gguf" else "auto") as folder:
+    dtype = "float32" if source.kind == "gguf" else "auto"
+    with folder_of(source, dtype) as folder:
         stored = stored_dtype(source.config())
         at = choose_place(source, settings.place(stored, subject.stands_for))
         observer = _observer(baked, server, model, settings, at)
         text = _text_run(subject, observer, folder, settings)
         singles = _single_runs(text)
         right, *mistakes = candidates(subject.case)
+
         passes = 2 + len(mistakes)  # of the runtime, the right schedule, and each mistake
         progress.note(
             f"{observer.runtime} and {1 + len(mistakes)} candidates read {len(text.ids):,} tokens"
             f" each, on {at.device} in {at.dtype}."
         )
         progress.total(passes * len(text.ids) + 2 * sum(len(run.ids) for run in singles))
-        of_text, *of_singles = observer.read([text, *singles], progress)
 
+        # the runtime is asked before the source is loaded, so that not both are in memory
+        text_answers, *single_answers = observer.read([text, *singles], progress)
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
-        distances = [(right, _distances(engine, subject, right, text, of_text, progress))]
-        # a single token sees itself only, so no RoPE changes its logits
-        noise = statistics.fmean(
-            _distances(engine, subject, right, run, answer, progress).item()
-            for run, answer in zip(singles, of_singles, strict=True)
-        )
+        distances = [(right, _distances(engine, subject, right, text, text_answers, progress))]
+
+        # A single token attends only to itself, and no RoPE changes its logits. What differs there
+        # is the rounding of the two runtimes.
+        single_kls = []
+        for run, answers in zip(singles, single_answers, strict=True):
+            single_kls.append(_distances(engine, subject, right, run, answers, progress).item())
+        noise = statistics.fmean(single_kls)
+
         left_out = []
         for mistake in mistakes:
             try:
-                kl = _distances(engine, subject, mistake, text, of_text, progress)
+                kl = _distances(engine, subject, mistake, text, text_answers, progress)
             except (CannotChange, RuntimeError) as problem:
                 # torch raises a RuntimeError for a class that rotates a fixed number of dimensions
                 if lacks_memory(problem):
@@ -298,6 +309,7 @@ def _judge(
     if is_exact:
         allowed = tolerance(last, noise, KL_FLOOR)
     else:
+        # most candidates are wrong, so their median is the distance of a wrong one
         allowed = SHARE * statistics.median(float(kl.mean()) for _, kl in distances)
 
     results = []
@@ -307,14 +319,14 @@ def _judge(
         if is_exact:
             fits = kl_95 <= allowed
         else:
+            # a paired test over the tokens: how much farther is it than the nearest one?
             farther = kl - nearest
             chance = DEVIATIONS * float(farther.std()) / math.sqrt(len(farther))
             fits = float(nearest.mean()) <= allowed and float(farther.mean()) <= chance
-        results.append(
-            CandidateResult(
-                name=candidate.name, words=candidate.words, kl=mean, kl_95=kl_95, fits=fits
-            )
+        result = CandidateResult(
+            name=candidate.name, words=candidate.words, kl=mean, kl_95=kl_95, fits=fits
         )
+        results.append(result)
     results.sort(key=lambda result: result.kl)
     return tuple(results), allowed
 
@@ -353,15 +365,17 @@ def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Sett
     Raises:
         BadSource: For a length beyond the context, or that the runtime does not accept.
     """
+    # the longest text that both accept; a server generates one token after it
     schedule = subject.case.schedule
     trained = schedule.original_context
     longest = schedule.context
-    if observer.longest:  # one token is generated after the text
+    if observer.longest:
         longest = min(longest, observer.longest - 1)
     if settings.length > longest:
         raise BadSource(f"{longest:,} tokens can be compared; pass a --length of at most that")
     length = settings.length or min(usual_length(trained, schedule.context), longest)
 
+    # tokens that both have: a checkpoint may pad its embeddings to more rows
     source = subject.source
     vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
     if observer.vocabulary:
@@ -397,7 +411,7 @@ def _distances(
     scale = subject.scale
     if candidate.schedule.log_n != subject.case.schedule.log_n:
         scale = candidate.schedule.log_n
-    with ExitStack() as stack:
+    with ExitStack() as stack:  # which undoes the changes, the last one first
         undo = patch(engine.model, candidate.schedule, subject.case.source, scale, subject.queries)
         stack.callback(undo)
         if candidate.change is not None:

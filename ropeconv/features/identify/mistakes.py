@@ -100,6 +100,8 @@ def candidates(case: Extension) -> list[CandidateSchedule]:
     A mistake that computes the same as an earlier candidate is left out.
     """
     found = [CandidateSchedule(RIGHT, "the method", case.schedule)]
+
+    # mistakes in the numbers: other frequencies, or another factor
     known = {case.schedule.digest}
     for name, (words, function) in MISTAKES.items():
         try:
@@ -111,21 +113,24 @@ def candidates(case: Extension) -> list[CandidateSchedule]:
             known.add(schedule.digest)
             found.append(CandidateSchedule(name, words, schedule))
 
+    # mistakes in the network, which has the right numbers in the wrong places
     spec = case.start
     if case.weights.q and case.weights.k and not spec.mla:
-        words = "the method, with pairs rotated in the other layout"
-        change = exchange_pairs(case.weights, spec.layout, spec.head_dim, spec.rotary_dim)
-        found.append(
-            CandidateSchedule(name="layout", words=words, schedule=case.schedule, change=change)
+        layout = CandidateSchedule(
+            name="layout",
+            words="the method, with pairs rotated in the other layout",
+            schedule=case.schedule,
+            change=exchange_pairs(case.weights, spec.layout, spec.head_dim, spec.rotary_dim),
         )
+        found.append(layout)
     if case.source.local_form is not None:
-        words = "the method, in the layers with a sliding window too"
-        change = scale_local_layers(case.schedule)
-        found.append(
-            CandidateSchedule(
-                name="local-layers", words=words, schedule=case.schedule, change=change
-            )
+        local_layers = CandidateSchedule(
+            name="local-layers",
+            words="the method, in the layers with a sliding window too",
+            schedule=case.schedule,
+            change=scale_local_layers(case.schedule),
         )
+        found.append(local_layers)
     return found
 
 

@@ -43,15 +43,16 @@ def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_d
         head_dim: Width of a head.
         rotary_dim: How many of its dimensions rotate.
     """
+    # the dimensions that do not rotate keep their places, before or behind those that do
     order = _exchanged(layout, rotary_dim)
-    still = list(range(rotary_dim, head_dim))
+    still = head_dim - rotary_dim
     if weights.rows == "last":
-        first = head_dim - rotary_dim
-        order = [*range(first), *(first + index for index in order)]
+        order = [*range(still), *(still + index for index in order)]
     else:
-        order = [*order, *still]
+        order = [*order, *range(rotary_dim, head_dim)]
 
     def exchange(module: Module, inputs: object, output: Tensor) -> Tensor:
+        # [..., heads * head_dim], or [..., head_dim] after a norm of each head
         heads = output.unflatten(-1, (-1, head_dim))
         return heads[..., order].flatten(-2).view(output.shape)
 
@@ -78,10 +79,12 @@ def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> list[Modul
     Raises:
         CannotChange: The model has none.
     """
+    # The norms of queries and keys come between projection and rotation, in most families that
+    # have them. A model may be built without them, and then its projections are the last.
     pairs = [(weights.q, weights.k)]
     if "after" not in weights.norm:
         pairs.insert(0, (weights.q_norm, weights.k_norm))
-    for queries, keys in pairs:  # a family may have norms that this model was built without
+    for queries, keys in pairs:
         ends = tuple(f".{name}" for name in (queries, keys) if name)
         found = [module for name, module in model.named_modules() if ends and name.endswith(ends)]
         if found:
@@ -97,6 +100,7 @@ def scale_local_layers(schedule: Schedule) -> Change:
 
     def change(stack: ExitStack, model: PreTrainedModel) -> None:
         for module, prefix in _local_modules(model):
+            # transformers goes back to original_inv_freq after a long input, if there is one
             for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):
                 if hasattr(module, name):
                     old = getattr(module, name)

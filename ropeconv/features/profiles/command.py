@@ -157,7 +157,7 @@ def profiles_command(
 
 
 def _outcome(output: Output) -> dict[str, Any]:
-    """The part of the JSON document about a profile that was written."""
+    """Return the part of the JSON document about a profile that was written."""
     return {
         "path": str(output.path),
         "check": to_builtins(output.check),
@@ -178,6 +178,7 @@ def _show(plan: ProfilesPlan, outputs: dict[str, Output], screen: Screen) -> Non
         return
     screen.copyable(f"Wrote {plan.out}")
 
+    # one line for all profiles with the same check
     computed = [name for name, done in outputs.items() if isinstance(done.check, CheckRecord)]
     if computed:
         names = ", ".join(computed)

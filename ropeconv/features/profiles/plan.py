@@ -125,7 +125,7 @@ class ProfilesPlan(FilePlan):
         return {"out": str(self.out), "shared_bytes": self.shared_bytes, "profiles": profiles}
 
     def own_bytes(self, name: str) -> int:
-        """The size in bytes of what a profile has for itself."""
+        """Return the size in bytes of what a profile has for itself."""
         plan = self.plans[name]
         if not isinstance(plan, GgufPlan):
             return sum(file.size for file in plan.files if not is_shared(file))
@@ -169,6 +169,7 @@ def profile_plans(
         RopeconvError: For a place that is taken, and a profile that changes weights; else as
             `make_plan`.
     """
+    # profiles are links to weight files, so these must be there and stay as they are written
     out = target.out or Path(source.name)
     gguf = isinstance(source, GgufSource)
     if isinstance(source, Source) and (source.kind == "config" or source.generated_files()):
@@ -177,6 +178,8 @@ def profile_plans(
             " it first, with `ropeconv apply SOURCE --as-is -o FOLDER`"
         )
 
+    # The tensors of a GGUF file are in one file with its settings. `base` is the model in shards,
+    # whose tensors the first shards of the other profiles are used with.
     if gguf:
         others = [recipe for recipe in recipes if not isinstance(recipe.method, AsIs)]
         recipes = [Recipe(AsIs()), *others]
@@ -194,6 +197,8 @@ def profile_plans(
         raise UsageError(
             "base of a GGUF file is always written; name a profile beside it, such as yarn:4"
         )
+
+    # the same command after it was interrupted finds its own profiles there, and continues
     if target.out and out.exists() and not is_empty(out) and not are_there(plans, out):
         adding = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
         repair = "remove it" if gguf else f"add one profile to it with `{adding}`"
@@ -206,35 +211,43 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
 
     `write_profiles` compares their files.
     """
-    if {path.name for path in out.iterdir()} - {RECEIPT} != set(plans):
+    names = {path.name for path in out.iterdir()} - {RECEIPT}
+    if names != set(plans):
         return False
     for name, plan in plans.items():
         if isinstance(plan, GgufPlan) and name == BASE:
             continue  # the source in shards, without a receipt of its own
+
+        # a GGUF profile has its receipt in its first shard, whose name has the number of shards
         places = [plan.out]
         if isinstance(plan, GgufPlan):
             places = sorted(plan.out.parent.glob("*-00001-of-*.gguf"))
-        receipts = [read_receipt(place) for place in places if has_receipt(place)]
-        if [receipt.recipe for receipt in receipts] != [plan.recipe.to_dict()]:
+        recipes = [read_receipt(place).recipe for place in places if has_receipt(place)]
+        if recipes != [plan.recipe.to_dict()]:  # another recipe, none, or several
             return False
     return True
 
 
 def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:
-    """The plan of one profile. Raises RopeconvError where it changes weights.
+    """Plan one profile.
 
     Args:
         source: The model.
         recipe: The method and its modifiers.
         target: The target, with the folder of the profile as `out`.
         name: The name of the profile.
+
+    Raises:
+        RopeconvError: The profile changes weights, which the others share.
     """
+    # a GGUF profile is a file in the folder, such as yarn4/model-yarn4.gguf
     if target.out and isinstance(source, GgufSource):
         folder = target.out
         if name == BASE:
             target = replace(target, out=folder / f"{source.name}.gguf", encoding="auto")
         else:
             target = replace(target, out=folder / f"{source.name}-{name}.gguf")
+    # --replace is for the other profiles: base keeps the scaling that the model has
     if name == BASE or recipe.on_top:
         target = replace(target, replace=False)
 
@@ -275,6 +288,7 @@ def profiles_plan(
         copied: Give it a copy of the weights, instead of links to those of the source.
     """
     if isinstance(source, GgufSource):
+        # only `base` is written as planned; the other profiles follow in `_finish_gguf`
         return ProfilesPlan(
             source=source,
             out=out,
@@ -293,6 +307,7 @@ def profiles_plan(
                 continue  # a link to the file of the first profile, made at the end
             origin = file.origin or file.name
             make = file.make
+            # small files are copied even where weights are linked: someone may edit one of them
             if file.action == "copy" and not is_shared(file):
                 make = partial(source.copy, origin)
             files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
@@ -314,18 +329,18 @@ def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
         edit: Another edit, whose changes it has too.
     """
     edit = edit or Edit()
-    first = file.header.tensors
-    others = {name for name in first if name not in ROPE_TENSORS}
+    in_first = file.header.tensors
+    others = {name for name in in_first if name not in ROPE_TENSORS}
     # rope tensors of other shards, which are copied into the first one
-    elsewhere = [name for name in file.tensors if name in ROPE_TENSORS and name not in first]
-    added = {name: file.read(name) for name in elsewhere}
+    elsewhere = [name for name in file.tensors if name in ROPE_TENSORS and name not in in_first]
+    copies = {name: file.read(name) for name in elsewhere}
 
     keys = split_keys(file, 0, len(file.tensors) - len(elsewhere))
     return replace(
         edit,
         values={**edit.values, **keys},
         removed=edit.removed | others,
-        added={**added, **edit.added},
+        added={**copies, **edit.added},
     )
 
 
@@ -370,16 +385,21 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
     file = source.file
     edit = first_shard(file)
     count = edit.values["split.count"].decode()
+    # llama.cpp finds the other shards by the name of the first, model-00001-of-00003.gguf
     names = [f"{BASE}/{name}" for name in shard_names(f"{source.name}.gguf", count)]
     make = partial(write_new, file, 0, edit)
     files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=make)]
 
-    if is_split(file):  # its other shards need no change
+    # the first shard has no other tensors already (`gguf-split --no-tensor-first-split`), so the
+    # other shards need no change
+    if is_split(file):
         parts = list(zip(names, file.headers, file.shards, strict=True))
         for name, header, shard in parts[1:]:
             files.append(PlannedFile("copy", name, header.size, origin=shard.name))
         return files
 
+    # each present shard (or the whole file) moves back by one, without the keys and rope tensors,
+    # which the new first shard has
     for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
         kept = {key: value for key, value in header.values.items() if key == ALIGNMENT}
         removed = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
@@ -406,6 +426,7 @@ def write_profiles(
     of_gguf = isinstance(plan.source, GgufSource)
 
     def finish(folder: Path) -> None:
+        """Complete the hidden folder, which gets its name only after all profiles are checked."""
         if of_gguf:
             outputs.update(_finish_gguf(plan, folder))
         else:
@@ -414,18 +435,20 @@ def write_profiles(
 
     execute_plan(plan, ApplyOptions(link=not plan.copied), finish, advance)
 
+    # where `validate` looks for the source; that of GGUF profiles is `base`, which has their shards
     source = plan.source
     if of_gguf:
         source = GgufSource(plan.out / plan.files[0].name)
     for name, done in outputs.items():
         if of_gguf and name == BASE:
-            continue  # it is the source of the others
+            continue
         remember_source(done.path, source)
     return outputs
 
 
 def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
     """Link, check and record each output in the hidden folder, and yield it with its name."""
+    # one process with transformers for all profiles, since to import it takes seconds
     probe = SharedProbe() if Probe.available() else None
     places = {file.origin: folder / file.name for file in plan.shared}
     try:
@@ -437,6 +460,7 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             check = OutputCheck.by_probe(profile, probe)
             record = check(folder / name)
 
+            # the receipt is written last, since it has the result of the check
             files = tuple(_record(file, folder / name) for file in profile.files)
             receipt = msgspec.structs.replace(profile.receipt(), files=files, check=record)
             write_receipt(folder / name, receipt)
@@ -456,10 +480,12 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
             yield name, AppliedPlan(plan.out / plan.files[0].name, record)
             continue
 
+        # The plan so far is of the source, which may be one file. Over base, which is in shards,
+        # only the first shard changes.
         place = folder / name / profile.out.name
-        place.parent.mkdir(exist_ok=True)  # from an interrupted run
-        written = gguf_plan(base, profile.recipe, replace(profile.target, out=place))
-        first, *others = written.files
+        place.parent.mkdir(exist_ok=True)  # it exists after an interrupted run
+        plan_over_base = gguf_plan(base, profile.recipe, replace(profile.target, out=place))
+        first, *others = plan_over_base.files
         assert first.make is not None
         first_place = place.with_name(first.name)
         first.make(first_place, lambda done: None)
@@ -468,7 +494,7 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
         # the other shards are those of base
         for file, shard in zip(others, base.file.shards[1:], strict=True):
             _link(shard.path(), place.with_name(file.name), plan.out)
-        record = check_gguf(written, first_place)
+        record = check_gguf(plan_over_base, first_place)
         yield name, AppliedPlan(profile.out.with_name(first.name), record)
 
 
@@ -521,7 +547,7 @@ def _link(shared: Path, place: Path, out: Path) -> None:
 
 
 def _record(file: PlannedFile, folder: Path) -> FileRecord:
-    """The record of a file for a receipt. Copies are not read, as in `Writer.record`."""
+    """Return the record of a file for a receipt. Copies are not read, as in `Writer.record`."""
     path = folder / file.name
     digest = file.sha256 if file.action in COPIED else sha256(path)
     return FileRecord(

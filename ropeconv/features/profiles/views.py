@@ -30,13 +30,13 @@ def show_profiles(
     sheet.table(heading, table.columns, rows, right=("context", "own files"))
 
     if written:
-        whose = "The profiles"
-        links = any(file.action == "copy" for file in plan.shared)
-        if links and not plan.copied:
-            whose = f"The profiles and {plan.source.reference}"
+        sharing = "The profiles"
+        links_to_source = any(file.action == "copy" for file in plan.shared)
+        if links_to_source and not plan.copied:
+            sharing = f"The profiles and {plan.source.reference}"
         sheet.say(
-            f"{whose} share their weight files (hard links). A program that edits one file in place"
-            " edits all of them."
+            f"{sharing} share their weight files (hard links). A program that edits one file in"
+            " place edits all of them."
         )
 
     warnings: list[str] = []
@@ -44,5 +44,5 @@ def show_profiles(
         if explain:
             show_plan(profile, sheet, explain)
         warnings += profile.warnings
-    for warning in dict.fromkeys(warnings):
+    for warning in dict.fromkeys(warnings):  # profiles of one model share most warnings
         sheet.note(f"Note: {sentence(warning)}")

@@ -113,19 +113,22 @@ def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> lis
         UsageError: Where there is none.
         RecipeError: For a value that a method cannot have.
     """
+    # `--yarn 4` is the text "yarn:4". A path has no such text, since it may contain a colon.
     rows = list(texts)
     from_files = []
-    known = {variable(name): kind for name, kind in REGISTRY.items()}
-    for name, values in methods.items():
+    methods_by_option = {variable(name): kind for name, kind in REGISTRY.items()}
+    for option, values in methods.items():
+        method = methods_by_option.get(option)
         for value in values or ():
-            if name in known and known[name].value is not Value.FILE:
-                rows.append(f"{known[name].name}:{value}")
+            if method is not None and method.value is not Value.FILE:
+                rows.append(f"{method.name}:{value}")
             else:
-                from_files.append(build_recipe({name: value}))
+                from_files.append(build_recipe({option: value}))
 
     recipes = []
     for text in rows:
-        recipes += [row.recipe or Recipe(AsIs()) for row in parse_rows(text)]
+        for row in parse_rows(text):
+            recipes.append(row.recipe or Recipe(AsIs()))  # "base" is a row without a recipe
     recipes += from_files
     if not recipes:
         raise UsageError("name the profiles after MODEL, such as base yarn:2 yarn:4")
@@ -187,17 +190,18 @@ def publish_profiles(
     """
     from ropeconv.verbs.publishing import publish_staged
 
+    # the first creates the repository, and its card lists the branches of the others
     first, *others = plans
     branches = tuple((name, plans[name].schedule.context) for name in others)
     published = {}
     for name, plan in plans.items():
         if name == first:
-            here = changed(publication, branches=branches)
+            options = changed(publication, branches=branches)
         else:
-            here = changed(publication, revision=name, exist_ok=True)
+            options = changed(publication, revision=name, exist_ok=True)
         assert isinstance(plan, CheckpointPlan)
-        _, url = publish_staged(plan, here, reporter)
-        published[name] = here.revision or "main", url
+        _, url = publish_staged(plan, options, reporter)
+        published[name] = options.revision or "main", url
     return published
 
 
@@ -207,7 +211,7 @@ def profile_document(plan: ProfilesPlan, name: str) -> JsonObject:
 
 
 def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
-    """A profile that was written, with the commands that follow."""
+    """Return a profile that was written, with the commands that follow."""
     # the profiles of a GGUF file share shards with the first one, not with their source
     against = ""
     if isinstance(plan.source, GgufSource):

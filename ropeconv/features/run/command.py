@@ -98,6 +98,8 @@ def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
     from .runner import missing_jobs
     from .running import verify_done
 
+    # Opening a journal would make its file, and --dry-run writes nothing. With --fresh all jobs are
+    # run again, but their times of the last run are known.
     lines = []
     remaining = opened.jobs
     if opened.journal.exists():
@@ -112,7 +114,7 @@ def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
     for job in remaining:
         units += job
     costs = Costs.of(lines)
-    if isinstance(opened.executor, Local):
+    if isinstance(opened.executor, Local):  # a few sequences timed here say nothing about Slurm
         costs = costs.with_eval(units)
     sentences = costs.sentences(units, opened.executor.at_once)
     done = sum(len(job) for job in opened.jobs) - len(units)
@@ -145,7 +147,8 @@ def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, scree
     screen.table("", columns, rows, optional=("target",), right=("bytes",))
     for preview, row in zip(previews, rows, strict=True):
         if preview.problem:
-            words = (preview.job[0].task, *row[:3])
+            source, recipe, target, *_ = row
+            words = (preview.job[0].task, source, recipe, target)
             name = " ".join(word for word in words if word)
             screen.say(f"{name} would fail: {preview.problem}")
 
@@ -161,7 +164,7 @@ def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, scree
 
 
 def _preview_row(preview: JobPreview) -> tuple[str, ...]:
-    """The row of a job: source, recipe, target, tasks, bytes and repository."""
+    """Return the row of a job: source, recipe, target, tasks, bytes and repository."""
     first = preview.job[0]
     recipe = ", ".join(recipe.name for recipe in first.recipes)
     target = first.target.name if first.target else ""
@@ -179,6 +182,7 @@ def _show_table(table: RunTable, report: Path, screen: Screen) -> None:
     columns = ("source", "recipe", "target", *table.columns)
     rows = [table.cells(row) for row in table.rows]
     screen.table("", columns, rows, optional=("target",), right=table.columns)
+    # one sentence for all jobs that failed for the same reason
     for reason, names in table.reasons.items():
         listed = ", ".join(names[:3])
         if len(names) > 3:

@@ -73,7 +73,7 @@ def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitRe
 
 
 def _with_absolute_paths(opening: RunnerRequest) -> RunnerRequest:
-    """The same request for a worker, which runs in another folder."""
+    """Return the same request for a worker, which runs in another folder."""
     rows = []
     for row in opening.rows:
         if row.path:
@@ -85,7 +85,7 @@ def _with_absolute_paths(opening: RunnerRequest) -> RunnerRequest:
 
 
 def _absolute(name: str) -> str:
-    """The absolute path of a model on this disk; others are names on the Hub."""
+    """Return the absolute path of a model on this disk; others are names on the Hub."""
     if not name:
         return name
     path = expand_home(name)
@@ -125,15 +125,17 @@ def open_spread(
         raise UsageError(
             "a server runs its model itself, so --workers has no effect on --server; leave it out"
         )
-    # the devices that are asked for may only be those of workers
+    # this machine may not have the devices that are asked for, which are those of the workers
     local = replace(opening, device="auto", dtype="auto", device_map="")
     factory: Any = partial(EvalWorker, _with_absolute_paths(opening), sizes, files)
     with open_evaluation(local, sizes, files) as evaluation, executor.pool(factory) as pool:
+        # one worker says what it computes with, which is in the keys of the journal
         [(_, about)] = list(pool([ABOUT]))
         if isinstance(about, Failure):
             raise RopeconvError(about.reason)
         runner = evaluation.runner
         runner.runtime, runner.device, runner.dtype = about
+
         evaluation.workers = partial(_measure_on, pool)
         evaluation.at_once = max(1, executor.at_once)
         yield evaluation

@@ -162,7 +162,7 @@ def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
 
 
 def _expand(text: str, folder: Path) -> list[str]:
-    """The models of an entry: a collection, a query, a pattern or one model."""
+    """Return the models of an entry: a collection, a query, a pattern or one model."""
     if text.startswith("collection:"):
         references = _collection(text.removeprefix("collection:"))
     elif QUERY.fullmatch(text):
@@ -170,15 +170,19 @@ def _expand(text: str, folder: Path) -> list[str]:
     elif any(mark in text for mark in "*?["):
         references = _matches(text, folder)
     else:
+        # owner/name may be a folder here, which is meant then
         local = (folder / expand_home(text)).resolve()
-        references = [str(local) if local.exists() else resolve_reference(text)]
+        if local.exists():
+            references = [str(local)]
+        else:
+            references = [resolve_reference(text)]
     if not references:
         raise UsageError(f"the source {text!r} matches no model; correct it, or leave it out")
     return references
 
 
 def _matches(text: str, folder: Path) -> list[str]:
-    """The models that a pattern matches, sorted."""
+    """Return the models that a pattern matches, sorted."""
     start = folder
     pattern = text
     base = expand_home(text)
@@ -194,7 +198,7 @@ def _matches(text: str, folder: Path) -> list[str]:
 
 
 def _collection(slug: str) -> list[str]:
-    """The models of a collection on the Hub."""
+    """Return the models of a collection on the Hub."""
     from huggingface_hub import HfApi
 
     with answers(slug):
@@ -203,7 +207,7 @@ def _collection(slug: str) -> list[str]:
 
 
 def _query(text: str) -> list[str]:
-    """The models of a query, such as `author:me search:llama`."""
+    """Return the ids of the models on the Hub that match a query like `author:me search:llama`."""
     from huggingface_hub import HfApi
 
     author = None
@@ -227,7 +231,7 @@ def _query(text: str) -> list[str]:
 
 
 def _name_source(reference: str) -> NamedSource:
-    """A source with its name and identity, or with the problem of opening it."""
+    """Return a source with its name and identity, or with the problem of opening it."""
     path = Path(reference)
     name = path.stem if has_gguf_name(reference) else path.name
     name = name or reference
@@ -240,7 +244,12 @@ def _name_source(reference: str) -> NamedSource:
 
 
 def _name_hub_source(reference: str, name: str) -> NamedSource:
-    """A source on the Hub at its present commit; `name` is that of one that cannot be opened."""
+    """Return a source on the Hub at its present commit, so that a long run reads one version of it.
+
+    Args:
+        reference: owner/name@revision, or owner/name@revision/file.gguf.
+        name: The name of the source where it cannot be opened.
+    """
     file = ""
     match = re.fullmatch(HUB_FILE, reference)
     if match is not None:
@@ -251,16 +260,21 @@ def _name_hub_source(reference: str, name: str) -> NamedSource:
         problem = f"{reference} is neither a path nor a Hub id; correct it"
         return NamedSource(reference, name, problem=problem)
 
-    source = HubSource(match[1], match[2])
+    repo_id, revision = match[1], match[2]
+    source = HubSource(repo_id, revision)
     identity = source.identity
-    at_commit = f"{match[1]}@{source.commit}"
+    at_commit = f"{repo_id}@{source.commit}"
     if file:
         return NamedSource(f"{at_commit}/{file}", Path(file).stem, identity)
     return NamedSource(at_commit, source.name, identity)
 
 
 def _make_distinct(sources: list[NamedSource]) -> list[NamedSource]:
-    """Sources with distinct names: those that share one get the owner or the folder before it."""
+    """Give sources distinct names, since outputs are named after them.
+
+    Those that share a name get the owner or the folder before it: me/llama and you/llama become
+    me-llama and you-llama.
+    """
     counts = Counter(source.name for source in sources)
     longer = []
     for source in sources:
@@ -269,7 +283,7 @@ def _make_distinct(sources: list[NamedSource]) -> list[NamedSource]:
             source = replace(source, name=f"{parent}-{source.name}")
         longer.append(source)
 
-    # owners and folders may share a name too, and then numbers tell them apart
+    # owners and folders may share a name too: then they are numbered
     counts = Counter(source.name for source in longer)
     used = Counter[str]()
     distinct = []
@@ -324,7 +338,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
 def _eval_job(
     plan: RunPlan, source: NamedSource, rows: Sequence[Row], settings: JsonObject, out: Path
 ) -> Job:
-    """The evaluation of a source with all rows."""
+    """Return the evaluation of a source with all rows."""
     evaluated = list(rows)
     if all(row.recipe is not None for row in rows):
         evaluated.insert(0, Row(BASE))  # the source itself, which others are compared with
@@ -342,11 +356,12 @@ def _eval_job(
 def _chain(
     plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path
 ) -> Job:
-    """The units of one output."""
-    name = "-".join(filter(None, (source.name, label, target.name)))
+    """Return the units of one output: apply, validate and push, where the plan has them."""
+    name = "-".join(part for part in (source.name, label, target.name) if part)
     if target.to == "gguf" or (target.to is None and names_gguf(source.reference)):
         name += ".gguf"
 
+    # a unit has its settings in its key, so that it is run again where they were changed
     settings: dict[str, JsonObject] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
@@ -373,7 +388,7 @@ def _chain(
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, str]:
-    """The part of each recipe in names of outputs, by the name of the row.
+    """Return the part of each recipe in names of outputs, by the name of the row.
 
     It is that of `apply`, or the whole text where two would be the same.
     """
@@ -390,7 +405,7 @@ FIELD = re.compile("{(.*?)}")
 
 
 def _fill_template(template: str, known: dict[str, str]) -> str:
-    """The repository of a template such as `me/{name}-{recipe}`.
+    """Return the repository of a template such as `me/{name}-{recipe}`.
 
     Raises UsageError for unknown names in it, and where it is not owner/name.
     """
@@ -528,7 +543,7 @@ def stamp(path: Path) -> str:
         OSError: The output cannot be read.
         BadSource: It is neither a folder, a GGUF file nor a result of an evaluation.
     """
-    if path.suffix == ".json":
+    if path.suffix == ".json":  # the result of an evaluation
         return sha256(path)
 
     receipt = read_receipt(path)

@@ -177,6 +177,7 @@ def read_plan(path: Path) -> RunPlan:
     """
     data = _read_toml(path)
     try:
+        # before msgspec, whose messages do not name the nearest key
         _refuse_unknown_keys(data, RunPlan, "")
         _refuse_unknown_tasks(data)
         plan = msgspec.convert(data, RunPlan)
@@ -184,13 +185,14 @@ def read_plan(path: Path) -> RunPlan:
     except msgspec.ValidationError as problem:
         raise UsageError(f"{path}: {_readable(problem)}; correct it") from None
     except RopeconvError as problem:
+        # the message of `eval` names its option
         message = str(problem).replace("--methods has", "recipes has")
         raise UsageError(f"{path}: {message}") from None
     return plan
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file of a reasonable size."""
+    """Return the content of a TOML file of a reasonable size."""
     try:
         text = read_text(path, str(path))
     except OSError as problem:
@@ -209,14 +211,20 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _readable(problem: msgspec.ValidationError) -> str:
-    """The message of msgspec without its notation: "... - at `$.limits.jobs`"."""
+    """Return the message of msgspec without its notation: "... - at `$.limits.jobs`"."""
     message = re.sub(r" - at `\$\.?(.*?)`$", r" in \1", str(problem))
     message = message.replace("`", "")
     return message[:1].lower() + message[1:]
 
 
 def _refuse_unknown_keys(data: dict[str, Any], kind: type, place: str) -> None:
-    """Refuse a key that a table does not have, and name the nearest one."""
+    """Refuse a key that a table does not have, and name the nearest one.
+
+    Args:
+        data: The table, as TOML has it.
+        kind: The class whose fields are its keys.
+        place: The name of the table, such as [push]; empty for the file.
+    """
     hints = get_type_hints(kind)
     for key, value in data.items():
         if key not in hints:
@@ -224,6 +232,7 @@ def _refuse_unknown_keys(data: dict[str, Any], kind: type, place: str) -> None:
             repair = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(hints)}"
             raise UsageError(f"{place or 'the file'} has no key {key!r}; {repair}")
 
+        # a table, or a list of tables
         inner = _table_class(hints[key])
         if inner is None:
             continue
@@ -234,7 +243,7 @@ def _refuse_unknown_keys(data: dict[str, Any], kind: type, place: str) -> None:
 
 
 def _table_class(hint: Any) -> type | None:
-    """The class of a table in a type such as `list[TargetTable]` or `PushTable | None`."""
+    """Return the class of a table in a type such as `list[TargetTable]` or `PushTable | None`."""
     for kind in (hint, *get_args(hint)):
         if not isinstance(kind, type) or get_origin(kind) is not None:
             continue
@@ -272,6 +281,7 @@ def _check(plan: RunPlan) -> None:
 
 
 def _check_tasks(plan: RunPlan) -> None:
+    """Refuse tasks that lack their settings, or the task that they need."""
     if len(set(plan.tasks)) < len(plan.tasks):
         raise UsageError("tasks names one twice; name each once")
     if "validate" in plan.tasks and "apply" not in plan.tasks:

@@ -45,6 +45,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     Args:
         seconds: The limit; 0 for none.
     """
+    # Python runs handlers of signals in the main thread only; Windows has no setitimer
     in_main_thread = threading.current_thread() is threading.main_thread()
     has_timers = hasattr(signal, "setitimer")
     if not seconds or not in_main_thread or not has_timers:
@@ -54,13 +55,13 @@ def time_limit(seconds: float) -> Iterator[None]:
     def end(*_: object) -> None:
         raise TimeLimit
 
-    before = signal.signal(signal.SIGALRM, end)
+    old_handler = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)
 
 
 class TaskWorker:
@@ -117,7 +118,7 @@ def missing_jobs(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
 
 
 def _missing_units(job: Job, journal: RunJournal) -> Job:
-    """The units of a job that have not succeeded, and those that follow a missing `apply`."""
+    """Return the units of a job that have not succeeded, and all after a missing `apply`."""
     for index, unit in enumerate(job):
         if journal.done(unit) is not None:
             continue
@@ -148,13 +149,14 @@ def run_jobs(
     Returns:
         Whether all were run.
     """
+    # `stopped` is asked before the pool is: a `for` loop would start the next job first
     remaining = len(jobs)
     with closing(pool(jobs)) as results:
         while remaining and not stopped():
             index, result = next(results)
             job = jobs[index]
             lines: list[RunLine]
-            if isinstance(result, Failure):
+            if isinstance(result, Failure):  # the worker ended, so none of its units has a line
                 lines = [RunLine.of(job[0], 0.0, result.reason)]
             else:
                 lines = result
@@ -171,7 +173,7 @@ def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
     States are "done", "failed" and "not run". The tasks after one that is not done are not run.
     """
     outcomes = dict[str, tuple[str, str]]()
-    obstacle = job[0].source.problem
+    obstacle = job[0].source.problem  # why the remaining tasks are not run; empty at first
     for unit in job:
         line = journal.lines.get(unit.key)
         if obstacle:
@@ -179,13 +181,14 @@ def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
         elif line is not None and line.failed:
             outcomes[unit.task] = ("failed", line.failed)
             obstacle = f"{unit.task} failed"
-        elif line is None or journal.done(unit) is None:
+        elif line is None or journal.done(unit) is None:  # no line, or its output is gone
             obstacle = "the run was stopped before it"
             outcomes[unit.task] = ("not run", obstacle)
         else:
             outcomes[unit.task] = ("done", f"{line.seconds:,.1f} s")
 
+    # a source that cannot be opened is a failure of the first task, so that it is counted as one
     first = job[0]
-    if first.source.problem:  # that the source cannot be opened is a failure of the first task
+    if first.source.problem:
         outcomes[first.task] = ("failed", first.source.problem)
     return outcomes

@@ -56,7 +56,7 @@ def open_run(path: Path, on: str = "") -> OpenRun:
     Raises:
         UsageError: For a plan that is wrong, and for a place that does not exist.
     """
-    hub_client.patience = PATIENCE
+    hub_client.patience = PATIENCE  # a run over night waits for the Hub, where a user would not
     plan = read_plan(path)
     folder = path.resolve().parent
     out = folder / (plan.out or path.stem)
@@ -66,6 +66,8 @@ def open_run(path: Path, on: str = "") -> OpenRun:
     without_gpus = 1 if runs_models else 4
     place = on or plan.executor.on
     executor = executor_of(place, plan.executor, plan.limits.jobs, without_gpus, out / "slurm")
+    # Workers end units at their own limit. A worker that hangs in compiled code cannot, and is
+    # killed a little later.
     executor.longest = lambda job: GRACE + plan.limits.unit_seconds * len(job)
 
     sources = named_sources(plan.sources, folder)
@@ -121,8 +123,10 @@ def execute_run(
         verify_done(opened.jobs, journal, verify, reporter)
         missing = missing_jobs(opened.jobs, journal)
         remaining = [job for job in missing if not job[0].source.problem]
-        if opened.plan.most_bytes is not None:
+        if opened.plan.most_bytes is not None:  # previews take a while, and only this needs them
             check_bytes(opened.plan, [preview_job(job) for job in remaining])
+
+        # also after Ctrl-C, the report shows what was done
         complete = _run_jobs(remaining, opened, journal, reporter)
         table = make_table(opened.plan, opened.jobs, journal)
     write_run_report(table, opened.path, opened.report)
@@ -170,6 +174,9 @@ def _run_jobs(
     """Run jobs, until Ctrl-C or limits.hours stop them, and return whether all were run."""
     if not remaining:
         return True
+
+    # the hours end the wait for a result (time_limit), and are asked for between two of them
+    # (is_late) where there is no timer
     limits = opened.plan.limits
     seconds = (limits.hours or 0) * 3600
     end = time.monotonic() + seconds

@@ -55,6 +55,7 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     plan = unit.plan()
     document = {"path": str(plan.out), "bytes": plan.bytes, "encoding": plan.result.encoding}
 
+    # an output of an earlier run whose line the journal does not have, since a kill came between
     earlier = earlier_output(plan)
     if earlier is not None:
         try:
@@ -86,20 +87,21 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
     """Open the evaluation of a unit, which can be estimated and run while it is entered."""
     settings = dict(unit.settings)
-    settings.pop("sha256", None)  # which is only there for the key of the unit
+    settings.pop("sha256", None)  # of the texts: it is there for the key of the unit
     table = msgspec.convert(settings, EvalTable)
     opening = RunnerRequest(
-        unit.source.reference,
-        [recipe.row() for recipe in unit.recipes],
+        model=unit.source.reference,
+        rows=[recipe.row() for recipe in unit.recipes],
         device=table.device,
         dtype=table.dtype,
         chunk=table.chunk,
         family=unit.family,
     )
 
+    # a result has the names of its texts; without their folders it is the same on every machine
     texts = read_files(table.text)
     by_name = {Path(name).name: text for name, text in texts}
-    if len(by_name) == len(texts):  # the names alone are the same on every machine
+    if len(by_name) == len(texts):
         texts = list(by_name.items())
     with open_evaluation(opening, table.sizes(), texts) as evaluation:
         yield evaluation
@@ -158,6 +160,9 @@ def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     is_kept = options.pop("kept")
     publication = PublishOptions(repo_id=repo_id, **options)
     path = Path(unit.out)
+
+    # without apply among the tasks there is no output on the disk: its files are made for the
+    # upload, one at a time
     if not is_kept:
         with staged(unit.plan(), probe) as (_, upload):
             return _publish(upload, publication)

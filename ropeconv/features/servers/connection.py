@@ -27,6 +27,7 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
     require("httpx2", "--server")
     import httpx2 as httpx
 
+    # users paste the URL that they give to the OpenAI client, which ends with /v1
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):
         raise RopeconvError(f"--server {url} is not a URL; give one such as http://localhost:8000")
@@ -39,6 +40,7 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
             f"--server {url} is not a URL ({problem}); give one such as http://localhost:8000"
         ) from None
 
+    # each of them names itself as the owner of its models: "vllm", "sglang", "llamacpp"
     models = ask(client, "/v1/models", ModelList).data or []
     entry = _choose(models, model, prefer, base)
     for protocol in PROTOCOLS:
@@ -51,12 +53,12 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
 
 
 def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> ModelEntry:
-    """The model that is asked for, or preferred, or the only one."""
+    """Choose the model that is asked for, or preferred, or the only one."""
     if not entries:
         raise RopeconvError(
             f"the server at {base} lists no models; give the base URL of an OpenAI-compatible API"
         )
-    by_name = {entry.id: entry for entry in reversed(entries)}
+    by_name = {entry.id: entry for entry in reversed(entries)}  # the first of two with one name
     names = ", ".join(entry.id for entry in entries)[:300]
     if model and model not in by_name:
         raise RopeconvError(f"the server at {base} does not run {model}; it runs {names}")

@@ -99,11 +99,12 @@ class LlamaServer(Server):
         done = 0
         for index in kept:
             prefix = ids[: index + 1]
-            # where the server gives no record for a token, that of a letter has the likeliest too
-            rows = self._after(prefix, ids[index + 1]) or self._after(prefix, letter[-1])
-            if not rows:
+            # The server gives no record for some tokens, such as those that end the text. Then a
+            # letter is generated instead, whose record has the likeliest tokens too.
+            entries = self._after(prefix, ids[index + 1]) or self._after(prefix, letter[-1])
+            if not entries:
                 raise self.misread("completion_probabilities")
-            log_probs.append({entry.id: entry.logprob for entry in rows})
+            log_probs.append({entry.id: entry.logprob for entry in entries})
             progress.advance(index + 1 - done)
             done = index + 1
         return log_probs
@@ -128,7 +129,11 @@ class LlamaServer(Server):
         return self.ask("/tokenize", TokenList, body, for_prompt(len(text))).tokens
 
     def _after(self, prefix: Sequence[int], generated: int) -> tuple[LlamaTokenRecord, ...]:
-        """The log-probabilities after `prefix` of the likeliest tokens, and of `generated`."""
+        """Return the log-probabilities after `prefix` of the likeliest tokens and of `generated`.
+
+        llama-server gives probabilities only for tokens that it generates, so it is made to
+        generate this one, by a bias on its logit.
+        """
         body = {
             "model": self.model,
             "prompt": list(prefix),
@@ -144,8 +149,8 @@ class LlamaServer(Server):
         entries = self._complete(body, prefix, TOP + 1).completion_probabilities
         if not entries:
             return ()
-        of_generated = entries[0]
-        return (*of_generated.top_logprobs, of_generated)
+        generated_entry = entries[0]
+        return (*generated_entry.top_logprobs, generated_entry)
 
     def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
         """The completion of a prompt; RopeconvError where the server has left out a part of it."""

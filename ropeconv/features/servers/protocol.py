@@ -77,6 +77,7 @@ def _read(
     plain = {"Accept-Encoding": "identity"}  # a few bytes can be gigabytes otherwise
     try:
         with client.stream(method, path, json=body, headers=plain, timeout=within) as response:
+            # read in parts, so that a wrong server cannot fill the memory
             content = bytearray()
             for part in response.iter_raw(BLOCK):
                 content += part
@@ -89,6 +90,7 @@ def _read(
                 raise httpx.DecodingError(
                     "it compresses its answers though the request excludes that"
                 )
+            # not followed, since the key in the headers is for this server only
             location = response.headers.get("Location", "") if response.is_redirect else ""
             reports.put((response.status_code, location, bytes(content)))
     except Exception as problem:
@@ -237,13 +239,15 @@ class Server(Engine):
             raise RopeconvError(reason)
         self.refuse_longer(targets[-1] + 2)
 
+        # An answer has numbers for every token of its piece, so that one answer for a long text
+        # would be too large. The token at position p is predicted at p - 1.
         rows = list[LogProbs]()
         start = 0
         while start < len(targets):
             stop = bisect_left(targets, targets[start] + self.piece)
             part = targets[start:stop]
-            before = [target - 1 for target in part]
-            rows += self.log_probs(ids[: part[-1] + 1], before, 1)
+            predicted_at = [target - 1 for target in part]
+            rows += self.log_probs(ids[: part[-1] + 1], predicted_at, top=1)
             start = stop
 
         actual = np.empty(len(targets))
@@ -323,7 +327,8 @@ def ask(
     Raises:
         RopeconvError: No answer comes within the limits, it is an error, or of another type.
     """
-    # in a thread, since httpx limits the single read and not the whole
+    # In a thread: httpx limits the time of each read and not that of the whole answer, so a server
+    # that sends a byte now and then would never end.
     reports: queue.Queue[Response | Exception] = queue.Queue()
     arguments = (client, path, body, limits, reports)
     threading.Thread(target=_read, args=arguments, daemon=True).start()
@@ -337,6 +342,7 @@ def ask(
             f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it,"
             " or lower --length"
         ) from None
+    # no answer: `_read` has reported an exception
     if isinstance(response, RopeconvError):
         raise response
     if isinstance(response, Exception):
@@ -345,6 +351,7 @@ def ask(
             f"the server at {url} does not answer ({why[:300]}); start it, or correct --server"
         )
 
+    # an answer that is not the one that was asked for
     status, location, content = response
     if status in (401, 403):
         raise RopeconvError(f"the server at {url} wants a key ({status}); set OPENAI_API_KEY")
@@ -369,7 +376,7 @@ def ask(
 
 
 def _message(body: bytes) -> str:
-    """The message in the body of an error: {"error": {"message": ...}}, or less nested."""
+    """Return the message in the body of an error: {"error": {"message": ...}}, or less nested."""
     try:
         content: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

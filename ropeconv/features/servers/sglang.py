@@ -87,9 +87,10 @@ class Sglang(Server):
         if not len(likeliest) == len(actual) == len(ids) - first:
             raise self.misread("input_top_logprobs for every token")
 
+        # both lists begin with the token at `first`; a record is (log-probability, token, text)
         log_probs = []
         for index in kept:
-            place = index + 1 - first
+            place = index + 1 - first  # of the next token, which is predicted at `index`
             records = [*(likeliest[place] or ()), actual[place]]
             row = {}
             for log_prob, token, _ in records:

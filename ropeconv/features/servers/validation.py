@@ -105,13 +105,15 @@ def validate_server(
     server = connect(url, model)
     progress.note(f"{server.runtime} runs {server.model}.")
     _refuse_other_model(server, comparison)
+
+    # the reference runs in transformers, for which weights of a GGUF file are dequantised
     source: Source = comparison.checkpoint_or_dequantised(with_tokenizer=settings.text is not None)
-    dequantised = "auto"
+    dtype = "auto"
     if source.kind == "gguf":
-        dequantised = settings.dtype
-        if dequantised == "auto":
-            dequantised = "float32"
-    with folder_of(source, dequantised) as folder:
+        dtype = settings.dtype
+        if dtype == "auto":
+            dtype = "float32"
+    with folder_of(source, dtype) as folder:
         return _compare(ComparisonSpec(comparison, settings, progress), server, source, folder)
 
 
@@ -127,6 +129,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     at = choose_place(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
 
+    # the server first: if it refuses, the long runs of the reference are saved
     run = _text_run(spec, server, source, folder, engine)
     progress.total(TIMES * len(run.ids))
     answers = server.top_log_probs(run.ids, run.kept, progress)
@@ -135,7 +138,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         " floor."
     )
     states = read_source(engine, spec, [run], at.dtype)
-    head = engine.without_layers()
+    head = engine.without_layers()  # which frees them before the next model is loaded
 
     # the noise of another precision than the one that the reference has
     other = None
@@ -188,7 +191,7 @@ def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool
 
 
 def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEngine) -> int:
-    """The length of a text where none is given, by an estimate of the time of the reference."""
+    """Choose the length of a text by an estimate of the time and memory of the reference."""
     schedule = spec.comparison.schedule
     original = schedule.original_context
     context = schedule.context
@@ -211,7 +214,11 @@ def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEn
 def _text_run(
     spec: ComparisonSpec, server: Server, source: Source, folder: Path, engine: TransformersEngine
 ) -> TokenRun:
-    """The run for a server: a text over every position from 0 on."""
+    """Return the run for a server: a text over every position from 0 on.
+
+    A server cannot be given positions, so that a position in the extended context needs a text of
+    that length.
+    """
     settings = spec.settings
     schedule = spec.comparison.schedule
     tokens = settings.length or _default_length(spec, source, engine)
@@ -230,6 +237,8 @@ def _text_run(
     length = tokens
     if server.length:  # one token is generated after it
         length = min(tokens, server.length - 1)
+
+    # tokens that both know: the embeddings of a checkpoint may be padded
     vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
@@ -246,7 +255,18 @@ def _judge(
     answers: list[LogProbs],
     rounded: bool,
 ) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
-    """The result of each bucket, and position and KL in nats along the run."""
+    """Compare the answers with the reference.
+
+    Args:
+        run: The tokens.
+        states: The hidden states of the source in its variants.
+        head: The engine, of which only the last projection is needed.
+        answers: The log-probabilities from the server, one dict for each compared token.
+        rounded: Whether the server runs quantised weights, which differ more.
+
+    Returns:
+        The result of each bucket of positions, and position and KL in nats along the run.
+    """
     for row in answers:
         if any(token >= head.vocabulary for token in row):
             raise RopeconvError(

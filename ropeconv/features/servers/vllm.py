@@ -64,7 +64,7 @@ class Vllm(Server):
         return tokens
 
     def _complete(self, ids: Sequence[int], fields: JsonObject, limits: Limits) -> Choice:
-        """The completion of a prompt; `fields` are others of the request."""
+        """Return the completion of a prompt; `fields` are others of the request."""
         body = {"model": self.model, "prompt": list(ids), "temperature": 0, **fields}
         choices = self.ask("/v1/completions", VllmCompletion, body, limits).choices
         return choices[0] if choices else Choice()

@@ -19,7 +19,7 @@ TRAINERS = Path(__file__).parent / "trainers"
 
 
 def trainer_names() -> tuple[str, ...]:
-    """The values of `--for`, from the file names of the trainers."""
+    """Return the values of `--for`, from the file names of the trainers."""
     return tuple(sorted(path.stem for path in TRAINERS.glob("*.toml")))
 
 

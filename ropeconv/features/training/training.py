@@ -129,7 +129,8 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
             " again"
         )
 
-    # its `model_type` may be one of ropeconv, of which there is no family
+    # parsed here instead of by `source.config()`, which would look for the family of its
+    # model_type: an output with code of ropeconv has a model_type of its own
     config = parse(source.text("config.json") or "{}", "config.json")
     draft = draft_kind(config, source.tensor_names() or (), source.name)
     if draft:
@@ -305,7 +306,7 @@ class Snippet(Summary):
         return self.trainer.command
 
     def summary(self) -> dict[str, str]:
-        """The values that are shown, by name."""
+        """Return the values that are shown, by name."""
         return {
             "sentence": self.sentence,
             "model": self.model,
@@ -381,7 +382,7 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
 
 
 def _repair(trainer: Trainer, baked: TrainingFacts) -> str:
-    """The advice where a trainer cannot train a checkpoint: the other trainers that can."""
+    """Return the advice where a trainer cannot train a checkpoint: the other trainers that can."""
     others = [
         f"--for {other.name}"
         for other in trainers().values()
@@ -393,7 +394,7 @@ def _repair(trainer: Trainer, baked: TrainingFacts) -> str:
 
 
 def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ...]:
-    """Sentences for the user of a snippet."""
+    """Return sentences for the user of a snippet."""
     notes = []
     if baked.declared > baked.context:
         notes.append(
@@ -417,7 +418,7 @@ def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ..
 
 
 def training_step(plan: Plan, path: Path) -> str:
-    """Return the command that starts fine-tuning an output that was written; empty where none can.
+    """Return the command that starts fine-tuning an output; empty where no trainer can.
 
     For a conversion to GGUF, which cannot be trained, it first makes the checkpoint.
 
@@ -434,6 +435,7 @@ def training_step(plan: Plan, path: Path) -> str:
             return ""
         return command_line("train-config", path, "--for", trainer)
 
+    # a GGUF file from a checkpoint: two commands, `apply ... -o NAME && train-config NAME`
     options = flags(plan.recipe)
     if options is None or not isinstance(plan.source, Source):
         return ""
@@ -465,12 +467,13 @@ def trainer_for(source: Source | GgufSource) -> str:
 
 
 def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
-    """Why a trainer cannot train a checkpoint with its RoPE; empty where it can."""
+    """Return why a trainer cannot train a checkpoint with its RoPE; empty where it can."""
     if baked.encoder:
         return "it is an encoder, and the trainers here train the next token"
     if baked.own_code and trainer.no_code:
         return trainer.no_code
 
+    # Megatron and NeMo compute RoPE themselves, from options. The others run transformers.
     if trainer.formulas:
         missing = _missing_option(trainer, baked.spec)
         if missing:
@@ -480,6 +483,7 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
         if status not in (*RUNS, "unknown"):
             return f"it runs {trainer.library}, which does not compute it ({status}: {reason})"
 
+    # some trainers replace the rotary embedding of some models by faster code
     for rotary in trainer.rotary:
         if baked.model_type not in rotary.model_types:
             continue
@@ -493,7 +497,7 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
 
 
 def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
-    """Why the options of a trainer cannot express a spec; empty where they can."""
+    """Return why the options of a trainer cannot express a spec; empty where they can."""
     several = spec.mla or spec.local_form or spec.mrope_section or "none" in spec.layers
     scales_queries = spec.query_scaling or spec.nope_query_scaling
     if several or scales_queries or spec.layout != "half":
@@ -513,6 +517,7 @@ def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
             f"its {kind} rotates whole heads, and this model {spec.rotary_dim} of"
             f" {spec.head_dim} dimensions"
         )
+    # parameters that are constants in the code of the trainer: low_freq_factor = 1 in Megatron
     for name, fixed in formula.fixed.items():
         number = getattr(spec.form, name)
         if number != fixed:

@@ -95,7 +95,13 @@ class OriginMiddleware:
 
 
 def _refusal(scope: Scope) -> str:
-    """Why a request is refused; empty where it is not."""
+    """Return why a request is refused; empty where it is not.
+
+    Any page that the user visits can send requests to this machine. Browsers say with headers from
+    where a request comes, and which it is.
+    """
+    # DNS rebinding: evil.example resolves to 127.0.0.1, and its pages count as the same origin.
+    # The browser still sends that name as the host.
     headers = _headers(scope)
     hosts = headers.getlist("host")
     if len(hosts) != 1 or _hostname(hosts[0]) not in LOOPBACK:
@@ -109,6 +115,7 @@ def _refusal(scope: Scope) -> str:
     if from_other_site and not (is_read and navigates and is_whole_page):
         return OTHER_ORIGIN
 
+    # older browsers send no sec-fetch-site; all send the origin with a POST
     origins = headers.getlist("origin")
     if not origins and not is_read:
         return OTHER_ORIGIN
@@ -143,8 +150,12 @@ class KeyMiddleware:
         self.value = new_key()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on."""
-        if scope["type"] == "lifespan":
+        """Answer a request, or hand it on.
+
+        The key in the address works once: it is exchanged for a cookie, and a new key is made. So
+        an address in the history of the shell, or on a shared screen, opens nothing.
+        """
+        if scope["type"] == "lifespan":  # of the server itself, not a request
             await self.app(scope, receive, send)
             return
         from starlette.responses import PlainTextResponse
@@ -177,21 +188,20 @@ class KeyMiddleware:
         """Set the cookie, and lead the browser to the page without the key in its address."""
         from starlette.responses import HTMLResponse
 
+        # the address without the key, which would stay in the history of the browser
         place = f"/{self.path}/{quote(scope['path'].lstrip('/'))}"
         others = urlencode([(name, value) for name, value in _query(scope) if name != PARAMETER])
         if others:
             place += f"?{others}"
-        headers = {
-            "set-cookie": f"{self.cookie}={self.value}; Path=/{self.path}; HttpOnly;"
-            " SameSite=Strict",
-            "cache-control": "no-store",
-        }
-        # a page and not a redirect: what follows is then a request of this origin, which has the
-        # cookie
+
+        cookie = f"{self.cookie}={self.value}; Path=/{self.path}; HttpOnly; SameSite=Strict"
+        headers = {"set-cookie": cookie, "cache-control": "no-store"}
+        # A page and not a redirect (303): a browser that comes from a link sends no cookie of
+        # SameSite=Strict with the redirected request. A request of this page has it.
         await HTMLResponse(redirect(place), headers=headers)(scope, receive, send)
 
     def _is_known(self, scope: Scope) -> bool:
-        """Whether a request has the path and the cookie, and no other page leads to it."""
+        """Return whether a request has the path and the cookie, and comes from no other page."""
         headers = _headers(scope)
         if headers.get("sec-fetch-site", "none") not in OWN:
             return False
@@ -207,7 +217,7 @@ class KeyMiddleware:
 
 
 def _query(scope: Scope) -> list[tuple[str, str]]:
-    """The parameters of an address."""
+    """Return the parameters of an address."""
     return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 

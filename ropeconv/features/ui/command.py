@@ -66,6 +66,6 @@ def ui_command(
             sys.stdout.flush()
             if not no_browser:
                 webbrowser.open(write_redirect(folder, address).as_uri())
-            signal.pause()
+            signal.pause()  # the page is served by other threads, until Ctrl-C
     except KeyboardInterrupt:
         screen.note("The page is closed.")

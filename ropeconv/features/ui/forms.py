@@ -122,6 +122,8 @@ def open_model(form: ModelForm) -> Source | GgufSource:
         raise UsageError(
             "no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file"
         )
+    # Not an id, and not another kind of reference (ollama:NAME): a path. The message names the
+    # whole path, since users of a page do not know in which folder it was started.
     if not is_on_hub(reference) and ":" not in reference and not expand_home(reference).exists():
         place = shown(str(expand_home(reference).absolute()))
         raise UsageError(
@@ -173,10 +175,14 @@ def fill_form(kind: type[F], values: Mapping[str, Any]) -> F:
 
 
 def _parse_value(default: object, value: object) -> object:
-    """A value of the type that a field has, which its default shows."""
+    """Convert a value from the browser to the type of a field, which its default shows.
+
+    A browser may send anything; a value of another type becomes the default.
+    """
     if isinstance(value, str):
         value = value.strip()[: MOST + 1]  # one more than allowed, which `refuse_long` refuses
-    if isinstance(default, tuple):
+
+    if isinstance(default, tuple):  # several choices
         if not isinstance(value, (list, tuple)):
             return ()
         items = [item[:MOST] for item in value if isinstance(item, str)]
@@ -207,6 +213,7 @@ def from_address(kind: type[F], query: Mapping[str, str]) -> F:
         kind: The class of the form.
         query: The parameters of the address; unknown ones are left alone.
     """
+    # an address is typed or followed by anyone: it must not name a dropped file
     values: dict[str, object] = {}
     for item in fields(kind):
         if item.name not in query or item.name in UPLOADS:
@@ -242,8 +249,10 @@ def recipe_of(form: BakeForm) -> Recipe:
         raise UsageError(
             f"{shown(form.method)} is not a method; choose one of {', '.join(METHODS)}"
         )
+
+    # the form becomes a row as `ropeconv eval --methods` reads it, in which a comma or a line break
+    # would begin another row
     value, settings = _value_and_settings(form)
-    # a comma or a line break would be read as the end of the row
     wrong = [text for text in (value, *settings) if "," in text or "\n" in text]
     wrong += [setting for setting in settings if "=" not in setting]
     if wrong:
@@ -251,6 +260,7 @@ def recipe_of(form: BakeForm) -> Recipe:
             f"{shown(wrong[0])} is not a setting; write name=value, with commas between several"
         )
 
+    # such as yarn:4:beta_fast=16
     parts = [form.method]
     if value:
         parts.append(value)
@@ -261,10 +271,12 @@ def recipe_of(form: BakeForm) -> Recipe:
 
 
 def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
-    """The value of the method and its `name=value` settings.
+    """Return the value of the method and its `name=value` settings.
 
-    The context of the form is one of the settings, or the value.
+    The target length of the form is the value of a method that reaches lengths (yarn:128k), and a
+    setting of one with another number (theta:1e6:context=128k).
     """
+    # "beta_fast = 16, beta_slow=2" as users type it
     settings = []
     for setting in form.settings.split(","):
         if setting.strip():
@@ -299,6 +311,8 @@ def target_of(form: BakeForm) -> Target:
     if not to and any(name in reader_names() for name in form.runtimes):
         to = "gguf"
     target = copied(Target, form, out=form.out or None, to=to or None)
+
+    # a quantised GGUF file says who has made it (general.quantized_by)
     owner, _, _ = form.repo_id.partition("/")
     return target.published_by(owner)
 
@@ -312,7 +326,9 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
         publishing: Whether the output is published.
     """
     words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
-    if form.recipe and "--recipe" in words:  # a recipe with lists, which no option can be
+    # A recipe with lists has no options. Its file was dropped, and has another path here than the
+    # one of the user, of which only the name is known.
+    if form.recipe and "--recipe" in words:
         words[words.index("--recipe") + 1] = Path(form.recipe).name
 
     if not publishing:
@@ -328,7 +344,9 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
         flags.append(option.flag)
         if value is not True:
             flags.append(value)
-    if set(flags) <= {"--private", "--create-pr"}:  # the options that `apply --push` has too
+
+    # `apply --push` publishes in one command, and has only these options of `push`
+    if set(flags) <= {"--private", "--create-pr"}:
         return shlex.join([*words, "--push", form.repo_id, *flags])
     write = shlex.join([*words, "-o", plan.out.name])
     push = shlex.join(["ropeconv", "push", plan.out.name, form.repo_id, *flags])
@@ -363,9 +381,10 @@ def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
         recipe: The method and its modifiers.
         replace: Whether it needs `--replace`, as `Advice` has it.
     """
+    # settings other than their defaults, such as "beta_fast=16, attention_factor=1.1"
     method = recipe.method
     changed = []
-    for item in fields(method)[1:]:
+    for item in fields(method)[1:]:  # the first field is the value of the method
         setting = getattr(method, item.name)
         if setting != item.default or item.name in recipe.explicit:
             changed.append(f"{item.name}={json.dumps(setting)}")
@@ -375,6 +394,7 @@ def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
             changed.append(f"{name}={json.dumps(setting)}")
     form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
 
+    # the value is a field of its own, or the target length: "--yarn 4" has the value 4
     values = {name: getattr(form, name) for name in field_names(BakeForm)}
     value = ""
     if method.value is not Value.SWITCH:

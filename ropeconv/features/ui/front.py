@@ -40,7 +40,9 @@ class Front:
         """
         limit = None if baking else ANSWER_SECONDS
         job: PageJob | None = None
-        # nothing is yielded with the lock: a page that leaves then would keep it
+        # Replace the job of this page, unless that is writing, or Cancel came while this bake was
+        # waiting in the queue. Nothing is yielded with the lock: a page that leaves then would keep
+        # it.
         with self._lock:
             before = self._jobs.get(session)
             is_busy = before is not None and before.baking

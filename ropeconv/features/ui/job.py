@@ -46,7 +46,7 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
     try:
         answer = _answer(connection, task, form)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    except StopRequest:  # there is only one, which may come at any moment
+    except StopRequest:  # raised by _stop at any moment, also in the line above, and only once
         answer = failure(CANCELLED)
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.send_bytes(msgspec.json.encode(answer))
@@ -54,12 +54,13 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
 
 
 def _answer(connection: Connection, task: str, form: PageForm) -> PageAnswer:
-    """The answer of a task, also where it fails."""
+    """Return the answer of a task, also where it fails."""
 
     def tell(message: PageProgress) -> None:
         connection.send_bytes(msgspec.json.encode(message))
 
     def finish() -> None:
+        """Ignore a stop from now on: the output has its name, and cannot be taken back."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     try:
@@ -137,7 +138,7 @@ class PageJob:
     def __init__(
         self, task: str, form: PageForm, seconds: float | None, baking: bool = False
     ) -> None:
-        """Start it.
+        """Start the process of a task.
 
         Args:
             task: The name of the task.
@@ -148,10 +149,10 @@ class PageJob:
         self.seconds = seconds
         self.baking = baking
         self._stopped_at: float | None = None
-        self._connection, theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=work, args=(theirs, task, form), daemon=True)
+        self._connection, other_end = CONTEXT.Pipe()
+        self._process = CONTEXT.Process(target=work, args=(other_end, task, form), daemon=True)
         self._process.start()
-        theirs.close()
+        other_end.close()  # the process has a copy; without this, its end would not be noticed here
 
     def stop(self) -> None:
         """Let the process clean up and end, from any thread; its answer then says so."""
@@ -171,8 +172,11 @@ class PageJob:
         is_late = False
         answer: PageAnswer | None = None
         try:
-            # also so that a second answer with the same words is seen to be a new one
+            # at once, so that a second answer with the same words is seen to be a new one
             yield PageProgress("Reading")
+
+            # The process is asked to stop when its time is over, and may still send its answer
+            # while it cleans up. After a grace period it is overdue.
             while answer is None and not self._is_overdue():
                 if not is_late and time.monotonic() > end:
                     is_late = True
@@ -190,6 +194,7 @@ class PageJob:
         finally:
             self._end()
 
+        # an answer that came in spite of the limit is shown
         if is_late and (answer is None or answer.failed):
             yield failure(
                 f"this takes longer than the limit of {self.seconds:.0f} seconds; {ELSEWHERE}"

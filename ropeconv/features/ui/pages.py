@@ -92,6 +92,7 @@ def add_option(option: Option, choices: Sequence[str] = ()) -> gr.components.Com
     known: list[Any] = list(choices or option.choices)
     if not known:
         return gr.Textbox(max_lines=1, **about)
+    # an option without a value means that ropeconv chooses, which a list must have as a choice
     default = option.default or ""
     if option.default not in known:
         known.insert(0, ("default", default))
@@ -166,7 +167,9 @@ class Page:
         def begin(request: gr.Request) -> None:
             self.front.begin(request.session_hash or "")
 
-        if baking:  # at once, while the bake itself may have to wait
+        # outside of the queue, in which the bake itself may have to wait: a Cancel after this click
+        # is for this bake, and one before it is forgotten
+        if baking:
             gr.on(triggers, begin, None, None, queue=False, **PRIVATE)
         self.on(triggers, self.task(task, baking))
 
@@ -191,10 +194,13 @@ class Page:
             values = {name: typed.get(component) for name, component in self.fields.items()}
             yield from answers(fill_form(self.kind, values), request)
 
+        # JavaScript in the browser writes the values into the address, without a request
         names = address_fields(self.kind)
         components = [self.fields[name] for name in names]
         keep = ADDRESS % json.dumps(names)
         gr.on(triggers, None, components, None, js=keep, queue=False, **PRIVATE)
+
+        # Gradio gives a function whose inputs are a set one dict of all values
         gr.on(
             triggers,
             answer_form,
@@ -222,8 +228,9 @@ class Page:
             values = {name: _known_value(self.fields[name], getattr(typed, name)) for name in names}
             form = fill_form(self.kind, values)
 
+            # an address without values must not clear what the user has typed since the page came
             untouched = [gr.skip() for _ in names]
-            if form == self.kind():  # nothing in the address; what is typed meanwhile stays
+            if form == self.kind():
                 yield [*untouched, ""]
             else:
                 yield [*values.values(), ""]
@@ -244,7 +251,10 @@ class Page:
 
 
 def _known_value(component: Component, value: object) -> object:
-    """The value of a component from an address, without what its list of choices does not have."""
+    """Return a value from an address, without those that the list of a component does not have.
+
+    Gradio raises an error for a value that is not among the choices, and the page stays empty.
+    """
     if isinstance(value, tuple):  # Gradio wants a list
         value = list(value)
     choices = getattr(component, "choices", None)
@@ -253,7 +263,9 @@ def _known_value(component: Component, value: object) -> object:
 
     known = set()
     for choice in choices:
-        known.add(choice[1] if isinstance(choice, tuple) else choice)  # a pair of title and value
+        if isinstance(choice, tuple):
+            _, choice = choice  # a title and the value
+        known.add(choice)
     if isinstance(value, list):
         return [choice for choice in value if choice in known]
     return value if value in known else ""
@@ -366,6 +378,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         fields |= add_options(PushOptions, {})
     cancel_button = gr.Button("Cancel", size="sm", elem_id="cancel")
 
+    # what the buttons do; Enter in one of these fields plans too
     bake_page = Page(front=front, kind=BakeForm, fields=fields, answer=place)
     bake_page.on([search_button.click], bake_page.task("search"), place=matches)
     entered = [fields[name].submit for name in ("source", "context", "value")]

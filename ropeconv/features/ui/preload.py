@@ -15,7 +15,10 @@ from ropeconv.rope.errors import RopeconvError
 
 
 def _warm() -> None:
-    """Answer the largest page once, for any model."""
+    """Answer the largest page once, for any model.
+
+    Each request is a fork of this process, which so has all modules and tables that it needs.
+    """
     from ropeconv.models.config import sample_config
     from ropeconv.models.registry import families
 

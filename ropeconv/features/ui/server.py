@@ -49,6 +49,8 @@ def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
         RopeconvError: The port is taken.
     """
     require("gradio", "the page")
+    # Two secrets: the key lets a browser in once. The path is that of all pages afterwards, so that
+    # another user of this machine who reaches the port finds nothing there.
     key = new_key()
     path = new_key()
     with _listening(HOST, port) as listener:
@@ -70,7 +72,15 @@ def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
 
 @contextmanager
 def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
-    """Listen on a port, None for the first free one. Raises RopeconvError where it is taken."""
+    """Listen on a port, while it is entered.
+
+    Args:
+        host: The address of the interface.
+        port: The port; None for the first free one from 7860 on.
+
+    Raises:
+        RopeconvError: The port is taken, or may not be used.
+    """
     if port is None:
         numbers = list(range(PORT, PORT + PORTS))
         taken = f"ports {PORT} to {PORT + PORTS - 1} are taken"
@@ -101,7 +111,17 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
 def _serve(
     listener: socket.socket, path: str, guard: Callable[[ASGIApp], ASGIApp]
 ) -> Iterator[None]:
-    """Serve the pages below a path, in a thread; `guard` is called with the application."""
+    """Serve the pages below a path in a thread, while it is entered.
+
+    Args:
+        listener: The socket of the port.
+        path: The first part of the path of every page.
+        guard: Wraps the application, so that other requests are refused.
+
+    Raises:
+        RopeconvError: The server did not start.
+    """
+    # Gradio reads both variables when it is imported, which `.pages` does
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     with scratch() as folder:
         os.environ["GRADIO_TEMP_DIR"] = str(folder)
@@ -130,7 +150,7 @@ def _serve(
 
 
 def _mount(demo: Any, path: str) -> Any:
-    """An application of FastAPI with the pages of Gradio below a path."""
+    """Return an application of FastAPI with the pages of Gradio below a path."""
     from fastapi import FastAPI
     from gradio import mount_gradio_app
 
@@ -149,13 +169,14 @@ def _mount(demo: Any, path: str) -> Any:
             enable_monitoring=False,
             **looks(),
         )
-    # else a mounted application reads every file that a request names as dropped
+    # Gradio checks that a file named in a request was uploaded by this user, and skips the check
+    # before `launch`, which a mounted application never calls. So it would read any file.
     demo.has_launched = True
     return app
 
 
 def _make_server(app: ASGIApp) -> Any:
-    """A server of uvicorn, which does not run yet."""
+    """Return a server of uvicorn, which does not run yet."""
     import uvicorn
 
     config = uvicorn.Config(

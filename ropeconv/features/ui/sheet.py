@@ -69,14 +69,14 @@ class TaskContext:
         It gives a function that is called with the bytes done since its last call.
         """
         done = 0
-        last = time.monotonic()
+        last_told = time.monotonic()
         self.tell(PageProgress(title, 0, total))
 
         def advance(more: int) -> None:
-            nonlocal done, last
+            nonlocal done, last_told
             done += more
-            if time.monotonic() - last > PAUSE:
-                last = time.monotonic()
+            if time.monotonic() - last_told > PAUSE:  # a message for each block would be thousands
+                last_told = time.monotonic()
                 self.tell(PageProgress(title, done, total))
 
         yield advance

@@ -95,7 +95,7 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     Where that is stopped, or fails, nothing is kept that was not there before.
     """
     output_plan = _make_plan(form, task)
-    # an earlier run left files from which this one continues
+    # the files of an earlier run that was killed stay when this one is stopped too
     continues = HiddenFolder(output_plan.out).root.exists()
     # stopping a validation would look as if nothing had been written
     without_validation = ValidationChoice()
@@ -142,7 +142,7 @@ def _show_command_line(plan: Plan, form: BakeForm, publishing: bool, sheet: Html
 
 
 def _make_plan(form: BakeForm, task: TaskContext) -> Plan:
-    """The plan of a form, with an absolute place, since the page says where it is."""
+    """Return the plan of a form, with an absolute place, since the page says where it is."""
     recipe = recipe_of(form)
     target = target_of(form)
     if recipe.method.slow_note:
@@ -154,7 +154,7 @@ def _make_plan(form: BakeForm, task: TaskContext) -> Plan:
 
 
 def _publication(form: BakeForm) -> PublishOptions:
-    """The options of a publication."""
+    """Return the options of a publication."""
     if not form.repo_id:
         raise UsageError("no repository is given; write owner/name of the one to publish to")
     return copied(PublishOptions, form, repo_id=repository(form.repo_id))
@@ -217,6 +217,8 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Show the methods as `ropeconv advise` does, and draw the first of them."""
     source = open_model(form)
     measured = Path(form.measured) if form.measured else None
+    # A conversion to GGUF reads the header of each shard: on the Hub a request each, which takes
+    # longer than a page may.
     outputs: tuple[Format, ...] | None = None
     left_out = ""
     if isinstance(source, Source) and len(source.weights()) > MOST_SHARDS:
@@ -227,6 +229,7 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     length = _parse_length(form.context, source)
     advice = advised(source, length, measured, outputs)
 
+    # the columns whose titles do not explain themselves
     show_advice(advice, sheet)
     explained = []
     for line in explain_columns(advice):
@@ -252,7 +255,7 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
 
 def _parse_length(text: str, source: Source | GgufSource) -> int:
-    """A length in tokens, or the trained one times a factor: 128k, 131072 or 4."""
+    """Return a length in tokens, or the trained one times a factor: 128k, 131072 or 4."""
     if not text:
         raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
     try:
@@ -279,6 +282,7 @@ def _show_dropped(path: Path, sheet: HtmlSheet) -> None:
         _show_receipt(receipt_of(open_dropped(path)), sheet)
         return
 
+    # JSON files of ropeconv are told apart by a key that only one of them has
     text = read_text(path, path.name)
     data = jsontext.parse(text, path.name)
     if "cells" in data:
@@ -419,7 +423,7 @@ def runtimes_html(form: RuntimesForm) -> str:
 
 
 def _version_rows(cells: Sequence[MatrixCell], names: Sequence[str]) -> list[tuple[str, ...]]:
-    """A row for each version of the named runtimes, in the order of the names."""
+    """Return a row for each version of the named runtimes, in the order of the names."""
     rows: list[tuple[str, ...]] = []
     for name in names:
         for cell in cells:
@@ -431,20 +435,20 @@ def _version_rows(cells: Sequence[MatrixCell], names: Sequence[str]) -> list[tup
 
 
 def _runtime_of(cell: MatrixCell) -> str:
-    """The name of the runtime of a cell, without the version."""
+    """Return the name of the runtime of a cell, without the version."""
     name, _, _ = cell.verdict.runtime.partition("@")
     return name
 
 
 def _word(verdict: Verdict | None) -> str:
-    """The word of the table for a verdict."""
+    """Return the word of the table for a verdict."""
     if verdict is None or WORDS[verdict.status] == "unsupported":
         return "-"
     return WORDS[verdict.status] or "-"
 
 
 def _evidence(verdict: Verdict) -> str:
-    """Where a verdict is from: what was run or read, and the source."""
+    """Return where a verdict is from: what was run or read, and the source."""
     grade = {"run": "ran", "read": "read"}.get(verdict.grade, "")
     detail = f"{grade} {verdict.evidence.detail}".strip()
     return "; ".join(filter(None, (detail, verdict.source)))

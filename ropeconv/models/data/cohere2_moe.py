@@ -36,9 +36,9 @@ class Hooks(FamilyHooks):
         return tuple(own)
 
     def _dense(self, part: JsonObject) -> int:
-        """How many of the first layers have no experts."""
+        """Return how many of the first layers have no experts."""
         return positive_int(part, ("first_k_dense_replace",), 0, least=0) or 0
 
     def _interval(self, part: JsonObject) -> int:
-        """The interval of the layers without experts."""
+        """Return the interval of the layers without experts."""
         return positive_int(part, ("prefix_dense_sliding_window_pattern",), 1) or 1

@@ -43,7 +43,7 @@ class HeaderKeys(Protocol):
     """An object with the keys of a GGUF header, such as Header, GgufFile or GgufModel."""
 
     def get(self, key: str, default: object = None) -> Any:
-        """The value of a key by its full name, decoded; `default` where it is absent."""
+        """Return the value of a key by its full name, decoded; `default` where it is absent."""
 
 
 class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -274,7 +274,7 @@ class ArchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def arch_table() -> ArchTable:
-    """The table of the package, archs.toml."""
+    """Return the table of the package, archs.toml."""
     table = package_data("runtimes/llamacpp/archs.toml", ArchTable)
     return msgspec.structs.replace(
         table, arch=_with_names(table.arch), draft_arch=_with_names(table.draft_arch)
@@ -304,7 +304,7 @@ def assumed_keys(allowed: bool = True) -> Iterator[None]:
 
 
 def find_arch(name: object, assumed: bool = False) -> Arch:
-    """An architecture by its value of general.architecture.
+    """Return an architecture by its value of general.architecture.
 
     Args:
         name: The value.
@@ -321,6 +321,8 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
         return table.arch[name]
     if name in table.draft_arch:
         return table.draft_arch[name]
+
+    # architectures that llama.cpp knows, and that have nothing to extend
     if name in table.without_rope:
         raise BadSource(
             f"{name} uses {table.without_rope[name]} instead of RoPE, so it cannot be extended"
@@ -331,6 +333,7 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
             " another model; extend that model instead"
         )
 
+    # one of a newer llama.cpp
     if assumed or _ASSUMING.get():
         return Arch(pairs="neox", name=name, assumed=True)
 
@@ -344,7 +347,7 @@ def find_arch(name: object, assumed: bool = False) -> Arch:
 
 
 def arch_of_header(keys: HeaderKeys) -> Arch:
-    """The architecture of a header.
+    """Return the architecture of a header.
 
     Raises as `find_arch`, and for layers that are not known.
     """
@@ -363,6 +366,7 @@ def other_kind(file: GgufFile) -> str:
 
     The text follows the name of the file in a sentence.
     """
+    # general.type is newer than many files, so that each kind is known by another sign too
     kind = file.get("general.type")
     arch = file.get("general.architecture")
 
@@ -384,6 +388,7 @@ def other_kind(file: GgufFile) -> str:
     if not file.tensors:
         return "contains only a vocabulary and no weights; pass the model itself"
 
+    # a whole model may have layers for further tokens too, behind its own
     further = file.get(f"{arch}.nextn_predict_layers", 0)
     has_first_layer = any(name.startswith("blk.0.") for name in file.tensors)
     if isinstance(further, int) and further and not has_first_layer:

@@ -19,7 +19,7 @@ DEFAULT_WINDOW = 4096
 
 
 def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
-    """The kind of each layer: "global" (extended), "local" (with other frequencies) or "none".
+    """Return the kind of each layer: "global" (extended), "local" (other frequencies) or "none".
 
     Raises:
         BadSource: For impossible layer counts, and where a key turns RoPE off.
@@ -46,7 +46,7 @@ def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
 
 
 def layer_windows(file: ArchKeys) -> tuple[int | None, ...]:
-    """The sliding window that llama.cpp gives each layer, in tokens; None without one."""
+    """Return the sliding window that llama.cpp gives each layer, in tokens; None without one."""
     count = len(layer_kinds(file))
     window = window_in_use(file, count)
     if window is None:
@@ -58,13 +58,18 @@ def layer_windows(file: ArchKeys) -> tuple[int | None, ...]:
 
 
 def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
-    """Which of `count` layers have attention; the others have a state space or linear attention."""
+    """Return whether each of `count` layers has attention.
+
+    The others have a state space (Mamba) or linear attention, and no RoPE.
+    """
+    # Jamba and others list the heads of keys of each layer, with 0 for a layer without attention
     if not file.arch.full_attention_interval:
         heads = file.get("attention.head_count_kv")
         if not isinstance(heads, list):
             return [True] * count
         return _fill([bool(number) for number in heads], count, True)
 
+    # Qwen3-Next and others have attention in one of four layers, or a flag for each
     recurrent = file.get("attention.recurrent_layers")
     interval = file.whole("full_attention_interval", file.arch.full_attention_interval)
     if interval < 1:
@@ -79,7 +84,7 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
 
 
 def _layer_count(file: ArchKeys) -> int:
-    """The layers of the model itself, without those that predict further tokens."""
+    """Return the layers of the model itself, without those that predict further tokens."""
     arch = file.arch
     count = file.whole("block_count") - file.whole("nextn_predict_layers", 0)
     if not 0 <= count <= MOST_LAYERS:
@@ -92,20 +97,24 @@ def _layer_count(file: ArchKeys) -> int:
 
 
 def _still_layers(file: ArchKeys, count: int) -> list[bool]:
-    """Which of `count` layers do not rotate."""
+    """Return whether each of `count` layers does not rotate, for any of four reasons."""
     arch = file.arch
     still = [False] * count
+
+    # the header lists the layers that rotate
     if arch.pattern:
         pattern = file.get("attention.rope_pattern")
         if isinstance(pattern, list):
             for layer, rotates in enumerate(pattern[:count]):
                 still[layer] = not rotates
 
+    # one layer in an interval does not, as every fourth one of Llama 4
     window = window_in_use(file, count)
     for layer in range(count):
         if _is_in_nope_interval(arch, layer, count, window is not None):
             still[layer] = True
 
+    # only layers with a window rotate (Command R7B), and possibly the first, dense layers
     if window is not None and window.rotates == "window":
         dense = 0
         if arch.leading_dense:
@@ -114,6 +123,7 @@ def _still_layers(file: ArchKeys, count: int) -> list[bool]:
             if not inside and layer >= dense:
                 still[layer] = True
 
+    # a layer without attention has nothing to rotate
     for layer, has_attention in enumerate(layers_with_attention(file, count)):
         if not has_attention:
             still[layer] = True
@@ -134,7 +144,7 @@ def _is_in_nope_interval(arch: Arch, layer: int, count: int, has_windows: bool) 
 
 
 def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
-    """Which layers rotate with frequencies that an extension does not change."""
+    """Return whether each layer rotates with frequencies that an extension does not change."""
     arch = file.arch
     if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
         ratios = file.get("attention.compress_ratios")
@@ -145,6 +155,7 @@ def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
             )
         return [ratio == 0 for ratio in ratios[:count]]
 
+    # without windows, or where only the layers with a window rotate, all have one base
     window = window_in_use(file, count)
     theta = file.number("rope.freq_base", 10000.0)
     if window is None or window.rotates == "window":
@@ -155,7 +166,7 @@ def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
 
 
 def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
-    """The window rule of the architecture; None where `count` layers have no window."""
+    """Return the window rule of the architecture; None where `count` layers have no window."""
     window = file.arch.window
     if window is None or window.present == "always":
         return window
@@ -170,7 +181,11 @@ def window_in_use(file: ArchKeys, count: int) -> ArchWindow | None:
 
 
 def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]:
-    """Which of `count` layers have a window."""
+    """Return whether each of `count` layers has a window.
+
+    The key attention.sliding_window_pattern is a flag for each layer, or a number n: one layer in n
+    has no window. Architectures without the key have a constant n in llama.cpp.
+    """
     pattern = None
     if window.pattern != "none":
         pattern = file.get("attention.sliding_window_pattern")
@@ -186,19 +201,20 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
         interval = file.whole("attention.sliding_window_pattern")
     if interval == 0:
         return [True] * count
-    without = 0 if window.dense_first else interval - 1
-    return [layer % interval != without for layer in range(count)]
+    # of 6 layers the last one, as in Gemma 3, or the first one (llama_hparams::set_swa_pattern)
+    without_window = 0 if window.dense_first else interval - 1
+    return [layer % interval != without_window for layer in range(count)]
 
 
 def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
-    """The base of the window layers; `theta` is that of the other layers."""
+    """Return the base of the window layers; `theta` is that of the other layers."""
     if not window.own_theta:
         return theta
     return file.number("rope.freq_base_swa", 0.0) or window.theta or theta
 
 
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
-    """The layers with a key-value cache, in groups, from the keys of a header.
+    """Return the layers with a key-value cache, in groups of equal ones, from a header.
 
     Args:
         keys: The keys of the header.
@@ -212,6 +228,7 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     count = len(windows)
     caching = _caching_layers(file, count)
 
+    # head_count_kv is as head_count by default, and the width of a head as the embedding has it
     query_heads = _per_layer(file, "attention.head_count", count, [0] * count)
     heads = _per_layer(file, "attention.head_count_kv", count, query_heads)
     most = max(query_heads, default=0)
@@ -232,12 +249,16 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
         if heads[layer] and caching[layer]:
             groups[keys_of_layer, values_of_layer, window] += 1
 
-    ordered = sorted(groups.items(), key=lambda item: (item[0][2] is not None, item[0]))
-    return tuple(CachedLayers(number, *group) for group, number in ordered)
+    def place(group: tuple[int, int, int | None]) -> tuple[bool, tuple[int, int, int | None]]:
+        """Layers without a window come first."""
+        _, _, window = group
+        return window is not None, group
+
+    return tuple(CachedLayers(groups[group], *group) for group in sorted(groups, key=place))
 
 
 def _caching_layers(file: ArchKeys, count: int) -> list[bool]:
-    """Which of `count` layers have attention, and keys and values of their own."""
+    """Return which of `count` layers have attention, and keys and values of their own."""
     if file.arch.kv_layers.isdigit():
         own = int(file.arch.kv_layers)  # later layers take the keys of earlier ones
     elif file.arch.kv_layers:
@@ -249,7 +270,7 @@ def _caching_layers(file: ArchKeys, count: int) -> list[bool]:
 
 
 def _per_layer(file: ArchKeys, key: str, count: int, default: list[int]) -> list[int]:
-    """A key with one number, or one for each of `count` layers."""
+    """Return a key with one number, or one for each of `count` layers."""
     value = file.get(key)
     if not isinstance(value, list):
         if value is None:
@@ -269,7 +290,7 @@ def _fill(values: list[T], count: int, missing: T) -> list[T]:
 
 
 def _width(file: ArchKeys, name: str, inside: bool, default: int) -> int:
-    """The width of keys or of values of a head; `inside` a window it may be another."""
+    """Return the width of keys or of values of a head; `inside` a window it may be another."""
     size = file.whole(f"attention.{name}", default)
     if inside:
         return file.whole(f"attention.{name}_swa", size)

@@ -25,6 +25,7 @@ def purpose_of(keys: HeaderKeys, arch: Arch) -> Purpose:
     """
     if arch.name in arch_table().diffusion:
         return "diffusion"
+    # a decoder can be made to embed texts (Qwen3-Embedding), by its pooling or its attention
     pooling = keys.get(f"{arch.name}.pooling_type", 0)
     if pooling == RANKS:
         return "ranking"
@@ -52,6 +53,7 @@ def diffusion_schedule(arch: str, tokens: int) -> str:
     """
     if arch_table().diffusion[arch] == "time":
         return "--diffusion-eps 0.001"
+    # the most blocks that divide both tokens and steps, but none shorter than an answer needs
     blocks = gcd(tokens, STEPS)
     while blocks > 1 and tokens // blocks < SHORTEST_BLOCK:
         blocks //= 2

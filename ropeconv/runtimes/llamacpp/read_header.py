@@ -61,7 +61,7 @@ class Reading:
 
 
 def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading:
-    """The RoPE that llama.cpp computes from keys and rope tensors.
+    """Return the RoPE that llama.cpp computes from keys and rope tensors.
 
     Args:
         keys: The keys of the header.
@@ -85,7 +85,7 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
 
 
 def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
-    """The RoPE as in `read`; its numbers may be impossible."""
+    """Return the RoPE as in `read`; its numbers may be impossible."""
     arch = file.arch
     window = arch.window
     head_dim, rotary_dim = _widths(file)
@@ -110,6 +110,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     local_form = None
     if "local" in layers:
         local_form = _local_form(file, closed)
+    # LLAMA_ROPE_TYPE_NORM rotates (2i, 2i + 1); with sections of positions, pairs are (i, i + r/2)
     layout: Layout = "half"
     if arch.pairs == "norm" and not sections:
         layout = "interleaved"
@@ -146,7 +147,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
 
 
 def _local_attention_factor(file: ArchKeys, attention_factor: float) -> float:
-    """The attention factor of the layers with a window, times that folded into their norms."""
+    """Return the attention factor of layers with a window, times that folded into their norms."""
     arch = file.arch
     if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
         attention_factor = 1.0
@@ -158,8 +159,9 @@ def _local_attention_factor(file: ArchKeys, attention_factor: float) -> float:
 
 
 def _notes(arch: Arch, form: Form, original: int, sections: tuple[int, ...]) -> tuple[str, ...]:
-    """Notes on lists of factors, on sections of positions, and on an assumed architecture."""
+    """Return notes on lists of factors, sections of positions, and an assumed architecture."""
     notes = []
+    # llama.cpp chooses the list by the context that it is started with (-c), not by the text
     if isinstance(form, LongRope) and form.short_factor != form.long_factor:
         notes.append(
             f"short factors hold in windows of up to {original} tokens, long ones in larger"
@@ -175,9 +177,9 @@ def _notes(arch: Arch, form: Form, original: int, sections: tuple[int, ...]) -> 
 
 
 def _widths(file: ArchKeys) -> tuple[int, int]:
-    """The dimensions of a head, and how many of them rotate."""
+    """Return the dimensions of a head, and how many of them rotate."""
     heads = file.get("attention.head_count")
-    if isinstance(heads, list):
+    if isinstance(heads, list):  # one number per layer, 0 for a layer without attention
         heads = max(heads, default=0)
     if not isinstance(heads, int) or heads < 1:
         raise BadSource(
@@ -202,7 +204,7 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
 
 
 def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
-    """The number of divisors in a rope tensor: the pairs of the layers that rotate the most.
+    """Return the number of divisors in a rope tensor: the pairs of the layers that rotate the most.
 
     In step35 these are the layers with a window, and the others use the first of them
     (src/models/step35.cpp).
@@ -220,7 +222,21 @@ def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
 def _lists_in_use(
     vectors: Mapping[str, Vector], arch: Arch, scaling: str, rotary_dim: int, stored: int
 ) -> tuple[Vector, Vector] | None:
-    """The two lists of divisors in use, for the pairs that rotate; both have `stored` numbers."""
+    """Return the two lists of divisors that llama.cpp uses; None where it uses no tensor.
+
+    rope_factors_short and rope_factors_long are read by few architectures, and rope_freqs, which
+    stands for both lists, by most of the others.
+
+    Args:
+        vectors: The rope tensors of the file, by name.
+        arch: The architecture.
+        scaling: rope.scaling.type.
+        rotary_dim: Dimensions of a head that rotate.
+        stored: How many numbers a tensor must have.
+
+    Raises:
+        BadSource: A tensor has another length.
+    """
     uses_pair = arch.factors == "longrope" and scaling == "longrope"
     if arch.factors == "always" or uses_pair:
         short = vectors.get(SHORT)
@@ -249,7 +265,7 @@ def _lists_in_use(
 def _divide_form(
     closed: Form, pair: tuple[Vector, Vector] | None, original: int, rotary_dim: int
 ) -> Form:
-    """The form whose frequencies are those of `closed`, divided by rope tensors.
+    """Return the form whose frequencies are those of `closed`, divided by rope tensors.
 
     Args:
         closed: The form that the keys give.
@@ -260,6 +276,8 @@ def _divide_form(
     if pair is None or all(np.all(vector == 1) for vector in pair):
         return closed
 
+    # convert_hf_to_gguf.py writes the scaling of Llama 3.1 as divisors; with its formula it can be
+    # shown, and extended further
     short, long = pair
     base = Plain(closed.theta).inv_freq(rotary_dim)
     if short is long and isinstance(closed, Plain):
@@ -287,7 +305,7 @@ def _divide_form(
 
 
 def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 | None:
-    """Llama 3.1's scaling with these divisors, to within 3e-6.
+    """Return Llama 3.1's scaling with these divisors, to within 3e-6.
 
     None where no original context of 2^6 to 2^20 tokens fits.
 
@@ -296,6 +314,7 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
         divisors: float64 [rotary_dim / 2].
         rotary_dim: Dimensions of a head that rotate.
     """
+    # the slowest pairs are divided by the whole factor, so the largest divisor is the factor
     largest = float(np.max(divisors))
     if not isinstance(closed, Plain) or not 1 < largest < LEAST:
         return None
@@ -322,7 +341,7 @@ def _query_scaling(file: ArchKeys, original: int) -> QueryScaling | None:
 
 
 def _local_form(file: ArchKeys, closed: Form) -> Form:
-    """The form of the layers with a window."""
+    """Return the form of the layers with a window."""
     window = file.arch.window
     theta = file.number("rope.freq_base", 10000.0)
     if window is None:
@@ -334,7 +353,10 @@ def _local_form(file: ArchKeys, closed: Form) -> Form:
 
 
 def _sections(file: ArchKeys) -> tuple[int, ...]:
-    """The pairs that rotate by each section of positions (M-RoPE); empty without any in use."""
+    """Return the pairs that rotate by each section of positions (M-RoPE); empty without any in use.
+
+    Qwen2-VL has (16, 24, 24, 0): pairs that rotate by time, height, width, and a fourth position.
+    """
     arch = file.arch
     counts: tuple[int, ...] = ()
     if arch.sections:
@@ -368,7 +390,11 @@ def _is_count(value: object) -> bool:
 
 
 def _trained_context(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSource, str]:
-    """The tokens that the unscaled embedding was trained for, how that is known, and the source."""
+    """Return the tokens that the unscaled model was trained for, how that is known, and the source.
+
+    From certain to uncertain: the scaling has the number, the factor implies it, or the family is
+    known to declare more than it was trained for. The declared context is the last guess.
+    """
     original = file.whole("rope.scaling.original_context_length", 0)
     if isinstance(form, Llama3):
         return form.original_context, "header", ""
@@ -394,7 +420,7 @@ def _trained_context(file: ArchKeys, form: Form, context: int) -> tuple[int, Con
 
 
 def arch_of(file: GgufFile) -> Arch:
-    """The architecture of a file.
+    """Return the architecture of a file.
 
     Raises:
         BadSource: If it is not a language model with RoPE, or is unknown.
@@ -406,7 +432,7 @@ def arch_of(file: GgufFile) -> Arch:
 
 
 def rope_tensors(file: GgufFile) -> dict[str, Vector]:
-    """The divisors in a file's rope tensors, float64, by the tensor's name.
+    """Return the divisors in a file's rope tensors, float64, by the tensor's name.
 
     Raises:
         BadSource: For types on which llama.cpp aborts, and for divisors that are not positive.
@@ -430,7 +456,7 @@ def rope_tensors(file: GgufFile) -> dict[str, Vector]:
 
 
 def read_file(file: GgufFile) -> Reading:
-    """The RoPE that llama.cpp computes from a file.
+    """Return the RoPE that llama.cpp computes from a file.
 
     Raises:
         BadSource: Where it would refuse the file or abort.

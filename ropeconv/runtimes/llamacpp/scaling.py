@@ -24,11 +24,11 @@ class ArchKeys:
         self.prefix = arch.name + "."
 
     def get(self, key: str) -> Any:
-        """The value of a key, decoded; None where it is absent."""
+        """Return the value of a key, decoded; None where it is absent."""
         return self.keys.get(self.prefix + key)
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """The value of a key that is a whole number of at least 0.
+        """Return the value of a key that is a whole number of at least 0.
 
         Args:
             key: Its name.
@@ -54,7 +54,7 @@ class ArchKeys:
         return value
 
     def number(self, key: str, default: float, prefix: str | None = None) -> float:
-        """The value of a key that is a finite f32.
+        """Return the value of a key that is a finite f32.
 
         Args:
             key: Its name.
@@ -73,7 +73,7 @@ class ArchKeys:
         return value
 
     def text(self, key: str, default: str) -> str:
-        """The value of a key as a string; `default` where it is absent."""
+        """Return the value of a key as a string; `default` where it is absent."""
         value = self.get(key)
         if value is None:
             return default
@@ -119,7 +119,7 @@ class ScalingKeys:
     """Declared tokens."""
 
     def form(self, file: ArchKeys) -> Form:
-        """The form of the frequencies, without rope tensors; `file` has the ends of the ramp."""
+        """Return the form of the frequencies without rope tensors, with the ramp of `file`."""
         arch = file.arch
         fast = file.number("rope.scaling.yarn_beta_fast", arch.beta_fast)
         slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
@@ -132,7 +132,7 @@ class ScalingKeys:
 
 
 def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
-    """The scaling of a header.
+    """Return the scaling of a header, as llama.cpp reads its keys (src/llama-model.cpp).
 
     Args:
         file: Its keys.
@@ -149,6 +149,7 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
             f" {', '.join(TYPES)}"
         )
 
+    # rope.scale_linear is the older key, and a factor of 0 means 1
     context = file.whole("context_length")
     original = file.whole("rope.scaling.original_context_length", context)
     theta = file.number(arch.theta_key, 10000.0)
@@ -158,10 +159,11 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
             f"the header declares {context} tokens, trained for {original}; download it again"
         )
 
+    # NTK, as Hunyuan has it
     alpha = file.number("rope.scaling.alpha", 0.0) if arch.alpha else 0.0
     if alpha > 0 and head_dim > 2:
         theta *= alpha ** (head_dim / (head_dim - 2))
-    if arch.fixed:
+    if arch.fixed:  # the code of some architectures has constants in place of the keys
         theta = 10000.0
     if kind == "none":
         factor = 1.0
@@ -208,7 +210,7 @@ class AttentionFactors(NamedTuple):
 
 
 def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
-    """The attention factors of extended layers and of window layers, and the softmax scale.
+    """Return the attention factors of extended layers and of window layers, and the softmax scale.
 
     Both kinds of layers read the same key. src/llama-context.cpp:178-214; the softmax scale is that
     of deepseek2.cpp:433-443, attention factor included.
@@ -249,9 +251,9 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
 
 
 def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
-    """Scaling keys with another value than the default that this file's architecture does not read.
+    """Return the scaling keys that have an effect elsewhere, and none in this file.
 
-    Some are not read under its scaling type.
+    Their architecture does not read them, or not with this scaling type.
     """
     arch = file.arch
     is_fixed = arch.fixed and not arch.softmax
@@ -267,9 +269,12 @@ def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
     if arch.no_attention_factor or is_fixed:
         unread.append("attn_factor")
 
-    return tuple(
-        key for key in unread if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key))
-    )
+    # a key with its default value is harmless
+    dead = []
+    for key in unread:
+        if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key)):
+            dead.append(key)
+    return tuple(dead)
 
 
 def llamacpp_ramp(schedule: Schedule, arch: Arch) -> RampApproximation | None:
@@ -285,7 +290,7 @@ def llamacpp_ramp(schedule: Schedule, arch: Arch) -> RampApproximation | None:
 
 
 def why_other_ramp(form: Yarn, arch: Arch) -> str:
-    """The reason for `llamacpp_ramp`, as words that follow "llama.cpp"."""
+    """Return the reason for `llamacpp_ramp`, as words that follow "llama.cpp"."""
     reasons = []
     if not form.truncate:
         reasons.append("always rounds the ends of the ramp")

@@ -46,9 +46,7 @@ def test_a_link_is_neither_replaced_nor_followed(
     before = tree(earlier)
     out = tmp_path / "out"
     out.symlink_to(target)
-    with pytest.raises(
-        RopeconvError, match=rf"out is a link to {target}; give the place itself with -o"
-    ):
+    with pytest.raises(RopeconvError, match=rf"link to {target}"):
         write(small_plan(folder, out, "second"), force=force)
     assert os.readlink(out) == target
     assert tree(earlier) == before
@@ -66,7 +64,7 @@ def test_a_file_that_is_no_gguf_is_not_replaced(tmp_path: Path, there: bytes) ->
     plan = make_plan(tmp_path / "model.gguf", recipe_of("yarn", 4.0), out)
     with pytest.raises(
         RopeconvError,
-        match="no receipt of ropeconv, so --force will not replace it; choose another place",
+        match="receipt.* --force",
     ):
         apply(plan, force=True)
     assert out.read_bytes() == there
@@ -82,7 +80,7 @@ def test_force_does_not_delete_what_the_user_has_added(out: Path, name: str) -> 
     before = tree(out)
     with pytest.raises(
         RopeconvError,
-        match=rf"out has {name}, which ropeconv did not write.*move it away, or choose",
+        match=rf"out has {name}, .*did not write",
     ):
         replaced(out)
     assert tree(out) == before
@@ -130,7 +128,7 @@ def test_without_force_nothing_is_replaced_that_comes_after_the_last_look(
     monkeypatch.setattr(execution, "refuse_occupied", then_it_comes)
     with pytest.raises(
         RopeconvError,
-        match="out was created by another program meanwhile; move that away and run again",
+        match="out .*meanwhile",
     ):
         write(small_plan(folder, out))
     assert (tmp_path / name).read_text() == "of the user"
@@ -146,9 +144,7 @@ def test_what_is_added_later_is_kept(
         monkeypatch.setattr(disk, "_renameat2", lambda source, target, flags: False)
     before = tree(out)
     before_the_moves(monkeypatch, lambda: written(out / "README.md"))
-    with pytest.raises(
-        RopeconvError, match=r"/out has README\.md, which ropeconv did not write.*move it away"
-    ):
+    with pytest.raises(RopeconvError, match=r"/out has README\.md, .*did not write"):
         replaced(out)
     assert tree(out) == {**before, "README.md": b"of the user"}
     (out / "README.md").unlink()

@@ -135,7 +135,7 @@ def test_a_made_file_has_the_planned_size(
     if fits:
         assert {file.name: file.size for file in read_receipt(write(plan)).files}["new"] == 5
         return
-    with pytest.raises(BadSource, match="new changed while it was copied"):
+    with pytest.raises(BadSource, match="new changed"):
         write(plan)
     assert not plan.out.exists()
 
@@ -153,7 +153,7 @@ def test_a_copy_has_the_bytes_of_the_source(
 
     with monkeypatch.context() as patched:
         patched.setattr(execution, "copy_file", copied)
-        with pytest.raises(BadSource, match="changed while it was copied"):
+        with pytest.raises(BadSource, match="changed while"):
             write(plan)
     assert not plan.out.exists()
     assert (
@@ -205,9 +205,7 @@ def test_a_change_meanwhile_keeps_nothing(
         change(folder / name)
         return None
 
-    with pytest.raises(
-        BadSource, match="changed while it was read; leave the source unchanged and run again"
-    ):
+    with pytest.raises(BadSource, match="changed while"):
         execute_plan(small_plan(folder, out), ApplyOptions(link=link), meanwhile)
     assert not out.exists()
     assert beside(out) == []
@@ -241,7 +239,7 @@ def test_sources_of_folds_and_conversions_and_gguf_are_watched(tmp_path: Path, k
             rewritten(name)
         done.append(size)
 
-    with pytest.raises(BadSource, match="changed while it was"):
+    with pytest.raises(BadSource, match="changed while"):
         execute_plan(plan, ApplyOptions(), advance=meanwhile)
     assert done
     assert not plan.out.exists()
@@ -278,7 +276,7 @@ def test_only_files_that_something_is_made_of_have_to_stay(
     with path.open("a") as file:
         file.write("more\n")
     if is_read:
-        with pytest.raises(BadSource, match=f"{path.name} changed while it was read"):
+        with pytest.raises(BadSource, match=f"{path.name} changed while"):
             execute_plan(plan, ApplyOptions())
     else:
         execute_plan(plan, ApplyOptions())

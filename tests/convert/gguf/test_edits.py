@@ -251,7 +251,7 @@ def test_full_log_n_with_a_scale_of_its_own_for_each_layer(tmp_path: Path) -> No
     scaled = np.frombuffer(change.apply(bias["blk.1.attn_q.bias"].tobytes()), "<f4")
     np.testing.assert_array_equal(scaled, bias["blk.1.attn_q.bias"] * np.float32(steps.gain))
     carried, note = plan.result.notes
-    assert carried.startswith("the file becomes the GGUF architecture mistral3")
+    assert "mistral3" in carried
     assert (
         note
         == f"log-n is within {plan.result.deviation:.0e} of the formula; llama.cpp from 2026 on"

@@ -105,9 +105,7 @@ def test_what_llama_cpp_does_not_load_never_has_its_name(
     """The second guard, where the first is away: the file is opened once before it has its name."""
     source = checkpoint("qwen3", tmp_path / "source", attention_bias=True)
     monkeypatch.setattr(exported, "check_demands", lambda *_: None)
-    with pytest.raises(
-        RopeconvError, match="llama.cpp cannot run the conversion: .*wrong number of tensors"
-    ):
+    with pytest.raises(RopeconvError, match="cannot run .*wrong number"):
         apply_checked(make_plan(source, AS_IS, tmp_path / "bad.gguf", to="gguf"))
     apply_checked(
         make_plan(checkpoint("qwen3", tmp_path / "good"), AS_IS, tmp_path / "good.gguf", to="gguf")

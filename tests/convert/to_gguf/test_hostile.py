@@ -57,7 +57,7 @@ def test_a_tokenizer_of_other_types(folder: Path, place: str, value: Any) -> Non
         part[name] = value
 
     edit(folder, "tokenizer.json", change)
-    with pytest.raises(BadSource, match="tokenizer.json is not as tokenizers writes it"):
+    with pytest.raises(BadSource, match="tokenizer.json is not"):
         tokenizer_keys(folder, VOCABULARY, {})
 
 
@@ -75,9 +75,7 @@ def test_a_tokenizer_with_bytes_that_are_no_text(folder: Path) -> None:
 @pytest.mark.parametrize("index", [VOCABULARY, 10**9, (1 << 31) - 1])
 def test_an_id_without_a_row_in_the_embeddings(folder: Path, index: int) -> None:
     edit(folder, "tokenizer.json", lambda data: data["model"]["vocab"].update(more=index))
-    with pytest.raises(
-        BadSource, match=f"has a token {index} .'more'., and the embeddings have {VOCABULARY} rows"
-    ):
+    with pytest.raises(BadSource, match=f"token {index} .'more'., .* {VOCABULARY} rows"):
         tokenizer_keys(folder, VOCABULARY, {})
 
 
@@ -86,7 +84,7 @@ def test_files_of_hundreds_of_megabytes_are_not_read(folder: Path, name: str) ->
     with (folder / name).open("ab") as file:
         file.truncate(LONGEST * 5)
     start = time.process_time()
-    with pytest.raises(BadSource, match="the limit for such a file"):
+    with pytest.raises(BadSource, match="limit"):
         tokenizer_keys(folder, VOCABULARY, {})
     assert time.process_time() - start < 5
 

@@ -368,9 +368,7 @@ def test_llama_cpp_takes_every_name_of_the_list_and_no_other(tmp_path: Path) -> 
     assert [name for name, ids in zip(tried, token_ids, strict=True) if ids is not None] == list(
         names
     )
-    with pytest.raises(
-        UsageError, match="not a pre-tokenizer of llama.cpp; choose one of: .*qwen2"
-    ):
+    with pytest.raises(UsageError, match="pre-tokenizer .*qwen2"):
         tokenizer_keys(tmp_path, VOCABULARY, {}, pre="nonsense")
     assert (
         tokenizer_keys(tmp_path, VOCABULARY, {}, pre="mpt")["tokenizer.ggml.pre"].decode() == "mpt"
@@ -425,5 +423,5 @@ def test_special_tokens_and_the_chat_template_come_back(tmp_path: Path) -> None:
 
 
 def test_tokenizers_of_other_kinds_are_refused_on_the_way_back(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedBake, match="only llama and gpt2 are converted back"):
+    with pytest.raises(UnsupportedBake, match="only llama and gpt2"):
         back(keys_of(known("gpt-2"), tmp_path) | {"tokenizer.ggml.model": string("t5")}, tmp_path)

@@ -164,7 +164,7 @@ def test_a_file_that_is_cut_off_meanwhile_ends_the_work(
     second = stored(tmp_path / "b", [4000])
     with (tmp_path / "a").open("r+b") as file:
         file.truncate(100 * WIDTH)
-    with pytest.raises(BadSource, match="^a was cut off while it was read; run again$"):
+    with pytest.raises(BadSource, match="^a was cut off"):
         written(tmp_path / "out", [((rows,), Q8_0) for rows in first + second])
     assert len(pieces) < 16 + 8 * workers  # of 1,016
 

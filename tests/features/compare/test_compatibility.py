@@ -102,12 +102,12 @@ def test_weights_that_were_trained_with_other_bases_get_no_command(
     ]
     shown = command(tmp_path, "compare", "--merge", *paths, "--exit-code", code=3).stdout
     assert (
-        "without training at one base" in shown,
+        "one base" in shown,
         "Fix:" in shown,
         "ropeconv apply" in shown,
     ) == (True, False, False)
     three = command(tmp_path, "compare", paths[0], paths[1], paths[0], code=0).stdout
-    assert ("without training at one base" in three, "ropeconv apply" in three) == (True, False)
+    assert ("one base" in three, "ropeconv apply" in three) == (True, False)
 
 
 ADDABLE = {
@@ -129,7 +129,7 @@ def test_a_scaling_on_the_same_base_is_taken_off_only_if_it_was_added_after_trai
     paths = [config(tmp_path / str(side), **PLAIN | changes[side]) for side in (0, 1)]
     (misfit,) = merged(*paths).misfits
     condition, line, _ = misfit.repair.split("`")
-    assert condition.startswith("if its scaling was only added")
+    assert condition.startswith("if its scaling")
     assert str(paths[scaled]) in line
     command(tmp_path, *shlex.split(line)[1:], "-o", "repaired", "-q", code=0)
     frequencies, factor = rotary(tmp_path / "repaired" / "config.json")
@@ -160,7 +160,7 @@ def test_a_scaling_that_belongs_to_the_training_is_not_taken_off(
     plain = config(tmp_path / "b", **PLAIN)
     for pair in ((scaled, plain), (plain, scaled)):
         (misfit,) = merged(*pair).misfits
-        assert "without training at one RoPE" in misfit.repair
+        assert "one RoPE" in misfit.repair
         assert "ropeconv" not in misfit.repair
 
 
@@ -200,7 +200,7 @@ def test_a_receipt_does_not_make_weights_of_another_base_fit(llama: Path, tmp_pa
     extended = apply(make_plan(llama, recipe_of("yarn", 4.0), tmp_path / "extended"))
     other = make("llama", tmp_path / "other", rope_theta=500000.0)
     (misfit,) = merged(extended, other).misfits
-    assert misfit.repair == "they cannot be merged without training at one base"
+    assert misfit.repair.endswith("training at one base")
     settings = json.loads((extended / "config.json").read_text())
     (extended / "config.json").write_text(json.dumps(settings | {"edited": True}))
     assert [
@@ -277,7 +277,7 @@ def test_factors_in_the_weights_of_one_model(llama: Path, tmp_path: Path) -> Non
     # weights that were multiplied are not restored
     assert command(tmp_path, "restore", folded, "-o", "restored").returncode == 1
     assert (
-        misfit.repair.startswith("take its source again"),
+        misfit.repair.startswith("take its source"),
         repr(llama.name) in misfit.repair,
     ) == (True, True)
 
@@ -297,7 +297,7 @@ def test_a_merge_without_a_base(base: str, noted: bool, tmp_path: Path) -> None:
     assert [misfit.about for misfit in conclusion.misfits] == ["rope"]
     assert any("names no base_model" in note for note in conclusion.notes) == noted
     file.write_text(f"models: [{{model: {places['a']}}}]")
-    assert compatibility(*open_models([str(file)])).sentence == "They can be merged."
+    assert compatibility(*open_models([str(file)])).fits
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ def test_an_adapter_whose_base_is_on_a_hub_that_cannot_be_reached(
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     models, adapters, _ = open_models((str(llama), str(tmp_path / "lora")), "")
     (note,) = compatibility(models, adapters).notes
-    assert "was trained on owner/base, which cannot be read here" in note
+    assert "owner/base, which cannot be read" in note
 
 
 def test_an_adapter_over_a_base_without_its_scaling(
@@ -333,7 +333,7 @@ def test_an_adapter_over_a_base_without_its_scaling(
 ) -> None:
     right = compatibility(*open_models([str(tmp_path / "extended"), str(adapter)]))
     wrong = compatibility(*open_models([str(llama), str(adapter)]))
-    assert (right.fits, right.sentence) == (True, "They can be applied.")
+    assert (right.fits, "applied" in right.sentence) == (True, True)
     assert [misfit.about for misfit in wrong.misfits] == ["rope"]
     stranger = make(
         "llama", tmp_path / "stranger", rope_theta=500000.0
@@ -353,7 +353,7 @@ def test_an_adapter_over_its_own_base_extended_later(llama: Path, tmp_path: Path
     native = apply(make_plan(llama, yarn, tmp_path / "native"))
     conclusion = compatibility(*open_models([str(native), str(folder)]))
     assert conclusion.fits
-    assert "was trained before ropeconv extended its base" in conclusion.notes[0]
+    assert "trained before" in conclusion.notes[0]
     folded = apply(make_plan(llama, yarn, tmp_path / "folded", encoding="weights"))
     assert [
         misfit.about for misfit in compatibility(*open_models([str(folded), str(folder)])).misfits
@@ -378,9 +378,9 @@ def test_an_adapter_for_other_shapes_and_one_of_an_unknown_base(
         json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": "./nowhere"})
     )
     unknown = compatibility(*open_models([str(tmp_path / "extended"), str(adapter)]))
-    assert (unknown.fits, "No difference is known" in unknown.sentence) == (True, True)
-    assert "its RoPE is not known" in unknown.notes[0]
-    with pytest.raises(BadSource, match="its base './nowhere' cannot be read"):
+    assert (unknown.fits, "No difference" in unknown.sentence) == (True, True)
+    assert "not known" in unknown.notes[0]
+    with pytest.raises(BadSource, match="base './nowhere'"):
         open_models([str(adapter)])
 
 

@@ -1,6 +1,7 @@
 """The table of an evaluation in terminals and pipes, and its picture of retrieval."""
 
 import io
+import re
 import sys
 from functools import partial
 
@@ -48,7 +49,7 @@ def test_a_wide_terminal_has_errors_behind_their_numbers_and_what_is_decided_in_
         assert f"{cell.difference:+.3f} ±{cell.difference_error:.3f}" in plain(text)
         assert f"\x1b[{1 if cell.decided else 90}m{cell.difference:+.3f} " in text
     assert {cell.decided for cell in result.cells} == {True, False, None}
-    assert "bold: differs from the first row, p < 0.0027" in text
+    assert re.search("bold: .* p < 0.0027", text)
     assert "*" not in text
 
 
@@ -62,7 +63,7 @@ def test_where_colours_are_not_there_a_star_marks_what_is_decided(
     text = plain(shown(result, monkeypatch, width, **env))
     for cell in (cell for cell in result.cells if cell.difference is not None):
         assert (f"{cell.difference:+.3f}*" in text) == bool(cell.decided)
-    assert "*: differs from the first row, p < 0.0027" in " ".join(text.split())
+    assert re.search(r"\*: .* p < 0.0027", " ".join(text.split()))
 
 
 def test_sentences_below_the_table_say_what_belongs_to_the_numbers(

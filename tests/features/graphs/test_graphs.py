@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def test_tables_of_other_functions_are_not_rope(tmp_path: Path) -> None:
     assert len(ropes(tmp_path / "a.onnx")) == 1  # row 50 is not read
     sin[64] += 0.01
     done = command(tmp_path, "inspect", graphs.with_tables(tmp_path / "a.onnx", cos, sin))
-    assert (done.returncode, "no constants from which cos and sin are made" in done.stderr) == (
+    assert (done.returncode, "no constants" in done.stderr) == (
         1,
         True,
     )
@@ -137,9 +138,9 @@ def test_onnxruntime_computes_the_extended_export_of_torch(run: Run, tmp_path: P
         tmp_path / "onnx/model.onnx.data"
     ).read_bytes()
     done = run("compare", "out", "baked", "--exit-code")
-    assert (done.returncode, "They have the same RoPE." in done.stdout) == (0, True)
+    assert (done.returncode, "the same RoPE" in done.stdout) == (0, True)
     done = run("compare", "baked", "onnx/model.onnx", "--exit-code")
-    assert (done.returncode, "pairs, by up to 4 times" in done.stdout) == (3, True)
+    assert (done.returncode, "up to 4 times" in done.stdout) == (3, True)
     again = run("apply", "out", "--yarn", 2, "--replace", "--context", 4 * TRAINED, "-o", "again")
     assert again.returncode == 0, again.stderr
     (rope,) = ropes(tmp_path / "again")  # the factor was replaced, not multiplied
@@ -176,9 +177,7 @@ def test_openvino_computes_the_extended_graph(run: Run, tmp_path: Path) -> None:
     (rope,) = ropes(tmp_path / "again")
     assert rope.attention_factor == pytest.approx(0.1 * np.log(2) + 1)
     openvino.save_model(converted, tmp_path / "ir/openvino_model.xml")
-    assert (
-        "stores its frequencies in float16" in run("apply", "ir", "--yarn", 4, "--dry-run").stderr
-    )
+    assert "frequencies in float16" in run("apply", "ir", "--yarn", 4, "--dry-run").stderr
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -210,7 +209,7 @@ def test_tables_get_the_rows_of_the_new_context(external: bool, run: Run, tmp_pa
     with pytest.raises(Exception, match="out of range"):
         graphs.run(source, **inputs)
     done = run("compare", source, "out/config.json")
-    assert f"have {TRAINED} rows, and the context is {4 * TRAINED}" in done.stdout
+    assert re.search(f"{TRAINED} rows, .* {4 * TRAINED}", done.stdout)
 
 
 def test_window_layers_and_other_widths_stay(
@@ -228,7 +227,7 @@ def test_window_layers_and_other_widths_stay(
         *(vector.astype(np.float32) for vector in vectors if vector is not None),
     )
     shown = run("inspect", "m").stdout
-    assert ("the same, in window layers" in shown, "another RoPE" in shown) == (True, True)
+    assert ("in window layers" in shown, "another RoPE" in shown) == (True, True)
     compared = run("compare", "m/model.onnx", tiny("gemma3_text"))
     assert "inv_freq2 has 32 dimensions, not 64" in compared.stdout
     assert run("apply", "m", "--linear", 4, "-o", "out").returncode == 0
@@ -237,12 +236,9 @@ def test_window_layers_and_other_widths_stay(
         assert before is not None
         assert after == pytest.approx(before / factor, rel=1e-6)
     graphs.rotating(tmp_path / "m/model.onnx", vectors[1].astype(np.float32))
-    assert (
-        "has only the RoPE of other layers"
-        in run("compare", "m/model.onnx", tiny("gemma3_text")).stdout
-    )
+    assert "of other layers" in run("compare", "m/model.onnx", tiny("gemma3_text")).stdout
     graphs.rotating(tmp_path / "m/half.onnx", vectors[1].astype(np.float16))
-    assert "They have the same RoPE" in run("compare", "m/model.onnx", "m/half.onnx").stdout
+    assert "the same RoPE" in run("compare", "m/model.onnx", "m/half.onnx").stdout
 
 
 def test_both_lists_in_branches_are_told_apart(run: Run, tmp_path: Path) -> None:
@@ -274,12 +270,12 @@ def test_a_graph_that_was_exported_without_the_scaling_gets_it(run: Run, tmp_pat
     vector(graphs.write_config(tmp_path, rope_scaling=scaling, max_position_embeddings=4 * TRAINED))
     assert "another RoPE" in run("inspect", "model.onnx").stdout
     done = run("apply", "model.onnx", "--yarn", 8, "--replace", "-o", "out")
-    assert (done.returncode, "pass --as-is to write that into the graph" in done.stderr) == (
+    assert (done.returncode, "--as-is" in done.stderr) == (
         1,
         True,
     )
     assert run("apply", "model.onnx", "--as-is", "-o", "out").returncode == 0
-    assert "They have the same RoPE" in run("compare", "out", "config.json").stdout
+    assert "the same RoPE" in run("compare", "out", "config.json").stdout
     assert "They differ" in run("compare", "model.onnx", "config.json").stdout
 
 
@@ -303,7 +299,7 @@ def test_a_graph_that_does_not_hold_the_schedule_is_not_kept(
     vector(graphs.write_config(tmp_path))
     monkeypatch.setattr("ropeconv.features.graphs.model.OnnxGraph.replace", lambda *given: None)
     done = run("apply", "model.onnx", "--yarn", 4, "-o", "out")
-    assert (done.returncode, "does not hold the schedule" in done.stderr) == (3, True)
+    assert (done.returncode, "does not hold" in done.stderr) == (3, True)
     assert not (tmp_path / "out").exists()
 
 
@@ -507,16 +503,13 @@ def test_formats_that_are_final_say_what_to_do_at_export(run: Run, tmp_path: Pat
         done = run(*words)
         assert (
             done.returncode,
-            "run `ropeconv apply` on the checkpoint, and export its output" in done.stderr,
+            "`ropeconv apply`" in done.stderr,
         ) == (
             1,
             True,
         )
     graphs.rotating(tmp_path / "a.onnx", VECTOR)
-    assert (
-        "only the commands inspect, compare and apply open"
-        in run("advise", "a.onnx", "--context", "4k").stderr
-    )
+    assert "inspect, compare and apply" in run("advise", "a.onnx", "--context", "4k").stderr
 
 
 def test_a_checkpoint_in_a_folder_with_the_name_of_a_graph_is_a_checkpoint(
@@ -541,7 +534,4 @@ def test_a_missing_library_is_named_with_its_command(
 ) -> None:
     graphs.rotating(tmp_path / "model.onnx", VECTOR)
     monkeypatch.setattr("ropeconv.environment.installed", lambda package: package != "onnx")
-    assert (
-        "needs onnx, which is not installed; pip install 'ropeconv[graphs]'"
-        in run("inspect", "model.onnx").stderr
-    )
+    assert "pip install 'ropeconv[graphs]'" in run("inspect", "model.onnx").stderr

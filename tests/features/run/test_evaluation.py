@@ -1,6 +1,7 @@
 """`eval --workers`: the same table as from one process, whatever happens to the workers."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_what_workers_compute_with_is_what_the_table_says_and_is_of_one_kind(
             "cuda",
             "bfloat16",
         )
-    with pytest.raises(RopeconvError, match="give workers of one kind"):
+    with pytest.raises(RopeconvError, match="one kind"):
         evaluated(place, tmp_path / "j.jsonl", Here(on_a_gpu))
 
 
@@ -120,7 +121,7 @@ def test_the_command_goes_on_with_the_journal_of_workers(place: Path) -> None:
     sizes = ("--windows", "3", "--targets", "8", "--journal", "j.jsonl")
     spread = command(place, *given, *sizes, "--workers", "1", code=0)
     again = command(place, *given, *sizes, code=0)
-    assert "12 sequences are in the journal, j.jsonl." in again.stderr
+    assert re.search("12 sequences .* j.jsonl", again.stderr)
     assert json.loads(spread.stdout)["cells"] == json.loads(again.stdout)["cells"]
     for more, code, message in (
         (

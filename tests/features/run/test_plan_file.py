@@ -134,11 +134,11 @@ def test_patterns_take_models_alone(place: Path) -> None:
 
 
 def test_nothing_is_an_error_and_one_of_several_is_a_problem(place: Path) -> None:
-    with pytest.raises(UsageError, match="the source 'nothing/\\*' matches no model; correct it"):
+    with pytest.raises(UsageError, match="'nothing/\\*' matches no"):
         named_sources(["nothing/*"], place)
     good, bad = named_sources(["models/a", "no such thing"], place)
     assert (good.problem, bad.identity) == ("", "")
-    assert bad.problem == "no such thing is neither a path nor a Hub id; correct it"
+    assert bad.problem.startswith("no such thing is neither")
 
 
 # Sources of the Hub, and a publication that a busy Hub slows down
@@ -186,7 +186,7 @@ def test_a_query_and_a_collection_are_sources(
         f"base/{name}@{'c' * 40}" for name in ("m1", "m2", "m3")
     ]
     assert queries == [{"author": "base", "search": "m", "filter": ["x"]}, "base/all-1"]
-    with pytest.raises(UsageError, match="the source 'search:none' matches no model"):
+    with pytest.raises(UsageError, match="'search:none' matches no"):
         named_sources(["search:none"], tmp_path)
 
 

@@ -120,7 +120,7 @@ def test_a_form_is_a_target() -> None:
     assert (gguf.outtype, gguf.replace) == ("q8_0", True)
     plain = target_of(BakeForm())
     assert (plain.to, plain.encoding, plain.outtype, plain.in_place) == (None, "auto", None, False)
-    with pytest.raises(RopeconvError, match="'pickle' is not a format"):
+    with pytest.raises(RopeconvError, match="'pickle'"):
         target_of(fill_form(BakeForm, {"to": "pickle"}))
 
 

@@ -64,7 +64,7 @@ def test_compare_leads_to_the_plan_of_a_method(visitor: Visitor) -> None:
 
 def test_a_bake_writes_what_its_command_line_writes(visitor: Visitor, site: Site) -> None:
     visitor.open("", source="model", method="mixed", value="4", out="by-page")
-    assert f"It will be written to {site.folder}/by-page" in visitor.answer()
+    assert f"{site.folder}/by-page" in visitor.answer()
     assert not (site.folder / "by-page").exists()
     assert f"Wrote {site.folder}/by-page" in visitor.ask("write")
     words = shlex.split(

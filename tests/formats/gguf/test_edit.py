@@ -125,7 +125,7 @@ def test_in_a_later_shard_tensors_change_and_keys_do_not(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("make", [lambda: u32(1 << 32), lambda: u32(-1), lambda: f32(1e39)])
 def test_numbers_that_do_not_fit_are_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(RopeconvError, match="does not fit into the 32 bits"):
+    with pytest.raises(RopeconvError, match="32 bits"):
         make()
 
 
@@ -242,7 +242,7 @@ def test_the_count_of_a_split_model_grows_to_what_its_type_holds(
             kind, struct.pack(f"<{code}", count + 2)
         )
         assert rewrite(counted(count), Edit()).values[COUNT].decode() == count
-    with pytest.raises(BadSource, match=rf"{COUNT} = .* fetch the file again"):
+    with pytest.raises(BadSource, match=rf"{COUNT} = "):
         rewrite(counted(most + 1), TWO_MORE)
     assert COUNT not in rewrite(header(32), TWO_MORE).values
 

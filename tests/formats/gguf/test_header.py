@@ -240,7 +240,7 @@ def test_values_larger_than_any_vocabulary_are_refused(
         file.truncate(len(head) + size * count)
     with pytest.raises(
         BadSource,
-        match="bytes of values up to 'tokens'|strings under 'tokens', more than a header can",
+        match="up to 'tokens'|under 'tokens'",
     ):
         read_header(tmp_path / "x")
 
@@ -266,7 +266,7 @@ def test_numbers_of_every_type_and_whole_ones(tmp_path: Path) -> None:
     assert (header.whole("k4"), header.whole("absent"), header.whole("absent", 5)) == (7, 0, 5)
     assert (header.get("absent"), header.get("absent", 3)) == (None, 3)
     for name in ("k7", "k6"):
-        with pytest.raises(BadSource, match="where a whole number belongs"):
+        with pytest.raises(BadSource, match="whole number"):
             header.whole(name)
 
 
@@ -292,7 +292,7 @@ def test_shards_that_are_missing_renamed_or_repeated(shards: list[Path]) -> None
     other = shards[0].rename(shards[0].with_name("other.gguf"))
     with pytest.raises(
         BadSource,
-        match="first of 4 shards, so it must be named .*-00001-of-00004.gguf; give it back",
+        match="first of 4 shards.*-00001-of-00004.gguf",
     ):
         GgufFile.open(other)
     other.rename(shards[0])

@@ -96,7 +96,7 @@ def test_only_the_first_shard_is_changed(tmp_path: Path) -> None:
     write(tmp_path / "model.gguf", split=2)
     first, second = sorted(tmp_path.glob("model-*.gguf"))
     untouched = second.read_bytes()
-    with pytest.raises(RopeconvError, match="is in another shard"):
+    with pytest.raises(RopeconvError, match="another shard"):
         list(change_by_phases(GgufFile.open(first), edit()))
     write_new(GgufFile.open(first), 0, Edit(), tmp_path / "roomy.gguf")
     (tmp_path / "roomy.gguf").replace(first)
@@ -282,9 +282,7 @@ def test_a_change_that_a_disk_fails_is_undone(
     with pytest.raises(RopeconvError, match=words):
         list(change_by_phases(GgufFile.open(model), EDIT))
     if "nor restored" in words:
-        with pytest.raises(
-            RopeconvError, match=r"could not be undone \(Input/output error\); do not use it before"
-        ):
+        with pytest.raises(RopeconvError, match=r"undone \(Input/output error\)"):
             recover(model)
         disk.failing = range(0)
         assert recover(model)
@@ -298,9 +296,7 @@ def test_an_interrupt_whose_change_cannot_be_undone_is_said(model: Path, disk: D
 
     disk.failing = range(3, 99)
     disk.number = errno.EIO
-    with pytest.raises(
-        RopeconvError, match=r"in place \(stopped\), nor restored \(Input/output error\)"
-    ):
+    with pytest.raises(RopeconvError, match=r"\(stopped\), .*\(Input/output error\)"):
         list(
             change_by_phases(
                 GgufFile.open(model), Edit(changes={"blk.0.attn_norm.weight": Change(512, stops)})
@@ -399,7 +395,7 @@ def test_nothing_changes_on_a_filesystem_that_cannot_insert(
     path = write(tmp_path / "model.gguf")
     original = path.read_bytes()
     monkeypatch.setattr(inplace, "move_data", fails(errno.EOPNOTSUPP))
-    with pytest.raises(RopeconvError, match="cannot insert them; write a new file with -o"):
+    with pytest.raises(RopeconvError, match="cannot insert.* -o"):
         list(change_by_phases(GgufFile.open(path), edit()))
     assert path.read_bytes() == original
     assert list(tmp_path.iterdir()) == [path]
@@ -411,9 +407,7 @@ def test_only_so_much_is_kept_in_a_journal(model: Path, monkeypatch: pytest.Monk
     same = Edit(changes={"blk.0.attn_norm.weight": Change(512, lambda old: old)})
     kept = file.header.data_start + file.header.tensors["blk.0.attn_norm.weight"].size
     monkeypatch.setattr(inplace, "MAX_KEPT", kept - 1)
-    with pytest.raises(
-        RopeconvError, match=r"too much of model\.gguf changes for doing it in place"
-    ):
+    with pytest.raises(RopeconvError, match=r"too much of model\.gguf"):
         list(change_by_phases(file, same))
     assert model.read_bytes() == before
     monkeypatch.setattr(inplace, "MAX_KEPT", kept)
@@ -426,7 +420,7 @@ def test_a_tensor_that_would_leave_a_gap_is_not_removed_in_place(model: Path) ->
     names = list(file.header.tensors)
     with pytest.raises(
         RopeconvError,
-        match="before others in model.gguf, which would have to move; write a new file",
+        match="before others in model.gguf",
     ):
         list(change_by_phases(file, Edit(removed=frozenset(names[:1]))))
     assert model.read_bytes() == before
@@ -509,7 +503,7 @@ def test_a_journal_of_terabytes_is_not_read(model: Path) -> None:
 def test_a_journal_is_no_link(model: Path) -> None:
     model.with_name("elsewhere").write_bytes(b"mine")
     journal_of(model).symlink_to("elsewhere")
-    with pytest.raises(BadSource, match="journal is a link, so it is not of ropeconv; remove it"):
+    with pytest.raises(BadSource, match="journal is a link"):
         recover(model)
     assert (journal_of(model).is_symlink(), model.with_name("elsewhere").read_bytes()) == (
         True,
@@ -527,7 +521,7 @@ def test_a_draft_that_a_kill_left_is_removed_and_that_of_another_process_is_not(
     draft.write_bytes(b"half")
     with draft.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(RopeconvError, match="another ropeconv is at work with"):
+        with pytest.raises(RopeconvError, match="another ropeconv"):
             list(change_by_phases(GgufFile.open(model), EDIT))
     assert list(change_by_phases(GgufFile.open(model), EDIT))[-1] == "done"
     assert list(model.parent.iterdir()) == [model]

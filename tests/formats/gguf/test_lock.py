@@ -37,9 +37,7 @@ def test_while_a_file_is_changed_nobody_else_changes_undoes_or_reads_it(model: P
         lambda: recover(model),
         lambda: ropeconv.open_source(str(model)).file,
     ):
-        with pytest.raises(
-            RopeconvError, match="another ropeconv is changing .*; run again when that has ended"
-        ):
+        with pytest.raises(RopeconvError, match="another ropeconv"):
             attempt()
     assert list(walk)[-1] == "done"
     assert read_header(model).get("llama.context_length") == 4096
@@ -48,9 +46,7 @@ def test_while_a_file_is_changed_nobody_else_changes_undoes_or_reads_it(model: P
 
 def test_an_interrupted_change_is_said_to_be_one(model: Path) -> None:
     stopped(model, EDIT, "journal")
-    with pytest.raises(
-        BadSource, match="was interrupted; run that command again, which undoes it first"
-    ):
+    with pytest.raises(BadSource, match="interrupted"):
         assert ropeconv.open_source(str(model)).file  # type: ignore[union-attr]
     with pytest.raises(BadSource, match="was interrupted"):
         change(GgufFile.open(model))
@@ -99,7 +95,7 @@ def test_a_file_that_is_replaced_while_it_is_locked_is_refused(
     monkeypatch.setattr(
         fcntl, "flock", lambda file, operation: (replace(model), real(file, operation))
     )
-    with pytest.raises(RopeconvError, match="was replaced by another file meanwhile; run again"):
+    with pytest.raises(RopeconvError, match="replaced by another"):
         change(planned)
 
 

@@ -102,7 +102,7 @@ VALUES = (
 @pytest.mark.parametrize("value", VALUES)
 def test_values_come_back(value: GgufValue) -> None:
     assert value_of(ValueRecord(value.kind, raw(value.raw))) == value
-    with pytest.raises(ValueError, match=f" bytes for a value of kind {value.kind}"):
+    with pytest.raises(ValueError, match=f"value of kind {value.kind}"):
         value_of(ValueRecord(value.kind, raw(value.raw + b"\0")))
 
 
@@ -117,7 +117,7 @@ def test_values_come_back(value: GgufValue) -> None:
     ],
 )
 def test_bytes_that_are_no_value(kind: int, data: bytes) -> None:
-    with pytest.raises(ValueError, match=f"{len(data)} bytes for a value of kind {kind}"):
+    with pytest.raises(ValueError, match=f"{len(data)} bytes .* kind {kind}"):
         value_of(ValueRecord(kind, raw(data)))
 
 

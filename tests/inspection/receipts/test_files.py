@@ -62,7 +62,7 @@ def test_a_file_that_was_edited_is_not_the_one_that_was_written(out: Path, name:
         ):
             check_files(out, out_receipt, weights)
     (out / name).unlink()
-    with pytest.raises(BadSource, match=f"{name} no longer exists; run apply again"):
+    with pytest.raises(BadSource, match=f"{name} no longer exists"):
         check_files(out, out_receipt, weights=False)
 
 

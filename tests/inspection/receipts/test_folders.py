@@ -190,9 +190,7 @@ def test_texts_names_and_sizes_of_the_first_source(tmp_path: Path) -> None:
     assert first.generated_texts() == ("x.json", "gone.json")
     assert first.path("old.safetensors") == tmp_path / "a" / "model.safetensors"
     assert (first.kind, first.first) == ("folder", "the local folder 'first'")
-    with pytest.raises(
-        BadSource, match="has no absent; take the source again, the local folder 'first'"
-    ):
+    with pytest.raises(BadSource, match="no absent; .*'first'"):
         first.path("absent")
     assert first.identities() == source.identities()
 
@@ -201,16 +199,16 @@ def test_what_is_no_output(tmp_path: Path) -> None:
     source = folder(tmp_path / "a")
     assert valid_receipt(source) is None
     assert first_source(source) is source
-    with pytest.raises(BadSource, match="has no ropeconv.json, so it is not an output"):
+    with pytest.raises(BadSource, match="no ropeconv.json"):
         original_source(source)
     (tmp_path / "graph.onnx").touch()
-    with pytest.raises(BadSource, match="is a compiled graph without a receipt"):
+    with pytest.raises(BadSource, match="compiled graph"):
         read_receipt(tmp_path)
     write_receipt(tmp_path / "a", receipt(original=None))
     assert first_source(FolderSource(tmp_path / "a")).kind == "folder"
     for original in (None, OriginalRecord(OWN)):
         write_receipt(tmp_path / "a", receipt(original=original))
-        with pytest.raises(BadSource, match="does not say what its source had"):
+        with pytest.raises(BadSource, match="does not say"):
             original_source(FolderSource(tmp_path / "a"))
     (tmp_path / "a" / "ropeconv.json").write_text("[]")
     assert valid_receipt(FolderSource(tmp_path / "a")) is None

@@ -83,7 +83,7 @@ def test_numbers_with_which_no_comparison_fails_are_refused(value: str, fits: bo
     if fits:
         assert parse_receipt(text, "ropeconv.json").recipe["x"] == int(value)
         return
-    with pytest.raises(BadSource, match="not a receipt of ropeconv"):
+    with pytest.raises(BadSource, match="not a receipt"):
         parse_receipt(text, "ropeconv.json")
 
 
@@ -101,7 +101,7 @@ def test_results_of_other_types_beside_a_gguf_file(tmp_path: Path, name: str) ->
     path.write_text(json.dumps(right))
     assert read_receipt(out).validation == {"agrees": True}
     path.write_text(json.dumps(right | {name: ODD[name]}))
-    with pytest.raises(BadSource, match="b.gguf.validation.json has the wrong form"):
+    with pytest.raises(BadSource, match="b.gguf.validation.json"):
         read_receipt(out)
 
 

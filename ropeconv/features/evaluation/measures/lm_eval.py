@@ -67,6 +67,7 @@ class LmEval(Measure):
         self.task = task
         if task.endswith((".yaml", ".yml")):
             self._read_file(Path(task))
+        # a class variable of other measures, since only this one has a name per task
         self.name = f"{LM_EVAL}{self.task}"  # type: ignore[misc]
 
     def _read_file(self, path: Path) -> None:
@@ -88,12 +89,13 @@ class LmEval(Measure):
         self.checksum = zlib.crc32(text.encode()) >> 1  # fits an int32 token
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        # its tokens come from the task: these tell tasks, seeds and numbers of documents apart in
-        # the journal
+        # lm_eval makes the prompts itself, so there are no tokens to list here. The journal finds
+        # a case by the digest of its tokens and targets; these stand for what lm_eval is given:
+        # the seed, the contents of a task file, and the number of documents.
         ids = np.full(sizes.longest, sizes.seed, np.int32)
         ids[0] += self.checksum
-        count = min(sizes.windows, sizes.longest - 1)
-        targets = np.arange(1, count + 1, dtype=np.int32)
+        documents = min(sizes.windows, sizes.longest - 1)
+        targets = np.arange(1, documents + 1, dtype=np.int32)
         yield Case(
             measure=self.name,
             column=sizes.longest,
@@ -114,11 +116,12 @@ class LmEval(Measure):
                 f"{self.name} runs in transformers and not in {engine.runtime}; leave it out"
             )
 
+        # a group such as mmlu has many tasks; each gets a number, by the order of their names
         tasks = self._samples(engine.model, tokenizer.tokenizer, case)
         observations = list[Observation]()
-        for place, (_, samples) in enumerate(sorted(tasks.items())):
-            for sample in samples:
-                observations += self._observations(sample, case.column, place)
+        for task_number, task in enumerate(sorted(tasks)):
+            for sample in tasks[task]:
+                observations += self._observations(sample, case.column, task_number)
         if not observations:
             raise RopeconvError(
                 f"the task {self.task} does not give a number for each document; choose another"
@@ -126,22 +129,27 @@ class LmEval(Measure):
             )
         return observations
 
-    def _observations(self, sample: JsonObject, column: int, place: int) -> Iterator[Observation]:
-        """The numbers of a document; `place` is the number of its task."""
-        # a task can filter answers in several ways, each with its own numbers
-        kind = sample.get("filter", "none")
-        suffix = "" if kind == "none" else f",{kind}"
+    def _observations(
+        self, sample: JsonObject, column: int, task_number: int
+    ) -> Iterator[Observation]:
+        """Yield the metrics of a document, as lm_eval logs it.
+
+        A sample of the task arc_easy is
+        `{"doc_id": 3, "filter": "none", "metrics": ["acc", "acc_norm"], "acc": 1.0, ...}`.
+        """
+        # gsm8k, for one, has an "exact_match" of each of two filters of the answer; the tables of
+        # lm_eval write these "exact_match,strict-match" and "exact_match,flexible-extract"
+        answer_filter = sample.get("filter", "none")
+        suffix = "" if answer_filter == "none" else f",{answer_filter}"
         for name in sample.get("metrics", ()):
             value = sample.get(name)
             if isinstance(value, (bool, int, float, np.number)):
-                document = int(sample["doc_id"])
-                metric = f"{name}{suffix}"
                 yield Observation(
                     measure=self.name,
-                    metric=metric,
+                    metric=f"{name}{suffix}",
                     column=column,
-                    document=document,
-                    window=place,
+                    document=int(sample["doc_id"]),
+                    window=task_number,
                     value=float(value),
                 )
 
@@ -151,24 +159,25 @@ class LmEval(Measure):
     def _samples(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, case: Case
     ) -> dict[str, list[JsonObject]]:
-        """The documents of each task with their metrics."""
+        """Run the task, and return the documents of each of its tasks with their metrics."""
         import lm_eval
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
 
         try:
             with _silent():
-                manager = {}
+                options = {}
                 if self.folder:
-                    manager["task_manager"] = TaskManager(include_path=str(self.folder))
-                ready = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
+                    options["task_manager"] = TaskManager(include_path=str(self.folder))
+                # HFLM accepts a loaded model, so the patched RoPE is the one that is measured
+                loaded = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
                 results = lm_eval.simple_evaluate(
-                    ready,
+                    loaded,
                     tasks=[self.task],
-                    limit=len(case.targets),
-                    bootstrap_iters=0,
+                    limit=len(case.targets),  # the first documents of each task
+                    bootstrap_iters=0,  # statistics.py computes the errors
                     random_seed=case.window,
-                    **manager,
+                    **options,
                 )
         except (KeyError, ValueError, OSError, ImportError) as problem:
             lines = str(problem).splitlines() or [type(problem).__name__]

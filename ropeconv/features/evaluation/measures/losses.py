@@ -25,7 +25,7 @@ BLOCKS = 32
 
 
 def _mean_loss(case: Case, losses: TokenLosses) -> Observation:
-    """The mean loss of the tokens of a case."""
+    """Return the mean loss of the tokens of a case."""
     loss = float(losses.loss.mean())
     return Observation(
         measure=case.measure,
@@ -59,23 +59,23 @@ class Position(Measure):
             )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        # the mean loss of each of 32 blocks of positions; the column is where a block ends
         blocks = min(BLOCKS, len(case.targets))
         edges = np.linspace(0, len(case.ids), blocks + 1).round().astype(int)
         observations = []
-        for first, last in pairwise(edges.tolist()):
-            inside = (case.targets >= first) & (case.targets < last)
-            if inside.any():
-                loss = float(losses.loss[inside].mean())
-                observations.append(
-                    Observation(
-                        measure=self.name,
-                        metric="loss",
-                        column=last,
-                        document=case.document,
-                        window=case.window,
-                        value=loss,
-                    )
-                )
+        for begin, end in pairwise(edges.tolist()):
+            inside = (case.targets >= begin) & (case.targets < end)
+            if not inside.any():
+                continue
+            observation = Observation(
+                measure=self.name,
+                metric="loss",
+                column=end,
+                document=case.document,
+                window=case.window,
+                value=float(losses.loss[inside].mean()),
+            )
+            observations.append(observation)
         return observations
 
 
@@ -93,6 +93,8 @@ class Growth(Measure):
     sizes = frozenset({"targets"})
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        # The same last tokens of a window are predicted at every length; only the text before them
+        # grows. So what differs between two columns is the effect of the context.
         shortest = sizes.lengths[0] - len(texts.prefix)
         if shortest < 2:
             raise UsageError(
@@ -150,6 +152,7 @@ class Sliding(Measure):
         total = sizes.longest - prefix  # tokens of a text that are predicted at every length
         documents = long_enough(texts, sizes.longest)[: sizes.windows]
         for document, length in product(documents, sizes.lengths):
+            # with length 8, stride 3 and 12 tokens of text: [0, 8), [3, 11), [6, 12)
             first_end = min(length - prefix, total)
             ends = [*range(first_end, total, self.stride), total]
             predicted = 0  # tokens of the text up to here, by the windows before
@@ -206,9 +209,12 @@ class LongPpl(Growth):
         return super().cases(texts, sizes)
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
+        # the first row says which tokens are key tokens, so that all rows have the same ones
         first_row = next(iter(rows.values()), [])
         evaluator = [number for number in first_row if number.measure == self.name]
         keys = self._key_tokens(evaluator, sizes)
+
+        # replace the losses of all targets of a window by their mean over its key tokens
         for row, observations in rows.items():
             others = [number for number in observations if number.measure != self.name]
             over_keys = []
@@ -229,16 +235,24 @@ class LongPpl(Growth):
     def _key_tokens(
         self, evaluator: Sequence[Observation], sizes: EvaluationSizes
     ) -> dict[tuple[int, int], list[int]]:
-        """The indices of key tokens among the targets, by document and window."""
+        """Return the indices of key tokens among the targets, by document and window.
+
+        A key token is one that the evaluator predicts well with its whole trained context, and much
+        worse with the shortest length: it needs the long context.
+        """
         short_losses = {}
         for number in evaluator:
             if number.column == sizes.lengths[0]:
                 short_losses[number.document, number.window] = np.array(number.values)
+
         keys = {}
         for number in evaluator:
             short = short_losses.get((number.document, number.window))
             if number.column == sizes.trained and short is not None:
                 long = np.array(number.values)
-                is_key = (short - long > ALPHA) & (-long > BETA)
-                keys[number.document, number.window] = np.flatnonzero(is_key).tolist()
+                gains = short - long > ALPHA
+                well_predicted = -long > BETA  # minus a loss is a log probability
+                keys[number.document, number.window] = np.flatnonzero(
+                    gains & well_predicted
+                ).tolist()
         return keys

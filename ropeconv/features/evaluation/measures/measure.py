@@ -104,13 +104,13 @@ class Measure(ABC):
         if finite.all():
             return self.observe(case, losses)
 
+        # most often an overflow of float16: name the first module, so that it can be looked up
         first = int(case.targets[~finite][0])
         module = engine.not_finite_in(case.ids.tolist())
-        begin = f", which begin in the output of {module}" if module else ""
-        raise NotFinite(
-            f"{row} gives NaN or infinite logits at position {first:,} of {len(case.ids):,}{begin};"
-            " give --dtype float32 or bfloat16"
-        )
+        where = f"{row} gives NaN or infinite logits at position {first:,} of {len(case.ids):,}"
+        if module:
+            where += f", which begin in the output of {module}"
+        raise NotFinite(f"{where}; give --dtype float32 or bfloat16")
 
 
 REGISTRY: Registry[Measure] = Registry("measure", __package__ or "")

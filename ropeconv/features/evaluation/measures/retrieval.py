@@ -115,29 +115,33 @@ class Haystack:
         Raises:
             UsageError: The length is too short for the prompt.
         """
+        # Question and answer are encoded as one text, since a token can cover the end of one and
+        # the beginning of the other. Tokens of white space are not asked for.
         question = prompt.question + prompt.lead
-        # as one text, since tokens can reach over the border of question and answer
         tail = self.tokens(f"{question} {prompt.answer}")
-        answer = range(len(self.tokens(question)), len(tail))
-        targets = [index for index in answer if self.texts.tokenizer.decode([tail[index]]).strip()]
+        targets = []
+        for index in range(len(self.tokens(question)), len(tail)):
+            if self.texts.tokenizer.decode([tail[index]]).strip():
+                targets.append(index)
 
         needed = len(self.texts.prefix) + len(self.tokens(prompt.task)) + len(tail)
-        for _, text in prompt.facts:
-            needed += len(self.tokens(text))
+        for _, fact in prompt.facts:
+            needed += len(self.tokens(fact))
         if length < needed:
             raise UsageError(
                 f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
 
+        # prefix, task, text with each fact at its depth (0 to 1), question, answer
         hay = self.hay(length - needed)
         ids = [*self.texts.prefix, *self.tokens(prompt.task)]
-        done = 0
-        for place, text in prompt.facts:
-            until = round(place * len(hay))
-            ids += hay[done:until]
-            ids += self.tokens(text)
-            done = until
-        ids += hay[done:]
+        used = 0
+        for depth, fact in prompt.facts:
+            until = round(depth * len(hay))
+            ids += hay[used:until]
+            ids += self.tokens(fact)
+            used = until
+        ids += hay[used:]
         return ids + tail, [len(ids) + index for index in targets]
 
 
@@ -182,14 +186,16 @@ class Retrieval(Measure):
         depths = [0.5]
         if sizes.depths > 1:
             depths = np.linspace(0, 1, sizes.depths).tolist()
-        places = np.random.default_rng(sizes.seed)
-        order = places.permutation(len(texts.documents))  # in turn from all documents
+        random_places = np.random.default_rng(sizes.seed)
+        order = random_places.permutation(len(texts.documents))
         for window in range(sizes.windows):
+            # windows are from all documents in turn, each from a random token on
             document = int(order[window % len(order)])
-            start = int(places.integers(len(texts.documents[document].ids)))
+            start = int(random_places.integers(len(texts.documents[document].ids)))
             haystack = Haystack(texts, document, start)
             for length in sizes.lengths:
                 for number, depth in enumerate(depths):
+                    # without the length in its seed: all lengths ask for the same facts
                     draw = np.random.default_rng((sizes.seed, window, number))
                     prompt = self.prompt(haystack, depth, draw)
                     ids, targets = haystack.sequence(prompt, length, self.name)
@@ -226,7 +232,7 @@ class Retrieval(Measure):
         return [self._observation(case, "accuracy", float(occurs), 1)]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
-        """An observation of a case, by default over all tokens of its answer."""
+        """Return an observation of a case, by default over all tokens of its answer."""
         weight = weight or len(case.targets)
         return Observation(
             measure=self.name,

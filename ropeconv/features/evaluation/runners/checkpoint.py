@@ -36,7 +36,7 @@ class TwoListEngine(Engine):
         schedule: Schedule,
         patch: Callable[[Schedule], Callable[[], None]],
     ) -> None:
-        """Keep what is needed; nothing is patched yet.
+        """Keep the arguments; each pass patches the checkpoint for its own length.
 
         Args:
             loaded: The checkpoint.

@@ -54,6 +54,8 @@ def engine_options(request: RunnerRequest, offloads: bool) -> dict[str, Any]:
             f"--device {request.device}: the installed llama.cpp was built without a GPU; install"
             " llama-cpp-python again with CMAKE_ARGS=-DGGML_CUDA=on, or leave --device out"
         )
+    # llama.cpp runs the weights in the types of the file. --dtype changes only the KV cache, and
+    # float32 turns off flash attention too.
     exact = request.dtype == "float32"
     options = {
         "gpu": offloads and request.device != "cpu",
@@ -128,12 +130,15 @@ class LlamaCppRunner(Runner):
         return self.plans[row.name]
 
     def _make_plan(self, row: Row, out: Path | None = None) -> GgufPlan:
-        """The plan of a row, under another architecture where only that expresses it."""
+        """Plan the file of a row, under another architecture where only that expresses it."""
         assert row.recipe is not None
         keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
         target = Target(out=out, replace=self.inspection.extended and not keeps)
+
+        # llama.cpp scales queries by position only for some architectures, so the file gets the
+        # name of one that computes the same network and scales them
         carriers: list[str | None] = [None]
-        if row.recipe.log_n:  # some architectures scale queries by position
+        if row.recipe.log_n:
             carriers += arch_of(self.file.file).carriers
 
         problems = []
@@ -164,19 +169,24 @@ class LlamaCppRunner(Runner):
 def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
     """Return the metadata keys of the edit of a plan as overrides.
 
+    llama.cpp can replace values of metadata while it loads a file (`llama_model_kv_override`), so
+    that such a row needs no file of its own.
+
     Returns:
         Types and values by key; None where the edit changes more of a file than these.
     """
+    # tensors and the architecture cannot be overridden, and no key can be removed
+    other_edits = replace(edit, values={}, dropped=frozenset())
     present = source.file.header.values.keys()
-    if replace(edit, values={}, dropped=frozenset()) != Edit() or edit.dropped & present:
+    if other_edits != Edit() or edit.dropped & present:
         return None
 
     overrides: dict[str, Override] = {}
     for key, encoded in edit.values.items():
-        if key == RECEIPT:
+        if key == RECEIPT:  # llama.cpp does not read it
             continue
         value = encoded.decode()
-        kind = KINDS.get(type(value))
+        kind = KINDS.get(type(value))  # None for arrays, which cannot be overridden
         if kind is None or len(str(value).encode()) > LONGEST:
             return None
         overrides[key] = (kind, value)  # type: ignore[assignment]

@@ -34,6 +34,8 @@ def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
         BadSource: A model cannot be opened.
     """
     _refuse_nonsense(request)
+    # In this order: a server may be named together with the model that it runs, and an output may
+    # be a GGUF file or a checkpoint.
     if request.servers:
         return open_servers(request)
     if _is_output(request):
@@ -56,6 +58,8 @@ def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
             f"{request.model} is an encoder, which predicts no next token; evaluate it on its own"
             " task"
         )
+
+    # with --family, transformers loads a model type that it does not have as one of that family
     stands_for = source.family.text_type if source.family.assumed else ""
     at = request.place(source.config(), stands_for)
     with folder_of(source, at.dtype) as folder:
@@ -89,6 +93,7 @@ def _refuse_nonsense(request: RunnerRequest) -> None:
     elif not request.model:
         raise UsageError("no model is named; give a checkpoint, a GGUF file, or --server URL")
 
+    # options that contradict each other, whatever the model is
     if request.against and request.rows:
         raise UsageError(
             "--against names the source of an output, which is loaded unchanged; leave --methods"
@@ -99,6 +104,8 @@ def _refuse_nonsense(request: RunnerRequest) -> None:
             "--device-map is for checkpoints in transformers; for a GGUF file give --device cpu or"
             " gpu"
         )
+
+    # with a server, MODEL is only named for its tokenizer and its config, which these describe
     if request.servers:
         return
     if request.family and _is_output(request):
@@ -108,7 +115,7 @@ def _refuse_nonsense(request: RunnerRequest) -> None:
 
 
 def _refuse_for_servers(request: RunnerRequest) -> None:
-    """Refuse options that a running server does not have."""
+    """Refuse options that cannot change a server that is running already."""
     if request.rows:
         raise UsageError(
             "a server runs one model, which is one row; leave --methods out, and start one --server"

@@ -95,6 +95,7 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     Raises:
         BadSource: The model is not an output, or `request.against` is not its source.
     """
+    # the receipt says where the source was; it may be elsewhere now, or gone
     output = Path(request.model)
     receipt = read_receipt(output)
     if request.against:
@@ -118,29 +119,32 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
 def _open_folder(
     output: Path, receipt: Receipt, comparison: Comparison | None, request: RunnerRequest
 ) -> OutputRunner:
-    """The runner of a folder and its source, in transformers."""
+    """Make the runner of a folder and its source, which run in transformers one at a time."""
     trust = needs_trust(output, request.trust_remote_code)
     config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
-    at = request.place(config, comparison.stands_for if comparison is not None else "")
+    stands_for = comparison.stands_for if comparison is not None else ""
+    at = request.place(config, stands_for)
 
     models: Models = {}
     if comparison is not None:
+        # only the output may have code, that of --encoding buffers
         source = comparison.checkpoint
         chunk = _chunk(request, comparison.spec.current().short_inv_freq is not None)
-        load = partial(_load_checkpoint, source, at, False, chunk)
+        load = partial(_load_checkpoint, source, at, trust=False, chunk=chunk)
         models[Row(BASE)] = (source.identity, load)
+
     folder = FolderSource(output)
     chunk = _chunk(request, receipt.schedule.short_inv_freq is not None)
-    load = partial(_load_checkpoint, folder, at, trust, chunk)
+    load = partial(_load_checkpoint, folder, at, trust=trust, chunk=chunk)
     models[Row(output.name, path=output)] = (folder.identity, load)
 
     return OutputRunner(
         models,
-        receipt.schedule.original_context,
-        CheckpointTokenizer(output, trust or at.pickles),
-        f"transformers {stock_version()}",
-        at.device_map or at.device,
-        at.dtype,
+        trained=receipt.schedule.original_context,
+        tokenizer=CheckpointTokenizer(output, trust or at.pickles),
+        runtime=f"transformers {stock_version()}",
+        device=at.device_map or at.device,
+        dtype=at.dtype,
     )
 
 
@@ -163,7 +167,7 @@ def _open_gguf(
     request: RunnerRequest,
     stack: ExitStack,
 ) -> OutputRunner:
-    """The runner of a GGUF file and its source, in llama.cpp."""
+    """Make the runner of a GGUF file and its source, which run in llama.cpp one at a time."""
     file = GgufSource(output)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
     options = engine_options(request, tokenizer.loaded.offloads)
@@ -174,16 +178,25 @@ def _open_gguf(
         engine = LlamaCppEngine(source.file.path, **options)
         models[Row(BASE)] = (source.identity, engine.opened)
     elif comparison is not None:
+        # The source is a checkpoint. It is converted too, with the types of the output, so that the
+        # two differ by nothing else than their RoPE.
         target = Target(to="gguf", outtype=receipt.target.outtype, pre=receipt.target.pre)
         identity = text_digest(comparison.source.identity, f"{target.outtype} {target.pre}")
         load = partial(_load_exported, comparison.checkpoint, target, options)
         models[Row(BASE)] = (identity, load)
+
     engine = LlamaCppEngine(file.file.path, **options)
     models[Row(output.stem, path=output)] = (file.identity, engine.opened)
 
     device, types = device_and_types(file, options)
-    trained = receipt.schedule.original_context
-    return OutputRunner(models, trained, tokenizer, runtime(), device, types)
+    return OutputRunner(
+        models,
+        trained=receipt.schedule.original_context,
+        tokenizer=tokenizer,
+        runtime=runtime(),
+        device=device,
+        dtype=types,
+    )
 
 
 @contextmanager
@@ -197,7 +210,7 @@ def _load_exported(source: Source, target: Target, options: Mapping[str, Any]) -
 
 
 def _find_comparison(output: Path) -> Comparison | None:
-    """The comparison with the source, wherever that is found; None where it is not."""
+    """Return the comparison with the source, wherever that is found; None where it is not."""
     place = find_source(output)
     if not place:
         return None

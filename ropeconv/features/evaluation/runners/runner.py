@@ -27,7 +27,9 @@ def memory_sentence(weights: int, cache: KvCache | None, tokens: int, width: int
     memory = f"The weights take {human(weights)} of memory"
     if cache is None:
         return f"{memory}."
-    # `cache` counts in the types that the config names, and the run may use another width
+
+    # `cache` has a size for each type that the config names, such as 2 bytes for bfloat16. The run
+    # may use another one: 4 bytes of float32 take twice of that.
     in_first_dtype = next(iter(cache.bytes(tokens).values()))
     size = in_first_dtype * width // cache.dtypes[0].size
     return f"{memory}, keys and values of {tokens:,} tokens {human(size)}."

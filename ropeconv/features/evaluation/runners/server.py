@@ -82,6 +82,8 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
     servers: dict[str, Server] = {}
     rows = list[Row]()
     for text in request.servers:
+        # "long=http://localhost:8000" or only a URL; a server can have several models, of which
+        # one with the name of the row is preferred
         name, url = _name_and_url(text)
         server: Server = hook("connect_server")(url, prefer=name)
         name = name or server.model
@@ -94,12 +96,14 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
         rows.append(Row(name, path=output, url=url))
 
     with ExitStack() as stack:
+        # losses of different tokens cannot be compared, so all servers must have one tokenizer
         local_tokenizer, inspection = _open_local(request, stack)
         first = next(iter(servers.values()))
         tokenizer = local_tokenizer or first
         for server in servers.values():
             _refuse_other(server, tokenizer, request.model or first.model)
 
+        # a server does not know how long its model was trained, only how long its context is
         trained = first.length
         if inspection is not None:
             trained = inspection.spec.unscaled().original_context
@@ -108,6 +112,8 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
                 "the server does not say how many tokens it accepts; name the checkpoint that it"
                 " runs too"
             )
+
+        # There is no file to make a digest of. The tokens of a sample tell tokenizers apart.
         identity = repr((tokenizer.encode(SAMPLE), tokenizer.prefix, trained))
         digest = hashlib.sha256(identity.encode()).hexdigest()
         yield ServerRunner(servers, tokenizer, trained, digest), rows

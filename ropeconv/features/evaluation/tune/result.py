@@ -211,14 +211,13 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
                 cells.append(f"{row.needle.value:.4f}" if row.needle else "-")
             cells += [f"{row.total.value:.4f}", _describe_difference(row.total)]
             lines.append(cells)
-        return [
-            SummaryTable(
-                name="rows",
-                columns=tuple(columns),
-                rows=lines,
-                title="held-out losses in nats per token",
-            )
-        ]
+        table = SummaryTable(
+            name="rows",
+            columns=tuple(columns),
+            rows=lines,
+            title="held-out losses in nats per token",
+        )
+        return [table]
 
     def records(self) -> list[JsonObject]:
         """Return a row for each schedule: its losses, and its total minus the best formula's."""
@@ -246,7 +245,7 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _describe_difference(total: WindowMeasurement) -> str:
-    """The difference with its error and a mark where it is significant."""
+    """Return the difference with its error and a mark where it is significant."""
     if total.difference is None:
         return "-"
     if total.error is None:
@@ -342,5 +341,5 @@ class Start:
 
 
 def _round(value: float) -> float:
-    """A number with DIGITS significant digits."""
+    """Return a number with DIGITS significant digits."""
     return float(f"{value:.{DIGITS}g}")

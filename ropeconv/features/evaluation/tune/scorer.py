@@ -150,6 +150,7 @@ class Scorer:
         if count is None:
             count = len(self.windows)
         numbers = range(min(count, len(self.windows)))
+        # the search asks for some schedules several times
         digest = schedule.digest
         missing = [number for number in numbers if (digest, number) not in self.by_window]
         if missing:
@@ -159,7 +160,7 @@ class Scorer:
         return [self.by_window[digest, number] for number in numbers]
 
     def _read(self, engine: Engine, digest: str, number: int) -> Losses:
-        """The losses on a window, by an engine that computes the schedule of a digest."""
+        """Return the losses on a window, by an engine that computes the schedule of a digest."""
         window = self.windows[number]
         line = self.passes.line(("loss", digest, window.digest), partial(_read, engine, window))
         self.seconds.append(line.seconds)
@@ -196,7 +197,7 @@ class Scorer:
 
 
 def _read(engine: Engine, window: TextWindow) -> list[float]:
-    """The losses of the targets of a window, then that of its hidden number, 0 without one."""
+    """Return the losses of the targets of a window, then that of its hidden number, or 0."""
 
     def losses(case: Case) -> NDArray[np.float64]:
         return engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
@@ -218,7 +219,7 @@ Part = Callable[[Losses], float]
 def rows(
     scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int
 ) -> list[TuningRow]:
-    """Return the rows of candidates with different names.
+    """Return the row of each candidate in the table of held-out losses.
 
     Args:
         scorer: The scorer of held-out windows.
@@ -229,8 +230,9 @@ def rows(
     losses = {candidate.name: scorer.losses(candidate.schedule) for candidate in candidates}
     table = []
     for candidate in candidates:
-        of_row = losses[candidate.name]
-        table.append(_row(candidate, of_row, losses[reference], scorer, seed))
+        # the row of the reference gets the same object twice, by which `measurement` knows it
+        row = _row(candidate, losses[candidate.name], losses[reference], scorer, seed)
+        table.append(row)
     return table
 
 
@@ -241,7 +243,7 @@ def _row(
     scorer: Scorer,
     seed: int,
 ) -> TuningRow:
-    """The row of a candidate, from its losses on each window and those of the reference."""
+    """Make the row of a candidate, from its losses on each window and those of the reference."""
 
     def measure(part: Part) -> WindowMeasurement:
         return measurement(scorer.windows, losses, reference, part, seed)
@@ -356,6 +358,7 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
     Raises:
         BadSource: There is not enough text for both.
     """
+    # with enough long texts: 0, 1, 3, 4, 6, ... for the search, 2, 5, ... held out
     length = context - len(texts.prefix)
     long = [document for document in texts.documents if len(document.ids) >= length]
     if len(long) >= HELD_OUT:
@@ -364,9 +367,10 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
         note = f"{len(held)} of {len(long)} texts are held out"
         return _with_documents(texts, others), _with_documents(texts, held), note
 
+    # otherwise the first two thirds of each text for the search, the last third held out
     searched = []
     held = []
-    most = 0
+    most = 0  # tokens of the longest last third, for the message
     for document in texts.documents:
         end = len(document.ids) * (HELD_OUT - 1) // HELD_OUT
         last_third = document.ids[end:]
@@ -399,6 +403,7 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
         sizes: One length, and how many targets are inside the trained context and as many beyond.
         needles: Whether each window also has a hidden number.
     """
+    # targets at even distances; the first token has nothing before it from which to predict it
     context = sizes.longest
     trained = min(sizes.trained, context)
     first = max(len(texts.prefix), 1)
@@ -421,7 +426,9 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
             targets=targets,
         )
         needle = None
-        if needles:  # each window has one of its depths, in turn
+        if needles:
+            # `hidden` has all depths of window 0, then those of window 1, ...; window n uses depth
+            # n modulo the number of depths
             needle = hidden[number * DEPTHS + number % DEPTHS]
         result.append(TextWindow(text, len(inside), needle))
     return result

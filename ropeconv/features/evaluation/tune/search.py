@@ -119,7 +119,8 @@ def search(task: Task) -> Candidate:
 
     start = task.start
     settings = task.settings
-    # one over the periods within the trained context
+    # One over the periods within the trained context, T theta / 2 pi, at most 1: a pair that turns
+    # 100 times learns at a hundredth of the rate.
     speed = np.minimum(1.0, 2 * math.pi / (start.base * start.spec.original_context))
     *logs, log_factor = task.initial
 
@@ -138,10 +139,12 @@ def search(task: Task) -> Candidate:
 
     batches = _batches(len(task.scorer.windows), settings.seed)
     for step in range(1, settings.steps + 1):
+        # The gradients are computed elsewhere, and come from the journal where an earlier run has
+        # computed them. So they are set here instead of by backward().
         at = point()
         passes = [gradient(task, at, task.scorer.windows[index]) for index in next(batches)]
         slope = np.mean([line.numbers for line in passes], axis=0)
-        moved.grad = torch.from_numpy(slope[:-1] * speed)
+        moved.grad = torch.from_numpy(slope[:-1] * speed)  # chain rule: log = initial + moved speed
         if learns_factor:
             scaled.grad = torch.tensor(slope[-1])
         if settings.regularise:
@@ -203,9 +206,11 @@ def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
     point = torch.tensor(at, dtype=torch.float64, requires_grad=True)
     with differentiable(runner.loaded.model, task.first.schedule, runner.inspection.spec) as engine:
         inv_freq = torch.from_numpy(start.base) / point[:-1].exp()
+        # the last pairs of some models do not rotate, and keep frequency 0
         padding = start.spec.rotary_dim // 2 - len(inv_freq)
         engine.use(torch.nn.functional.pad(inv_freq, (0, padding)), point[-1].exp())
         loss(engine, task.scorer, window).backward()
+
     if point.grad is None or not torch.isfinite(point.grad).all():
         raise RopeconvError(
             "the frequencies of this model have no finite gradient, so it cannot be tuned"

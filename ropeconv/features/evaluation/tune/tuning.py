@@ -58,7 +58,7 @@ class SearchSettings(TuneOptions):
                 raise UsageError(f"--{name} is {value}; give a positive number")
         for name in ("inside", "needles", "regularise", "held_windows"):
             value = getattr(self, name)
-            if not value >= 0:  # nor NaN
+            if not value >= 0:  # true for NaN, where `value < 0` is not
                 raise UsageError(f"--{name.replace('_', '-')} is {value}; give 0 or more")
         if self.attention_factor is not None and positive(self.attention_factor):
             raise UsageError(
@@ -127,10 +127,11 @@ class SearchCost:
         """
         if not budget or self.seconds <= budget:
             return
+        # fewer steps, unless the reading before the first one takes longer than the budget
         fits = "fewer --windows, a shorter --context, or a GPU"
-        fewer = int(steps - (self.seconds - budget) / self.per_step)
-        if fewer > 0:
-            fits = f"--steps {fewer}"
+        fewer_steps = int(steps - (self.seconds - budget) / self.per_step)
+        if fewer_steps > 0:
+            fits = f"--steps {fewer_steps}"
         raise over_budget(self.seconds, budget, fits)
 
 
@@ -160,7 +161,7 @@ class Tuning:
         self.judge = self._scorer(self.held, settings.held_windows or settings.windows)
 
     def _scorer(self, texts: Texts, count: int) -> Scorer:
-        """A scorer on so many windows of texts."""
+        """Make a scorer on so many windows of texts."""
         settings = self.settings
         sizes = EvaluationSizes(
             lengths=(self.context,),
@@ -204,21 +205,24 @@ class Tuning:
             settings=self.settings,
             progress=self.progress,
         )
+        # of two windows the faster one, since the first warms up
         self.scorer.losses(task.first.schedule, 2)
-        read = min(self.scorer.seconds)
-        slope = gradient(task, task.initial, self.scorer.windows[0]).seconds
+        read_seconds = min(self.scorer.seconds)
+        gradient_seconds = gradient(task, task.initial, self.scorer.windows[0]).seconds
 
+        # The search reads all windows with each formula, and again after every few steps. The test
+        # reads the held-out windows with each formula, the unscaled model and the result.
         steps = self.settings.steps
         count = len(self.scorer.windows)
         ranked = 1 if self.settings.start else len(self.formulas)
-        searched = (ranked + math.ceil(steps / CHECKED)) * count
-        held = (len(self.formulas) + 2) * len(self.judge.windows)
+        search_reads = (ranked + math.ceil(steps / CHECKED)) * count
+        held_out_reads = (len(self.formulas) + 2) * len(self.judge.windows)
         return SearchCost(
-            reads=searched + held,
+            reads=search_reads + held_out_reads,
             gradients=steps * BATCH,
-            read=read,
-            gradient=slope,
-            per_step=BATCH * slope + count * read / CHECKED,
+            read=read_seconds,
+            gradient=gradient_seconds,
+            per_step=BATCH * gradient_seconds + count * read_seconds / CHECKED,
         )
 
     def run(self) -> TuningResult:
@@ -235,6 +239,8 @@ class Tuning:
         self.progress.total(settings.steps)
         best = search(task)
 
+        # The windows of the search cannot judge its result, which is fitted to them. The formula
+        # that is best on the held-out windows is what the result must beat.
         self.progress.note(f"Reading {len(self.judge.windows)} held-out windows.")
         by_loss = _sort_by_loss(self.formulas, self.judge)
         reference = by_loss[0]
@@ -280,14 +286,14 @@ class Tuning:
         )
 
     def _notes(self) -> list[str]:
-        """Sentences that belong to the numbers."""
+        """Return sentences that belong to the numbers."""
         notes = [f"{self.held_note[0].upper()}{self.held_note[1:]}.", *self.texts.notes]
         if self.runner.inspection.spec.scaled:
             notes.append("The model is scaled already: apply the recipe with --replace.")
         return notes
 
     def _rank_formulas(self) -> list[Candidate]:
-        """The formulas, the one to begin with first: that of --start, otherwise the best one."""
+        """Return the formulas, first the one to begin with: that of --start, else the best one."""
         formulas = self.formulas
         size = f"{len(self.scorer.windows)} windows of {format_tokens(self.context)} tokens"
         if self.settings.start:
@@ -302,7 +308,16 @@ class Tuning:
     def _verdict(
         self, best: Candidate, reference: Candidate, table: Sequence[TuningRow]
     ) -> tuple[Candidate, bool, str]:
-        """The candidate to bake, whether it is the result of the search, and a sentence."""
+        """Decide which candidate to bake.
+
+        Args:
+            best: The best candidate of the search.
+            reference: The formula with the lowest loss on the held-out windows.
+            table: The rows of all candidates on the held-out windows.
+
+        Returns:
+            The candidate, whether it is the result of the search, and a sentence on the reason.
+        """
         if best in self.formulas:
             also = ""
             if best is not reference:

@@ -48,6 +48,13 @@ def executor_of(
     known = KNOWN
     if folder is not None:
         if name == "slurm":
-            return Slurm(folder, at_once, table.cpus, table.gpus, table.slurm, table.timeout)
+            return Slurm(
+                folder,
+                at_once=at_once,
+                cpus=table.cpus,
+                gpus=table.gpus,
+                parameters=table.slurm,
+                timeout=table.timeout,
+            )
         known += ", slurm"
     raise UsageError(f"{name!r} is not a place to run; give local, {known}")

@@ -82,10 +82,13 @@ def call(factory: bytes, item: object) -> Any:
         factory: The pickled factory of the worker.
         item: The item.
     """
+    # A worker keeps its model from one item to the next, so it is kept between calls, by its
+    # pickled factory.
     try:
         if factory not in _workers:
-            _workers.clear()  # a worker of another pool, with its model
-            _workers[factory] = pickle.loads(factory)()
+            _workers.clear()  # frees the model of a worker of another pool
+            make_worker = pickle.loads(factory)
+            _workers[factory] = make_worker()
         return _workers[factory](item)
-    except Exception as problem:
+    except Exception as problem:  # many exceptions of libraries cannot be pickled
         return Failure(reason(problem))

@@ -54,9 +54,11 @@ def prepare(folder: str, devices: Sequence[str], threads: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     # bars of several processes would write over each other
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    # The first GPU whose lock is free. The lock file stays open until this process ends, however
+    # that happens; then the system frees the lock, and the next process gets the GPU.
     for device in devices:
         lock = os.open(Path(folder, f"gpu-{device}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        if try_lock(lock) != "busy":  # it stays open until this process ends
+        if try_lock(lock) != "busy":
             os.environ[VISIBLE] = device
             return
         os.close(lock)
@@ -140,7 +142,12 @@ def _results(
     longest: Callable[[Any], float] | None,
     items: Sequence[object],
 ) -> Results:
-    """Run items on the processes of a pool; parameters are those of `Executor.pool`."""
+    """Run items on the processes of a pool; parameters are those of `Executor.pool`.
+
+    A process can end in the middle of an item, killed or out of memory. Then one of two things
+    happens: pebble names the item (ProcessExpired), which is run again up to `retries` times; or
+    the whole pool is lost (BrokenProcessPool), and a new one gets all items that it had not run.
+    """
     tries = [0] * len(items)
     pending: dict[Future[Any], int] = {}
     # pools, one after the other, whose processes ended before one of them had run an item
@@ -179,6 +186,9 @@ def _results(
 
             if not not_run:
                 continue
+
+            # The pool is lost, with all that it had not finished. Its items did not run, so this
+            # does not count as one of their tries.
             processes.replace()
             broken_pools += 1
             unfinished = [future for future in pending if not future.done()]

@@ -84,7 +84,7 @@ class RayCluster(Executor):
             ray.shutdown()  # ends the connection, and a cluster only where it was started above
 
     def _count_workers(self, resources: Mapping[str, float]) -> int:
-        """How many workers the resources of a cluster are enough for."""
+        """Return how many workers the resources of a cluster are enough for."""
         counts = []
         if self.cpus:
             counts.append(resources.get("CPU", 0) / self.cpus)
@@ -94,13 +94,15 @@ class RayCluster(Executor):
 
     def _connect(self, ray: ModuleType) -> None:
         """Connect to the cluster, or start it."""
-        before = ray.is_initialized()
+        # A busy head starts the server of a new client too late, and Ray gives up after a while.
+        # Then another attempt helps; after any other error it does not.
+        was_connected = ray.is_initialized()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 self._initialise(ray)
                 return
             except (ConnectionError, RuntimeError, ValueError) as problem:
-                if not before:
+                if not was_connected:
                     # after ray://, whose client mode would stay on, and let later connections fail
                     ray.shutdown()
                 reason = _reason_of(problem)
@@ -132,7 +134,7 @@ class RayCluster(Executor):
 
 
 def _reason_of(problem: Exception) -> str:
-    """The line of an error that says why: the first, or the last one of a server's traceback."""
+    """Return the line of an error with its reason: the first, or the last one of a traceback."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     if not lines:
         return type(problem).__name__
@@ -157,16 +159,18 @@ def _results(
     started = 0
     try:
         while pending or started < len(items):
+            # tasks wait in the cluster, but not all at once: it has memory for each
             while started < len(items) and len(pending) < AHEAD:
                 ref = task.remote(factory, items[started])
                 pending[ref] = started
                 started += 1
+
             finished, _ = ray.wait(list(pending), num_returns=1)
             for ref in finished:
                 index = pending.pop(ref)
                 try:
                     result = ray.get(ref)
-                except ray.exceptions.RayError:
+                except ray.exceptions.RayError:  # after the retries of Ray itself (max_retries)
                     result = worker_lost(retries + 1)
                 yield index, result
     finally:

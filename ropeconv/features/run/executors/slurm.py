@@ -90,22 +90,26 @@ class Queue:
         return ended
 
     def _gone(self, jobs: Mapping[int, Job]) -> set[str]:
-        """The jobs that this look and the one before have missed; none until the next look."""
+        """Return the jobs that have left the queue of Slurm; none until the next look is due.
+
+        A job counts as gone when two looks, one after the other, do not find it: a new job may not
+        be listed yet, and a finished one has time to write its result.
+        """
         if time.monotonic() < self.next:
             return set()
         self.next = time.monotonic() + LOOK
-        waiting = queued_jobs()
-        if waiting is None:
+        queue = queued_jobs()
+        if queue is None:
             return set()
 
         identifiers = {job.job_id for job in jobs.values()}
-        for name in identifiers:
-            why = waiting.get(name, "")
+        for job_id in identifiers:
+            why = queue.get(job_id, "")
             if why in NEVER:
                 raise RopeconvError(
                     f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}"
                 )
-        missing = identifiers - waiting.keys()
+        missing = identifiers - queue.keys()
         gone = missing & self.missed
         self.missed = missing
         return gone
@@ -126,6 +130,7 @@ def queued_jobs() -> dict[str, str] | None:
     Returns:
         The reasons; None where Slurm does not answer.
     """
+    # a line is "12_3 Resources": the number of the job (with that in its array), and the reason
     command = ["squeue", f"--user={os.getuid()}", "--noheader", "--array", "--format=%i %r"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
@@ -228,6 +233,8 @@ def array_results(
         queue: The queue of Slurm.
         items: The items.
     """
+    # All items are submitted; those whose jobs end without a result follow in a second round, and
+    # so on.
     pending: dict[int, Job] = {}
     to_submit = list(range(len(items)))
     try:
@@ -240,6 +247,7 @@ def array_results(
 
             while pending:
                 for index in queue.ended(pending):
+                    # submitit writes the result of a job to a file, which Slurm's kill prevents
                     job = pending.pop(index)
                     if job.paths.result_pickle.exists() and job.exception() is None:
                         yield index, job.result()

@@ -49,9 +49,7 @@ def test_short_texts_give_fewer_windows_and_none_is_an_error() -> None:
         len(cases("growth", numbered(275), EvaluationSizes((256,), 64, windows=6, targets=10))) == 2
     )
     assert {case.document for case in cases("growth", numbered(255, 256, 9))} == {1}
-    with pytest.raises(
-        BadSource, match=r"longest text has 255 tokens, and sequences of 256 .* --lengths up to 255"
-    ):
+    with pytest.raises(BadSource, match=r"255 tokens.* 256 .* --lengths up to 255"):
         cases("growth", numbered(255, 9))
 
 
@@ -145,15 +143,13 @@ def test_longppl_is_of_the_tokens_that_gain_and_are_likely_at_the_trained_length
         (2, ())
     }
     none = rows_of_longppl({"base": {16: [1.0], 64: [1.0]}})
-    assert "needs the long context" in measure.combine(none, sizes)
+    assert "long context" in measure.combine(none, sizes)
     assert none == {"base": []}
 
 
 def test_longppl_needs_the_trained_length_and_a_shorter_one() -> None:
     for lengths in ((64, 256), (16, 256)):
-        with pytest.raises(
-            UsageError, match="needs the trained length, 64 tokens, and a shorter one"
-        ):
+        with pytest.raises(UsageError, match="trained length, 64 tokens"):
             cases("longppl", numbered(600), EvaluationSizes(lengths, 64))
     assert len(cases("longppl", numbered(600))) == 18
 
@@ -161,7 +157,5 @@ def test_longppl_needs_the_trained_length_and_a_shorter_one() -> None:
 def test_a_stride_that_leaves_tokens_out_is_refused() -> None:
     texts = numbered(300, prefix=(7,))
     assert cases("sliding:63", texts, EvaluationSizes((64, 128), 64))
-    with pytest.raises(
-        UsageError, match="a stride of 64 leaves out tokens between sequences of 64; give sliding:N"
-    ):
+    with pytest.raises(UsageError, match="stride of 64 .*give sliding:N"):
         cases("sliding:64", texts, EvaluationSizes((64, 128), 64))

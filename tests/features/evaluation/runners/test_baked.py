@@ -83,13 +83,13 @@ def refusal(model: Path, **options: Any) -> str:
 
 def test_options_that_do_not_go_together_are_refused(models: Path, tmp_path: Path) -> None:
     other = checkpoint("llama", tmp_path / "other", rope_theta=500000.0)
-    assert "was not made from" in refusal(models / "yarn", against=str(other))
+    assert "not made from" in refusal(models / "yarn", against=str(other))
     assert "leave --methods out" in refusal(
         models / "yarn", against=str(models / "source"), rows=[Row("base")]
     )
     assert "ropeconv.json" in refusal(models / "source", against=str(models / "source"))
     assert "leave --family out" in refusal(models / "yarn", family="llama")
-    assert "this checkpoint has no code" in refusal(
+    assert "--trust-remote-code" in refusal(
         models / "source", rows=[Row("base")], trust_remote_code=True
     )
 
@@ -100,7 +100,7 @@ def test_foreign_code_in_an_output_runs_with_permission_alone(models: Path, tmp_
     baked(models / "source", "linear:4:log_n=clamped", folder)
     code = next(folder.glob("*.py"))
     code.write_text(code.read_text() + "\n# changed\n")
-    assert "has code that ropeconv did not write" in refusal(folder, against=against)
+    assert "did not write" in refusal(folder, against=against)
     assert list(losses_of(folder, against=against, trust_remote_code=True)) == ["base", "foreign"]
 
 

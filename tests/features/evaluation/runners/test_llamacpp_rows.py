@@ -69,7 +69,7 @@ def test_both_runtimes_lose_the_same_on_every_token_and_no_other_row_does(
 def test_a_row_that_the_file_cannot_have_says_why_when_it_is_planned(tmp_path: Path) -> None:
     source = checkpoint("gemma3_text", tmp_path / "source")
     runner = runner_of(as_gguf(source))
-    with pytest.raises(UnsupportedBake, match="nothing names an arbitrary frequency vector"):
+    with pytest.raises(UnsupportedBake, match="frequency vector"):
         runner.digest(parse_rows("mixed:4")[0])
     here, there = (
         losses_of(path, "base,yarn:4") for path in (source, runner.file.path)

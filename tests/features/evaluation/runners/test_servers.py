@@ -3,6 +3,7 @@ refused.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_an_evaluation_on_llama_server_refuses_losses_and_answers_questions(
     assert {observation.measure for observation in outcome.observations["model"]} == {"passkey"}
     (refused,) = outcome.refusals
     assert refused.measure == "growth"
-    assert "does not return log-probabilities of prompts" in refused.reason
+    assert "log-probabilities" in refused.reason
 
 
 @pytest.mark.parametrize("owner", ALL)
@@ -138,10 +139,8 @@ def test_a_server_of_another_model_is_refused(
     vocabulary["model"]["merges"] = vocabulary["model"]["merges"][:10]
     (other / "tokenizer.json").write_text(json.dumps(vocabulary))
     url, same = start(StandIn(owner, other), StandIn(owner, models / "source"))
-    assert "whose tokenizer is not that of" in refusal(models, url)
-    assert "whose tokenizer is not that of model" in refusal(
-        models, f"a={same}", f"b={url}", model=""
-    )
+    assert "tokenizer is not" in refusal(models, url)
+    assert "tokenizer is not that of model" in refusal(models, f"a={same}", f"b={url}", model="")
 
 
 def test_options_that_do_not_go_together_are_refused(models: Path, start: Start) -> None:
@@ -149,10 +148,8 @@ def test_options_that_do_not_go_together_are_refused(models: Path, start: Start)
         StandIn("vllm", models / "source"), StandIn("sglang", models / "source", length=128)
     )
     assert "leave --methods out" in refusal(models, url, rows=[Row("base")])
-    assert "start a second --server with the source" in refusal(models, url, against="there")
-    assert "give them to the server" in refusal(models, url, device="cuda")
-    assert f"two servers have the name model; name each, as in --server long={url}" in refusal(
-        models, url, url
-    )
-    assert "accepts 128 tokens, and 257 are needed" in refusal(models, short)
-    assert "no model is named" in refusal(models, model="")
+    assert "second --server" in refusal(models, url, against="there")
+    assert "--device" in refusal(models, url, device="cuda")
+    assert f"--server long={url}" in refusal(models, url, url)
+    assert re.search("128 tokens, .*257", refusal(models, short))
+    assert "no model" in refusal(models, model="")

@@ -239,9 +239,7 @@ def test_journals_of_other_models_are_refused_and_kept(tmp_path: Path) -> None:
     with Journal(path, TUNE, "model") as journal:
         Passes(journal, "here").line(["a"], lambda: [1.0])
     before = path.read_bytes()
-    with pytest.raises(
-        BadSource, match="is the journal of another model; give another --journal, or --fresh"
-    ):
+    with pytest.raises(BadSource, match="another model; .*--journal"):
         Journal(path, TUNE, "other")
     assert path.read_bytes() == before
     with Journal(path, TUNE, "other", fresh=True) as journal:
@@ -261,17 +259,17 @@ def test_every_third_text_is_held_out() -> None:
         "text 5",
     ]
     assert [document.name for document in held.documents] == ["text 2", "text 6"]
-    assert note == "2 of 6 texts are held out"
+    assert note.startswith("2 of 6 texts")
 
 
 def test_of_few_texts_the_last_third_of_each_is_held_out() -> None:
     search, held, note = split(numbered(300, 90), 64)
     assert [len(document.ids) for document in search.documents] == [200]
     assert [document.ids[[0, -1]].tolist() for document in held.documents] == [[200, 299]]
-    assert "do not cover the difference between texts" in note
+    assert "do not cover" in note
     with pytest.raises(
         BadSource,
-        match=r"the held-out third of the text has 30 tokens, and a window 64; .*--context",
+        match=r"third .* 30 tokens, .* 64; .*--context",
     ):
         split(numbered(90), 64)
 

@@ -87,7 +87,7 @@ def test_a_timeout_is_minutes_for_slurm(timeout: str, expected: int, tmp_path: P
 def test_parameters_that_slurm_does_not_have_are_refused(here: None, tmp_path: Path) -> None:
     wrong = Slurm(tmp_path, parameters={"partitions": "long"})
     with (
-        pytest.raises(UsageError, match=r"submitit does not accept \[executor.slurm\]"),
+        pytest.raises(UsageError, match=r"\[executor.slurm\]"),
         wrong.pool(Squares),
     ):  # type: ignore[arg-type]
         pass
@@ -107,13 +107,11 @@ def test_settings_and_what_is_wrong_with_them(
         "timeout_min": 90,
     }
     with (
-        pytest.raises(RopeconvError, match="Slurm is not here .* run it on a login node"),
+        pytest.raises(RopeconvError, match="Slurm .*login node"),
         executor.pool(Squares),
     ):  # type: ignore[arg-type]
         pass
-    with pytest.raises(
-        UsageError, match="'slurm' is not a place to run; give local, a number of processes, ray"
-    ):
+    with pytest.raises(UsageError, match="'slurm' is not a place"):
         executor_of("slurm")
 
 

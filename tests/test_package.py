@@ -85,6 +85,9 @@ def test_every_failure_has_one_root_and_is_exported() -> None:
         "LlamaCppError",
         "AlreadyExtended",
         "CannotChange",
+        "NoLayerRuns",
+        "NotARotation",
+        "NotDerivable",
     }
     assert {kind.__name__ for kind in ours} - private <= set(ropeconv.__all__)
 

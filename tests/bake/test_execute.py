@@ -93,6 +93,7 @@ def test_the_receipt_has_the_check_and_the_digest_of_every_file(
         "max_ulp": 1,
         "attention_factor": 1.0,
         "read_as": "",
+        "layers": None,
     }
     digests = {file["name"]: file["sha256"] for file in receipt["files"]}
     assert {**digests, "ropeconv.json": hashes(tmp_path / "out")["ropeconv.json"]} == hashes(

@@ -337,7 +337,8 @@ def test_two_outputs_at_once_leave_one_of_them(place: Place) -> None:
 def test_half_a_publication_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = place.expected("push")
     half = {"": dict(list(expected[0][""].items())[:-1])}
-    monkeypatch.setattr(place, "published", lambda repo: half)
+    states = iter([{}])  # before the command the repository is empty
+    monkeypatch.setattr(place, "published", lambda repo: next(states, half))
     assert "half published" in place.strike("push", None)
 
 

@@ -414,4 +414,4 @@ def test_there_are_hundreds_of_wrong_cases_and_dozens_of_right_ones(built: Path)
     right = {name: len(right_cases(built, kind)) for name, kind in KINDS.items()}
     assert sum(wrong.values()) >= 200, wrong
     assert sum(right.values()) >= 60, right
-    assert min(wrong.values()) >= 2, wrong
+    assert min(wrong.values()) >= 1, wrong

@@ -266,6 +266,7 @@ def test_applying_fetches_the_rest_once_without_pickles(
         "kind": "hub",
         "commit": hub.commit("me/tiny"),
         "family": "",
+        "derived": "",
     }
     assert {file["name"]: file["sha256"] for file in receipt["files"]}[MODEL] == source[MODEL]
     sent = dict(hub.sent)

@@ -61,14 +61,14 @@ class LayerKind:
     """Its number and type, such as "5 (full_attention)"."""
 
 
-class _HasOutput(Exception):
-    """The attention of a layer has its output."""
+class _HasOutput(BaseException):
+    """The attention of a layer has its output, which no class may catch as an error of its own."""
 
     def __init__(self, output: Tensor) -> None:
         self.output = output
 
 
-class _Recorded(Exception):
+class _Recorded(BaseException):
     """The last layer has received its input."""
 
 

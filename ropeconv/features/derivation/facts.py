@@ -19,6 +19,7 @@ import torch
 
 from ropeconv.loader import make_model
 from ropeconv.models.schema import ROPE_KEY
+from ropeconv.rope.errors import RopeconvError
 
 from .observing import (
     NORM,
@@ -72,7 +73,7 @@ ORIGINAL = 64
 FULL = "full_attention"
 
 
-class NotDerivable(ValueError):
+class NotDerivable(RopeconvError):
     """A fact of a model that no field of a family describes."""
 
 
@@ -441,8 +442,6 @@ class Asked:
         try:
             text = self.subject.changed(change)
             return self.attention(shorten(text, self.few))
-        except NotDerivable:
-            return None
         except Exception:  # of any kind, from the class
             return None
 

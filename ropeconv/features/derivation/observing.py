@@ -19,6 +19,8 @@ import torch
 from torch.nn import Module, ModuleList
 from torch.overrides import TorchFunctionMode
 
+from ropeconv.rope.errors import RopeconvError
+
 TOKENS = 29
 """Tokens of a run: a prime, so that no other dimension of a model has that size."""
 HEADS = 8
@@ -371,7 +373,7 @@ class Rotation:
         return bool(np.allclose(self.inv_freq, other.inv_freq, rtol=tolerance, atol=1e-9))
 
 
-class NotARotation(ValueError):
+class NotARotation(RopeconvError):
     """Numbers change with the position, and not by a rotation of pairs."""
 
 

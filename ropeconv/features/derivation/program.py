@@ -60,7 +60,7 @@ def ask(folder: Path, own: bool) -> dict[str, Any]:
     """Return what the class of a model says about its family, or why nothing is known."""
     from transformers import PreTrainedModel, __version__
 
-    from ropeconv.features.derivation.facts import NotDerivable, derive
+    from ropeconv.features.derivation.facts import derive
 
     known: dict[str, Any] = {"transformers": str(__version__), "class": ""}
     PreTrainedModel.init_weights = lambda self: None
@@ -68,8 +68,6 @@ def ask(folder: Path, own: bool) -> dict[str, Any]:
         subject, name = find(folder, own)
         known["class"] = name
         answer = dataclasses.asdict(derive(subject))
-    except NotDerivable as problem:
-        return {**known, "error": str(problem)}
     except RopeconvError as problem:
         return {**known, "error": str(problem)}
     except Exception as problem:  # of any kind, from the class of a model

@@ -144,7 +144,8 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """Return the function that asks transformers about the config in a folder.
 
     It has the answer from the cache, else from the probe, which imports the code of the model
-    meanwhile.
+    meanwhile. The probe is stopped where nothing is left to ask: the cache has the answer, and
+    there are no weights whose layers could run.
     """
     has_code = bool(plan.result.texts)
     family = plan.result.family
@@ -156,7 +157,12 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     # and the probe need not go on importing torch
     cache = ProbeCache()
     if not has_code:
-        probe.prefetch(model_type)
+        planned = next(file.text for file in plan.files if file.name == "config.json") or ""
+        key = cache.key(planned, model_type, context, stands_for)
+        if cache.get(key) is not None and not plan.source.weights():
+            probe.stop()
+        else:
+            probe.prefetch(model_type)
 
     def query(folder: Path) -> JsonObject:
         return cache.answer(folder, model_type, context, has_code, stands_for, probe)

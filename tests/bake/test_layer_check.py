@@ -272,6 +272,13 @@ def test_why_no_layer_runs(
         read_names(folder)
 
 
+def test_layers_that_need_others_are_left_out(tmp_path: Path, probe: SharedProbe) -> None:
+    """The last layers of Gemma 3n use keys of earlier ones."""
+    record = checked("gemma3n_text", YARN, tmp_path, probe)
+    assert (record.reason, record.differing) == ("", None)
+    assert record.left_out
+
+
 def test_weights_that_the_class_makes_at_random_show_nothing(
     tmp_path: Path, probe: SharedProbe
 ) -> None:

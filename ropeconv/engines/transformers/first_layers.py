@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import BadSource
 from ...loader import load_config, load_skeleton, make_config, read_json
 from ...rope.errors import RopeconvError
 from .engine import backbone_of
@@ -101,7 +102,9 @@ class FirstLayers:
     ) -> None:
         import torch
         import transformers
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
         if not loads_in_parts():
             raise NoLayerRuns("this needs transformers 5")
         settings = read_json(folder / "config.json")
@@ -114,8 +117,7 @@ class FirstLayers:
         if getattr(config, "is_encoder_decoder", False):
             raise NoLayerRuns("it has an encoder and a decoder")
 
-        few = with_few_layers(config, max(layers) + 1)
-        self.model = load_skeleton(class_for(few), folder, trust, False, few, "float32")
+        self.model = _skeleton(folder, config, max(layers) + 1, trust)
         self._read = read
         self._known = layers
         self._loader = PartialLoader(self.model, "cpu", torch.float32)
@@ -214,6 +216,12 @@ class FirstLayers:
                 module(*args, **keywords)
         except _HasOutput as done:
             output = done.output
+        except NoLayerRuns:
+            raise
+        except Exception as problem:  # of any kind, from a class that needs the layers before it
+            raise NoLayerRuns(
+                f"{name} does not run by itself ({type(problem).__name__}: {problem})"
+            ) from None
         else:
             raise NoLayerRuns(f"{name} does not call its attention")
         finally:
@@ -276,9 +284,12 @@ class FirstLayers:
                     backbone(**given)
             except _Recorded:
                 return recorded[layer] if len(shapes) == 1 else None
-            except (RuntimeError, IndexError, TypeError, AttributeError, ValueError):
+            except Exception as problem:  # of any kind, from a class that needs its layers
                 if as_tuple:
-                    raise
+                    raise NoLayerRuns(
+                        f"{type(self.model).__name__} does not run without its layers"
+                        f" ({type(problem).__name__}: {problem})"
+                    ) from None
         return None
 
     def _load_outside(self) -> None:
@@ -315,6 +326,16 @@ class FirstLayers:
             elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:
                 small[tensor] = self._read(tensor, None)
         self._loader.load(small)
+
+
+def _skeleton(folder: Path, config: PretrainedConfig, least: int, trust: bool) -> PreTrainedModel:
+    """The model of a config without weights, with few layers where its class allows that."""
+    few = with_few_layers(config, least)
+    try:
+        return load_skeleton(class_for(few), folder, trust, False, few, "float32")
+    except BadSource:
+        # some classes look at a layer that is missing then: Gemma 3n at those that share caches
+        return load_skeleton(class_for(config), folder, trust, False, config, "float32")
 
 
 def attention_of(layer: Module) -> str | None:

@@ -505,6 +505,9 @@ class LayersRecord(msgspec.Struct, frozen=True):
     layers: tuple[LayerRecord, ...] = ()
     """The result of each layer and run."""
 
+    left_out: tuple[str, ...] = ()
+    """Layers of other kinds, which do not run by themselves."""
+
     unchanged: bool = False
     """Whether the source computes the schedule already, so that there is no control."""
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,8 +98,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validations whose results do not agree."""
     found = validation.run_validation
 
-    def fail(*arguments: object) -> object:
-        result, files = found(*arguments)  # type: ignore[arg-type]
+    def fail(*arguments: Any, **options: Any) -> object:
+        result, files = found(*arguments, **options)
         return dataclasses.replace(result, agrees=False, sentence="FAIL: KL 1."), files
 
     monkeypatch.setattr(validation, "run_validation", fail)

@@ -451,10 +451,14 @@ class Evaluation:
             self._add_refusal(refusal, self.passes[missing[index].key])
 
     def _add_refusal(self, refusal: Refusal, units: Iterable[EvaluationUnit]) -> None:
-        """Add the refusal of a pass to the outcome, for each measure of the units that read it.
+        """Add the refusal of a pass to the outcome, for each measure that uses the pass.
 
-        One pass may give the losses of several measures. A refusal that names a measure becomes one
-        for each of them; another one refuses the whole row.
+        The losses of one pass may serve several measures. A refusal that names a measure becomes
+        one for each of them; another one refuses the whole row.
+
+        Args:
+            refusal: Why the pass was not measured.
+            units: The units that use the pass.
         """
         for unit in units:
             measure = unit.measure.name if refusal.measure else ""

@@ -279,10 +279,10 @@ def alternate(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[S
     With two names, rows a b c d become a c, and b d.
     """
 
-    def every_other_row(matrix: Rows, index: int, rows: int) -> Rows:
+    def every_nth_row(matrix: Rows, index: int, rows: int) -> Rows:
         return matrix.part(index, rows, len(names))
 
-    return _divide_rows(tensor, names, every_other_row)
+    return _divide_rows(tensor, names, every_nth_row)
 
 
 def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -291,8 +291,8 @@ def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
     With two names, biases [experts, 2n] become two tensors [experts, n].
     """
     # each row becomes a matrix with one column, whose rows are dealt out
-    column = replace(tensor, shape=(*tensor.shape, 1), parts=tuple(_numbers_as_rows(tensor)))
-    results = alternate(column, names, sizes)
+    columns = replace(tensor, shape=(*tensor.shape, 1), parts=tuple(_numbers_as_rows(tensor)))
+    results = alternate(columns, names, sizes)
     return [replace(result, shape=result.shape[:-1]) for result in results]
 
 
@@ -333,7 +333,8 @@ def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Stor
     (matrix,) = tensor.matrices
     rank = tensor.shape[-1]
 
-    # llama.cpp does not compute keys: it multiplies queries by this part, so it needs it transposed
+    # llama.cpp does not compute keys: it multiplies queries by the weights of keys instead, for
+    # which it needs them transposed
     keys = []
     values = []
     for head in range(sizes.heads):
@@ -389,14 +390,15 @@ def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
     """
     inner = count(sizes.config, "mamba_d_ssm")
     states = count(sizes.config, "mamba_n_groups * mamba_d_state")
-    blocks = (inner, inner, states, states, count(sizes.config, "mamba_n_heads"))
+    time_steps = count(sizes.config, "mamba_n_heads")
+    rows_of_blocks = (inner, inner, states, states, time_steps)
     (matrix,) = tensor.matrices
-    _check_row_count(tensor, sum(blocks))
+    _check_row_count(tensor, sum(rows_of_blocks))
 
     # llama.cpp has no keys for the multipliers, so they go into the rows
     parts: list[Rows] = []
     start = 0
-    for index, rows in enumerate(blocks):
+    for index, rows in enumerate(rows_of_blocks):
         block = replace(tensor, parts=(matrix.part(start, rows),))
         parts += times(block, [_factor(sizes, f"ssm_multipliers.{index}")]).parts
         start += rows
@@ -433,8 +435,8 @@ def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> lis
     value_heads = key_heads * values_per_key
     (matrix,) = tensor.matrices
 
-    # Projections have a row for each dimension of a value head (128 of Qwen 3.5). Tensors of the
-    # time steps have one row for each value head, so they are shorter.
+    # Projections have a row for each dimension of a value head, such as 128. Tensors of the time
+    # steps have one row for each value head, so they are shorter.
     rows_per_head = value_dim if matrix.rows >= value_heads * value_dim else 1
 
     # The convolution also has the rows of all queries and keys, in front of the values. They stay.

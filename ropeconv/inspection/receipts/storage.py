@@ -1,7 +1,7 @@
 """Receipts on the disk: in folders, in keys of GGUF files, and results beside these.
 
 A receipt (`Receipt`) is the record that `ropeconv apply` leaves in its output: the source, the
-recipe, the files, and later the results of `validate` and `evaluate`. A folder has all of it in
+recipe, the files, and later the results of `validate` and `eval`. A folder has all of it in
 ropeconv.json. A GGUF file has it in a metadata key, and the results in a file beside it, so that
 a result does not change the model file.
 
@@ -40,7 +40,7 @@ from .companion import CompanionReceipt, describe_kind, is_companion
 from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 
 RESULTS = ("validation", "servers", "evaluations")
-"""The fields of a receipt that are written after `apply`, by `validate` and `evaluate`."""
+"""The fields of a receipt that are written after `apply`, by `validate` and `eval`."""
 MOST = 1 << 63
 """The largest whole number of a receipt."""
 
@@ -52,13 +52,13 @@ class Results(msgspec.Struct, frozen=True):
     """The size of the GGUF file in bytes when the results were written."""
 
     validation: JsonObject | None = None
-    """As in `Receipt`."""
+    """The result of `ropeconv validate`, as in a receipt."""
 
     servers: dict[str, JsonObject] | None = None
-    """As in `Receipt`."""
+    """The results of `ropeconv validate` on servers, by runtime, as in a receipt."""
 
     evaluations: tuple[EvaluationRecord, ...] = ()
-    """As in `Receipt`."""
+    """The headlines of `ropeconv eval`, as in a receipt."""
 
 
 def no_receipt(reference: str) -> BadSource:

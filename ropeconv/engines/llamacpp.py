@@ -3,6 +3,10 @@
 `LlamaCppEngine` runs a file, also with a schedule as overrides of metadata keys. The overrides
 follow from the schedule and not from an encoding, so that the reference shares no code with the
 output.
+
+llama.cpp aborts its process on some errors. So `LlamaCppProcess` starts `llamacpp_program` in
+another process, and `LlamaCppProcess.ask` calls a method of the `LlamaModel` there: it sends the
+name and the arguments as a line of JSON, and waits for the line with the result.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ T = TypeVar("T")
 PATIENCE = 3600.0
 """Seconds without an answer and without another batch read after which llama.cpp is given up."""
 COMMAND = [sys.executable, "-P", "-m", "ropeconv.engines.llamacpp_program"]
+"""Starts the program; -P keeps modules of the current folder out."""
 
 
 class LlamaCppError(RopeconvError):
@@ -55,9 +60,9 @@ class LlamaCppError(RopeconvError):
 
 
 class LlamaCppProcess(ProgramProcess):
-    """llama.cpp with one model in a process, from when it is entered.
+    """llama.cpp with one model in another process, which runs while this is entered.
 
-    Entering raises LlamaCppError where llama.cpp cannot load the file.
+    Entering loads the model, and raises LlamaCppError where llama.cpp cannot load the file.
     """
 
     loaded: LoadedModel
@@ -75,18 +80,20 @@ class LlamaCppProcess(ProgramProcess):
         """Start llama.cpp and load the model."""
         require("llama_cpp", "running a GGUF file")
         super().start()
-        self.loaded = self._answer(LoadedModel, self.load)
+        self.loaded = self._call(LoadedModel, self.load)
 
     def ask(
         self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None
     ) -> T:
-        """Return the result of a method of `LlamaModel`.
+        """Call a method of the `LlamaModel` in the other process, and return its result.
+
+        `ask(list[int], "encode", "text")` returns `LlamaModel.encode("text")`.
 
         Args:
-            kind: The type of the result.
+            kind: The type of the result, by which its JSON is decoded.
             method: The name of the method.
-            *arguments: Its arguments.
-            progress: Called with the tokens read.
+            *arguments: Its arguments, which JSON can express.
+            progress: Called with the number of tokens that llama.cpp has read since the last call.
 
         Raises:
             LlamaCppError: llama.cpp fails or does not answer in time; the process ends then.
@@ -95,7 +102,8 @@ class LlamaCppProcess(ProgramProcess):
             raise RopeconvError(
                 f"llama.cpp has ended after a failure with {self.name}; load it again"
             )
-        return self._answer(kind, [method, *arguments], (progress or Progress()).advance)
+        progress = progress or Progress()
+        return self._call(kind, [method, *arguments], progress.advance)
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -110,13 +118,19 @@ class LlamaCppProcess(ProgramProcess):
         """Return the text of tokens."""
         return self.ask(str, "decode", list(ids))
 
-    def _answer(
-        self, kind: type[T], question: object, advance: Callable[[int], None] = lambda count: None
+    def _call(
+        self, kind: type[T], request: object, advance: Callable[[int], None] = lambda count: None
     ) -> T:
-        """Send a question, and return its answer; the process ends with any failure."""
+        """Send a line to the program, and return its answer; the process ends with any failure.
+
+        Args:
+            kind: The type of the answer.
+            request: A model to load, or the name of a method and its arguments.
+            advance: Called with the tokens of each line before the answer.
+        """
         # patience is for each line: a long sequence reports every batch that it has read
         try:
-            self.send(msgspec.json.encode(question))
+            self.send(msgspec.json.encode(request))
             while True:
                 line = self.receive(self.patience)
                 if not line:  # the program has ended
@@ -140,7 +154,7 @@ class LlamaCppProcess(ProgramProcess):
 
 FOLDERS = re.compile(r"^/\S*/(?=\S+:\d+: )")
 """The folder in which llama.cpp was compiled, before the name of a source file."""
-TELLING = (
+FAILURE_WORDS = (
     "ASSERT",
     "error loading model",
     "missing",
@@ -152,6 +166,7 @@ TELLING = (
 )
 """Words in the lines that name a failure, the surest first; others have some of them too."""
 NO_TOKEN = re.compile(r"error loading model vocabulary: .*::at")
+"""The C++ exception of llama.cpp for a token that the vocabulary does not have."""
 PHI3 = (
     " (the vocabulary lacks a token: llama.cpp needs <unk>, <s>, </s> and <|endoftext|> where"
     " general.name has phi3)"
@@ -176,7 +191,7 @@ def last_words(stderr: str, code: int) -> str:
 def _telling_line(stderr: str) -> str:
     """The line that names a failure: the first one with the surest word, else the first one."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    for word in TELLING:
+    for word in FAILURE_WORDS:
         for line in lines:
             if word in line:
                 return line
@@ -210,7 +225,7 @@ class LlamaCppEngine(Engine):
 
     @property
     def load(self) -> Load:
-        """The first line for the program."""
+        """The model and how it runs: the first line for the program."""
         options = {"threads": threads(), **self.options}
         return Load(path=str(self.path), overrides=self.overrides, **options)
 
@@ -251,27 +266,29 @@ class LlamaCppEngine(Engine):
             tokens = list(ids)
             wanted = list(kept)
             if positions is None:
-                self._ask(NoneType, "logits", tokens, wanted, out, progress=progress)
+                self._call_model(NoneType, "logits", tokens, wanted, out, progress=progress)
             else:
                 places = list(positions)
-                self._ask(NoneType, "spread_logits", tokens, places, wanted, out, progress=progress)
+                self._call_model(
+                    NoneType, "spread_logits", tokens, places, wanted, out, progress=progress
+                )
             return torch.from_numpy(np.load(out))
 
     def token_losses(
         self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
     ) -> TokenLosses:
-        loss, right = self._ask(
+        loss, right = self._call_model(
             tuple[bytes, bytes], "losses", list(ids), list(targets), progress=progress
         )
         return TokenLosses(np.frombuffer(loss), np.frombuffer(right, bool))
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
-        return self._ask(list[int], "generate", list(ids), count)
+        return self._call_model(list[int], "generate", list(ids), count)
 
-    def _ask(
+    def _call_model(
         self, kind: type[T], method: str, *arguments: object, progress: Progress | None = None
     ) -> T:
-        """The result of a method of `LlamaModel`, in the open process or a new one."""
+        """Call a method of `LlamaModel`, in the open process or a new one."""
         if self.process is not None:
             return self.process.ask(kind, method, *arguments, progress=progress)
         with LlamaCppProcess(self.load) as process:
@@ -329,7 +346,7 @@ def why_not_run(path: Path) -> tuple[str, str]:
             if size > _memory():
                 larger = f"the file ({human(size)}) is larger than the memory"
                 return "", f"{larger}, so llama.cpp only loaded it"
-            # five tokens are read, in batches of four and one; what they are does not matter
+            # five tokens are read, in batches of four and one, and any tokens will do
             tokens = [token % process.loaded.vocabulary for token in range(1, 7)]
             losses, _ = process.ask(tuple[bytes, bytes], "losses", tokens, [4, 5])
     except LlamaCppError as problem:
@@ -371,7 +388,7 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     if isinstance(form, Yarn) and (form.beta_fast, form.beta_slow, form.truncate) != STOCK_RAMP:
         return None
 
-    # theta, and the scaling; 0.1 ln s is what YaRN's attention factor adds to 1
+    # theta, and the scaling; `log` is 0.1 ln s, which YaRN's attention factor adds to 1
     row = find_arch(arch, assumed=True)
     values: dict[str, Override] = {
         row.theta_key: ("float", form.theta),
@@ -413,12 +430,12 @@ def _mscale_all_dim(schedule: Schedule, arch: Arch, log: float) -> float:
     """
     if not arch.softmax or not arch.log_multiplier or not log:
         return 0.0
-    # src/models/deepseek2.cpp multiplies all logits by the square of the attention factor times
-    # 1 + mscale_all_dim log, and without yarn by that of 1 + log as well
-    without = schedule.attention_factor
+    # src/models/deepseek2.cpp multiplies all logits by (factor * (1 + mscale_all_dim * log))^2,
+    # where factor is the attention factor, and without yarn 1 + log times that
+    factor = schedule.attention_factor
     if not isinstance(schedule.form, Yarn):
-        without *= 1 + log
-    mscale_all_dim = (math.sqrt(schedule.softmax_scale) / without - 1) / log
+        factor *= 1 + log
+    mscale_all_dim = (math.sqrt(schedule.softmax_scale) / factor - 1) / log
     if abs(mscale_all_dim) < SMALLEST_MSCALE:
         return 0.0
     return mscale_all_dim

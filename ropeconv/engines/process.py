@@ -43,7 +43,9 @@ class ProgramProcess:
         )
         self._lines: queue.Queue[bytes] = queue.Queue()
         assert self.process.stdout is not None
-        threading.Thread(target=_read, args=(self.process.stdout, self._lines), daemon=True).start()
+        threading.Thread(
+            target=_queue_lines, args=(self.process.stdout, self._lines), daemon=True
+        ).start()
 
     def send(self, line: bytes) -> None:
         """Send a line of JSON. A program that has ended is noticed in `receive`."""
@@ -102,7 +104,7 @@ class ProgramProcess:
         self.stop()
 
 
-def _read(stdout: BinaryIO, lines: queue.Queue[bytes]) -> None:
+def _queue_lines(stdout: BinaryIO, lines: queue.Queue[bytes]) -> None:
     """Put the lines of a program into a queue, and an empty one at its end."""
     with stdout:
         for line in stdout:

@@ -71,7 +71,7 @@ def family_of(file: GgufFile) -> Family:
 
     known = [(family, rules) for family, rules in convertible if rules.arch == arch]
     windows = {bool(rules.window) for _, rules in known}
-    fitting = [(family, rules) for family, rules in known if _fits(rules, windows, file)]
+    fitting = [(family, rules) for family, rules in known if _has_keys_of(rules, windows, file)]
     if not fitting:
         archs = ", ".join(sorted({rules.arch for _, rules in convertible}))
         raise UnsupportedBake(
@@ -86,7 +86,7 @@ def family_of(file: GgufFile) -> Family:
     return family
 
 
-def _fits(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
+def _has_keys_of(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
     """Whether a file has the keys of a family.
 
     `windows` tells whether families of this architecture have windows.
@@ -124,7 +124,7 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
 
     # The map from names in checkpoints to those in GGUF is not one to one, so every name that such
     # a checkpoint may have is converted. The first name that becomes a tensor of the file has it.
-    by_target = dict[str, _TracedKeys]()
+    by_target = dict[str, _TracedTensor]()
     for stem in _stems(file, family, rules, layers):
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
             traced = _trace(name, file, rules.convert, gguf_map)
@@ -162,8 +162,8 @@ def _stems(file: GgufFile, family: Family, rules: Gguf, layers: int) -> Iterator
             yield name.format(layer=layer)
 
 
-class _TracedKeys(NamedTuple):
-    """A tensor of the checkpoint, or a stack of them."""
+class _TracedTensor(NamedTuple):
+    """A tensor of the checkpoint, or a stack of them, and the tensors in GGUF made from it."""
 
     name: str
     shape: Shape
@@ -173,17 +173,21 @@ class _TracedKeys(NamedTuple):
 
 def _trace(
     name: str, file: GgufFile, rules: tuple[Convert, ...], gguf_map: TensorNameMap
-) -> _TracedKeys | None:
+) -> _TracedTensor | None:
     """Return what a tensor of this name becomes in GGUF, or None where a part is absent.
 
-    `gguf_map` has the names of gguf-py.
+    Args:
+        name: A name in a checkpoint, or a name that an earlier rule has made.
+        file: The GGUF file.
+        rules: The conversions of the family that are still to be applied.
+        gguf_map: The names of gguf-py.
     """
     # the first rule that matches makes new names, and the rules behind it apply to those
     for number, rule in enumerate(rules, 1):
         if not re.search(rule.match, name):
             continue
         new_names = [re.sub(rule.match, new, name) for new in rule.names] or [name]
-        parts = list[_TracedKeys]()
+        parts = list[_TracedTensor]()
         for new_name in new_names:
             part = _trace(new_name, file, rules[number:], gguf_map)
             if part is None:
@@ -195,16 +199,16 @@ def _trace(
         targets = list[str]()
         for part in parts:
             targets += part.targets
-        return _TracedKeys(name, shape, tuple(targets))
+        return _TracedTensor(name, shape, tuple(targets))
 
     target = gguf_map.get_name(key=name, try_suffixes=(".weight", ".bias"))
     if target not in file.tensors:
         return None
     shape = tuple(reversed(file.tensors[target].shape))  # GGUF has the fastest dimension first
-    return _TracedKeys(name, shape, (target,))
+    return _TracedTensor(name, shape, (target,))
 
 
-def _unstack(traced: _TracedKeys, rules: Gguf) -> dict[str, Shape]:
+def _unstack(traced: _TracedTensor, rules: Gguf) -> dict[str, Shape]:
     """The shapes of the tensors of a stack by name; that of the tensor itself for others."""
     # the inverse of `_stack` in to_gguf/tensors.py: mlp.experts becomes mlp.experts.0, .1, ...
     for pattern, merged in rules.stacked.items():
@@ -224,6 +228,7 @@ ROPE = re.compile(
 )
 """Keys that are read with the RoPE, follow from others, or give the order of rows in all files."""
 SPECIAL = ("bos", "eos", "padding")
+"""Special tokens with an id in config.json, as GGUF names them."""
 
 
 def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Config:

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint from those of a GGUF file: the rows of each.
 
-Read `restore_tensors` first. `out_tensors` with a checkpoint of these tensors tells how a family's
-rows are reordered, joined and stacked.
+Read `restore_tensors` first: it finds the rows of the GGUF file (`RowRange`) that each tensor of
+the checkpoint consists of, without reading numbers. `blocks` and `part` then read them.
 """
 
 from bisect import bisect_right
@@ -45,8 +45,8 @@ def shape_before(rule: str, results: Sequence[Shape]) -> Shape | None:
     return None
 
 
-def _rows(shapes: Sequence[Shape]) -> Shape:
-    """The shape of tensors whose rows were together."""
+def _joined_rows(shapes: Sequence[Shape]) -> Shape:
+    """The shape of one tensor with the rows of all: [8, 64] and [4, 64] give [12, 64]."""
     first = shapes[0]
     if len(first) < 2:  # vectors, such as biases
         return (sum(shape[0] for shape in shapes),)
@@ -56,105 +56,126 @@ def _rows(shapes: Sequence[Shape]) -> Shape:
 
 
 def _before_squeeze(shapes: Sequence[Shape]) -> Shape:
-    """[channels, 1, width], as the weights of a convolution over channels are."""
-    last = shapes[0][-1]
-    wide = [size for size in shapes[0] if size != 1]
-    return (*wide[:-1], 1, last)
+    """The shape of the weights of a convolution: [channels, width] gives [channels, 1, width]."""
+    width = shapes[0][-1]
+    without_ones = [size for size in shapes[0] if size != 1]
+    return (*without_ones[:-1], 1, width)
 
 
 def _before_latent(shapes: Sequence[Shape]) -> Shape:
-    """The projection of keys [heads, rank, width] and values [heads, width, rank]."""
+    """The shape of kv_b_proj, from those of its keys and values.
+
+    Keys [heads, rank, key_width] and values [heads, value_width, rank] give
+    [heads * (key_width + value_width), rank].
+    """
     heads, rank, key_width = shapes[0]
     value_width = shapes[1][1]
     return heads * (key_width + value_width), rank
 
 
 def _before_transpose(shapes: Sequence[Shape]) -> Shape:
+    """The shape with the last two dimensions exchanged."""
     *outer, rows, columns = shapes[0]
     return (*outer, columns, rows)
 
 
-def _columns(shapes: Sequence[Shape]) -> Shape:
-    """The shape of tensors whose columns were together."""
+def _joined_columns(shapes: Sequence[Shape]) -> Shape:
+    """The shape of one tensor with the columns of all: [8, 64] and [8, 64] give [8, 128]."""
     return (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
 
 
 BEFORE: dict[str, Callable[[Sequence[Shape]], Shape]] = {
     "squeeze": _before_squeeze,
     "transpose": _before_transpose,
-    "split": _rows,
-    "alternate": _rows,
-    "alternate_columns": _columns,
-    "by_key_head": _rows,
+    "split": _joined_rows,
+    "alternate": _joined_rows,
+    "alternate_columns": _joined_columns,
+    "by_key_head": _joined_rows,
     "latent": _before_latent,
 }
-"""The shape before each conversion, from those of its results."""
+"""Functions that give the shape before a conversion from those of its results, by its name."""
 
 
 NOWHERE = ShardWeights(None, "")
+"""The file of a checkpoint whose numbers do not exist."""
 
 
 @dataclass(frozen=True)
 class RowRange:
-    """Consecutive rows of a tensor in GGUF."""
+    """Consecutive rows of a tensor in GGUF, and their places in a tensor of the checkpoint.
+
+    Rows that the export dealt out in turn are one range here: rows 0 and 1 in GGUF may be rows 0
+    and 2 of the checkpoint. Then `stride` is twice the number of columns.
+    """
 
     origin: str
-    """The name of the tensor, or the metadata key of a list with its numbers."""
+    """The name of the tensor in GGUF, or a metadata key that lists a number of each layer."""
 
     first: int
-    """Their first element in that tensor."""
+    """The index of their first element in that tensor or list."""
 
     rows: int
+    """The number of rows."""
+
     columns: int
-    interleave: int
-    """As in `StoredRows`, to be undone."""
-
-    values: str
-    """As in `StoredRows`, to be undone."""
-
-    tiles: tuple[int, int]
-    """As in `StoredRows`, to be undone."""
+    """The elements of each row."""
 
     stride: int
-    """From one row to the next in the tensor of the checkpoint, in elements."""
+    """The distance from one row to the next in the checkpoint, in elements."""
 
-    apart: int
-    """From one element of a row to the next."""
+    apart: int = 1
+    """The distance from one element of a row to the next in the checkpoint; 1 if not transposed."""
 
     at: int = 0
-    """The first element, counted from the beginning of its region."""
+    """The index of their first element in the tensor of the checkpoint.
+
+    In the parts of a `Region`, it is counted from the beginning of the region.
+    """
+
+    interleave: int = 0
+    """The rows of a head whose rotary pairs the export made neighbours; 0 for none."""
+
+    values: str = ""
+    """The function of `VALUES` that the export applied, such as `plus_one`; empty for none."""
+
+    tiles: tuple[int, int] = (1, 1)
+    """The groups of columns that the export reordered, and the blocks of each; (1, 1) for none."""
 
     @property
     def is_packed(self) -> bool:
-        """Whether the rows are consecutive in the checkpoint too."""
+        """Whether the rows follow each other without gaps in the checkpoint too."""
         return self.apart == 1 and self.stride == self.columns
 
     @property
     def extent(self) -> int:
-        """The elements of the checkpoint from the first to the last one."""
+        """The elements of the checkpoint from the first to the last one, with gaps between rows."""
         return (self.rows - 1) * self.stride + (self.columns - 1) * self.apart + 1
 
 
 @dataclass(frozen=True)
 class Region:
-    """Consecutive elements of a tensor of the checkpoint."""
+    """Consecutive elements of a tensor of the checkpoint, which are written together."""
 
     size: int
-    """Their number."""
+    """The number of elements."""
 
     parts: tuple[RowRange, ...]
-    """The rows that it consists of."""
+    """The rows of the GGUF file that it consists of.
+
+    This is one range without gaps, or several that fill the gaps of each other.
+    """
 
 
 @dataclass(frozen=True)
 class RestoredTensor(ConvertedTensor):
-    """One tensor of the checkpoint."""
+    """One tensor of the checkpoint, made of rows of a GGUF file."""
 
     regions: tuple[Region, ...]
-    """In order."""
+    """All its elements, in order."""
 
     @property
     def parts(self) -> Iterator[RowRange]:
+        """The ranges of all regions."""
         for region in self.regions:
             yield from region.parts
 
@@ -164,8 +185,8 @@ def restore_tensors(
 ) -> list[RestoredTensor]:
     """Return the tensors of a checkpoint in F32, with the rows of the GGUF file that they have.
 
-    A checkpoint of these shapes is exported without its numbers. The export says which rows of it
-    each tensor of the file has; here that is turned round.
+    A checkpoint of these shapes is exported without its numbers. The export says which rows of the
+    checkpoint each tensor of the file would get, and so where each row of the file belongs.
 
     Args:
         file: The GGUF file.
@@ -180,27 +201,31 @@ def restore_tensors(
     tensors = _empty_checkpoint(shapes)
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
     starts = [tensor.start for tensor in tensors]
-    parts = [list[RowRange]() for _ in tensors]
+    ranges_of_tensors = [list[RowRange]() for _ in tensors]
 
     # the same code as for an export says where every row would go, so both directions agree
     for out in out_tensors([(NOWHERE, header)], rules, sizes, F32):
         info = file.tensors.get(out.name)
-        if info is None or _trim(info.shape) != _trim(out.gguf_shape):
+        if info is None or _without_ones(info.shape) != _without_ones(out.gguf_shape):
             raise BadSource(
                 f"{out.name} has the shape {info and info.shape} in the GGUF file, and"
                 f" {out.gguf_shape} is expected; download it again"
             )
         first_in_gguf = 0
         for rows in out.parts:
-            # the place of rows is in bytes of the whole checkpoint, of 4 for each element
+            # the export counts bytes from the beginning of the checkpoint, 4 for each element
             number = bisect_right(starts, rows.start) - 1
             first_in_tensor = (rows.start - starts[number]) // 4
-            parts[number].append(_row_range(out, rows, first_in_gguf, first_in_tensor))
+            place = _row_range(out, rows, first_in_gguf, first_in_tensor)
+            ranges_of_tensors[number].append(place)
             first_in_gguf += rows.rows * rows.columns
 
     restored = []
-    for tensor, of_tensor in zip(tensors, parts, strict=True):
-        regions = _regions(tensor, [*of_tensor, *_scalar(tensor.name, rules)])
+    for tensor, ranges in zip(tensors, ranges_of_tensors, strict=True):
+        number_in_metadata = _number_in_metadata(tensor.name, rules)
+        if number_in_metadata is not None:
+            ranges.append(number_in_metadata)
+        regions = _regions(tensor, ranges)
         restored.append(
             RestoredTensor(name=tensor.name, dtype="F32", shape=tensor.shape, regions=regions)
         )
@@ -208,7 +233,7 @@ def restore_tensors(
 
 
 def _empty_checkpoint(shapes: Mapping[str, Shape]) -> list[Tensor]:
-    """The tensors of a checkpoint in F32, one behind the other."""
+    """The entries of a header for tensors in F32, one behind the other from byte 0 on."""
     tensors = []
     start = 0
     for name, shape in shapes.items():
@@ -218,83 +243,78 @@ def _empty_checkpoint(shapes: Mapping[str, Shape]) -> list[Tensor]:
     return tensors
 
 
-def _row_range(out: StoredRows, rows: Rows, first: int, at: int) -> RowRange:
-    """Rows of a tensor in GGUF, as rows of the checkpoint.
+def _row_range(out: StoredRows, rows: Rows, first_in_gguf: int, first_in_tensor: int) -> RowRange:
+    """Some rows of an exported tensor, with the changes of the export that must be undone.
 
     Args:
         out: The tensor as the export has it.
         rows: Some of its rows.
-        first: Their first element in the tensor in GGUF.
-        at: Their first element in the tensor of the checkpoint.
+        first_in_gguf: The index of their first element in the tensor in GGUF.
+        first_in_tensor: The index of their first element in the tensor of the checkpoint.
     """
     return RowRange(
         origin=out.name,
-        first=first,
+        first=first_in_gguf,
         rows=rows.rows,
         columns=rows.columns,
+        stride=rows.stride,
+        apart=rows.apart,
+        at=first_in_tensor,
         interleave=out.interleave,
         values=out.values,
         tiles=out.tiles,
-        stride=rows.stride,
-        apart=rows.apart,
-        at=at,
     )
 
 
-def _trim(shape: Shape) -> Shape:
-    """A shape of GGUF, fastest dimension first, without ones at its end."""
+def _without_ones(shape: Shape) -> Shape:
+    """A shape of GGUF, fastest dimension first, without ones at its end: [64, 1] gives [64]."""
     while shape[-1:] == (1,):
         shape = shape[:-1]
     return shape
 
 
-def _scalar(name: str, rules: Gguf) -> list[RowRange]:
-    """The part of a tensor whose number is in a metadata key, which lists those of all layers."""
+def _number_in_metadata(name: str, rules: Gguf) -> RowRange | None:
+    """The number of a tensor that GGUF has in its metadata; None for all other tensors.
+
+    Apertus has such tensors: model.layers.3.mlp.act_fn.beta is entry 3 of the list xielu.beta.
+    """
     layer = LAYER_NUMBER.search(name)
     if layer is None:
-        return []
-    ranges = []
+        return None
     for key, (ending, _) in rules.scalars.items():
         if name.endswith(f".{ending}"):
-            # a tensor of one number: the entry of its layer in the list
-            number = RowRange(
-                origin=key,
-                first=int(layer[1]),
-                rows=1,
-                columns=1,
-                interleave=0,
-                values="",
-                tiles=(1, 1),
-                stride=1,
-                apart=1,
-            )
-            ranges.append(number)
-    return ranges
+            return RowRange(origin=key, first=int(layer[1]), rows=1, columns=1, stride=1)
+    return None
 
 
-def _regions(tensor: Tensor, parts: list[RowRange]) -> tuple[Region, ...]:
-    """The regions of a tensor: each packed part, and others with those that they overlap."""
-    # Rows that came together in GGUF are interleaved in the checkpoint (every second row, or the
-    # columns of a transposed matrix), so the ranges from their first to their last element overlap.
-    # They are gathered into one region; parts that touch nothing else are regions of their own.
+def _regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
+    """The regions of a tensor: each range without gaps, and each group of ranges that overlap.
+
+    Raises:
+        UnsupportedBake: Where the ranges do not fill the tensor.
+    """
+    # Rows that are together in GGUF may have gaps in the checkpoint: every second row, or columns
+    # of a transposed matrix. Such ranges overlap from their first to their last element, and form
+    # one region. With rows of 4 elements, rows 0 and 2 (elements 0 to 11) and rows 1 and 3
+    # (elements 4 to 15) are a region of 16.
     groups: list[list[RowRange]] = []
-    edges = [0]  # where regions end
-    for part in sorted(parts, key=lambda part: part.at):
-        begins_behind_all = part.at >= edges[-1]
-        if begins_behind_all:
+    ends = [0]  # of the regions, each of which begins at the end of the one before
+    for rows in sorted(ranges, key=lambda rows: rows.at):
+        is_behind_others = rows.at >= ends[-1]
+        if is_behind_others:
             groups.append([])
-            edges.append(part.at)
-        groups[-1].append(part)
-        edges[-1] = max(edges[-1], part.at + part.extent)
+            ends.append(rows.at)
+        groups[-1].append(rows)
+        ends[-1] = max(ends[-1], rows.at + rows.extent)
 
     regions = []
-    for inside, start, stop in zip(groups, edges[:-1], edges[1:], strict=True):
-        placed = tuple(replace(part, at=part.at - start) for part in inside)
-        regions.append(Region(stop - start, placed))
+    for group, start, end in zip(groups, ends[:-1], ends[1:], strict=True):
+        placed = tuple(replace(rows, at=rows.at - start) for rows in group)
+        regions.append(Region(end - start, placed))
 
     # every element once: as many as the tensor has, and none behind its end
-    elements = sum(part.rows * part.columns for part in parts)
-    if elements != prod(tensor.shape) or edges[-1] != elements:
+    elements = sum(rows.rows * rows.columns for rows in ranges)
+    if elements != prod(tensor.shape) or ends[-1] != elements:
         why = "the GGUF file lacks some of its elements"
         repair = "take the checkpoint that the file was made from"
         raise UnsupportedBake(f"the tensor {tensor.name}", "a checkpoint", why, repair)
@@ -302,6 +322,7 @@ def _regions(tensor: Tensor, parts: list[RowRange]) -> tuple[Region, ...]:
 
 
 FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
+"""The names in safetensors of ggml's types that are not quantised."""
 
 
 def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
@@ -321,16 +342,17 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
     most_waiting = 2 * workers * PIECE
     with ThreadPoolExecutor(workers) as pool:
         for tensor in tensors:
-            for region in _pieces(tensor):
-                pending.append((region.size, pool.submit(_gather, file, region, tensor.dtype)))
+            for region in _cut_regions(tensor):
+                future = pool.submit(_checkpoint_data, file, region, tensor.dtype)
+                pending.append((region.size, future))
                 elements_waiting += region.size
                 while elements_waiting > most_waiting:
                     size, future = pending.popleft()
                     elements_waiting -= size
-                    yield _bytes(future.result())
+                    yield _as_bytes(future.result())
         while pending:
             _, future = pending.popleft()
-            yield _bytes(future.result())
+            yield _as_bytes(future.result())
 
 
 def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
@@ -341,11 +363,11 @@ def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes
     """
     blocks = []
     begin = 0
-    for region in _pieces(tensor):
+    for region in _cut_regions(tensor):
         end = begin + tensor_bytes(tensor.dtype, (region.size,))
         is_needed = begin < stop and start < end
         if is_needed:
-            data = _bytes(_gather(file, region, tensor.dtype))
+            data = _as_bytes(_checkpoint_data(file, region, tensor.dtype))
             blocks.append(data[max(start - begin, 0) : stop - begin])
         begin = end
     return b"".join(blocks)
@@ -353,9 +375,9 @@ def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes
 
 def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     """Return whether the export of a tensor in another dtype gives the numbers of the GGUF file."""
-    for region in _pieces(tensor):
+    for region in _cut_regions(tensor):
         for part in region.parts:
-            stored = _values(file, part)
+            stored = _float_rows(file, part)
             values = BACK[part.values](stored) if part.values else stored
             narrow = encode(values, DTYPES[dtype])
 
@@ -376,20 +398,20 @@ def type_of(file: GgufFile, part: RowRange) -> int:
     return F32
 
 
-def _bytes(array: NDArray[np.generic]) -> memoryview:
-    """The bytes of an array."""
+def _as_bytes(array: NDArray[np.generic]) -> memoryview:
+    """The bytes of an array, which are copied only where it is not contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _pieces(tensor: RestoredTensor) -> Iterator[Region]:
-    """The regions of a tensor, those of one packed part in pieces."""
+def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
+    """The regions of a tensor, where those of one range are cut to about PIECE elements."""
     for region in tensor.regions:
         part = region.parts[0]
         if len(region.parts) > 1 or not part.is_packed:
             yield region
             continue
 
-        # whole heads, since `_in_order` moves rows within a head
+        # whole heads, since `_restore_order` moves rows within a head
         unit = part.interleave or 1
         rows_of_piece = PIECE // max(1, part.columns)
         step = max(unit, rows_of_piece // unit * unit)
@@ -399,50 +421,51 @@ def _pieces(tensor: RestoredTensor) -> Iterator[Region]:
             yield Region(rows * part.columns, (piece,))
 
 
-def _gather(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
+def _checkpoint_data(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
     """The elements of a region in the dtype of the checkpoint."""
     if region.parts[0].is_packed:
-        return _convert(file, region.parts[0], dtype)
-    # each part is a matrix that lies in the region with gaps, which the other parts fill
+        return _converted_rows(file, region.parts[0], dtype)
+    # Each part is a matrix in the region with gaps, which the other parts fill. With rows of 4
+    # elements, a part of every second row has strides of 8 elements and 1.
     out = np.empty(region.size, STORED[dtype])
     for part in region.parts:
         shape = (part.rows, part.columns)
         strides = (part.stride * out.itemsize, part.apart * out.itemsize)
         place = np.lib.stride_tricks.as_strided(out[part.at :], shape, strides)
-        place[:] = _convert(file, part, dtype).view(out.dtype)
+        place[:] = _converted_rows(file, part, dtype).view(out.dtype)
     return out
 
 
-def _convert(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.generic]:
-    """A piece in the dtype and the order of the checkpoint."""
+def _converted_rows(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.generic]:
+    """Rows of the GGUF file in the dtype and the order of the checkpoint, [rows, columns]."""
     # rows of the right dtype are only moved, which keeps their bits (also those of NaN)
     if FLOATS.get(type_of(file, piece)) == dtype and not piece.values:
-        return _in_order(_read(file, piece), piece)
-    values = _values(file, piece)
+        return _restore_order(_stored_rows(file, piece), piece)
+    values = _float_rows(file, piece)
     if piece.values:
         values = BACK[piece.values](values)
     return encode(np.ascontiguousarray(values), DTYPES[dtype])
 
 
-def _values(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
-    """A piece as 32-bit floats, in the order of the checkpoint."""
+def _float_rows(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
+    """Rows of the GGUF file as 32-bit floats in the order of the checkpoint, [rows, columns]."""
     kind = type_of(file, piece)
-    raw = _read(file, piece)
+    raw = _stored_rows(file, piece)
     if kind in FLOATS:
-        return _in_order(widen(raw, FLOATS[kind]), piece)
+        return _restore_order(widen(raw, FLOATS[kind]), piece)
     import gguf
 
     values = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(kind))
-    return _in_order(values.reshape(piece.rows, piece.columns), piece)
+    return _restore_order(values.reshape(piece.rows, piece.columns), piece)
 
 
-def _read(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
-    """A piece of the file: floats [rows, columns], or the bytes of blocks [rows, bytes]."""
+def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
+    """Rows unchanged from the GGUF file: floats [rows, columns], or blocks [rows, bytes]."""
     if piece.origin not in file.tensors:  # a metadata key that lists a number of each layer
         numbers = np.array(file.get(piece.origin), "<f4")
         return numbers[piece.first :][:1].reshape(1, 1)
 
-    # in quantised types, blocks of some numbers have a size: 32 of Q8_0 take 34 bytes
+    # quantised types have blocks: 32 numbers of Q8_0 take 34 bytes
     info = file.tensors[piece.origin]
     kind = TYPES[info.type]
     size = piece.rows * piece.columns // kind.block * kind.size
@@ -453,10 +476,15 @@ def _read(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
     return raw.reshape(piece.rows, -1)
 
 
-def _in_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
+def _restore_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
     """Undo `interleave` for the rows of each head, and `tiles` for columns.
 
-    Columns go from (block, group) to (group, block).
+    Rows 0 2 1 3 of a head with 4 rows become 0 1 2 3. Columns in the order (block, group) get the
+    order (group, block).
+
+    Args:
+        values: The rows as GGUF has them, [rows, columns].
+        piece: Their range.
     """
     shape = (piece.rows, piece.columns)
     if piece.interleave:
@@ -466,7 +494,8 @@ def _in_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
         pairs = values.reshape(-1, half, 2, piece.columns)
         values = pairs.swapaxes(1, 2).reshape(shape)
     if piece.tiles != (1, 1):
-        groups, each = piece.tiles
-        tiles = values.reshape(piece.rows, each, groups, -1)
+        # the columns of a row are [blocks, groups, width], and become [groups, blocks, width]
+        groups, blocks_of_group = piece.tiles
+        tiles = values.reshape(piece.rows, blocks_of_group, groups, -1)
         values = tiles.swapaxes(1, 2).reshape(shape)
     return values

@@ -1,7 +1,8 @@
 """The conversions of tensors of a checkpoint, by the names that `convert` in the family files uses.
 
-Every conversion gets a tensor, the names of its results, and the sizes of the model. It moves rows
-and reads no numbers, so that memory use does not depend on the tensor.
+`convert` applies them; read it first. Every conversion is a function of a tensor, the names of its
+results, and the sizes of the model. It says which rows of the checkpoint a result has, in which
+order, and reads none of their numbers. So memory use does not depend on the size of the tensor.
 """
 
 import re
@@ -100,19 +101,19 @@ def solve(values: Mapping[str, object]) -> Config:
     # plain keys have their values
     config: Config = {}
     for text, value in values.items():
-        if not _sign(text):
+        if not _operator_in(text):
             config |= dict.fromkeys(names_in(text), value)
 
     # an expression with one unknown key gives that key, which may make others solvable; one without
     # is checked
-    left = {text for text in values if _sign(text)}
+    left = {text for text in values if _operator_in(text)}
     while True:
-        ready = {text for text in left if len(_unknown(text, config)) <= 1}
+        ready = {text for text in left if len(_unknown_keys(text, config)) <= 1}
         if not ready:
             return config
         for text in sorted(ready):
-            sign = _sign(text)
-            unknown = _unknown(text, config)
+            sign = _operator_in(text)
+            unknown = _unknown_keys(text, config)
             known = [value_of(config, part) for part in text.split(sign) if part not in unknown]
             solution = reduce(INVERSE[sign], known, values[text])
             config |= dict.fromkeys(unknown, solution)
@@ -124,12 +125,12 @@ def solve(values: Mapping[str, object]) -> Config:
         left -= ready
 
 
-def _sign(text: str) -> str:
+def _operator_in(text: str) -> str:
     """The operator of an expression; empty for a key or a number."""
     return next((sign for sign, _ in OPERATORS if sign in text), "")
 
 
-def _unknown(text: str, known: Config) -> set[str]:
+def _unknown_keys(text: str, known: Config) -> set[str]:
     """The keys of an expression that are not known."""
     return {name for name in names_in(text) if name not in known}
 
@@ -151,7 +152,10 @@ class ModelSizes:
 
 
 Conversion = Callable[[StoredRows, list[str], ModelSizes], list[StoredRows]]
-"""Makes tensors with the names in its second argument from one tensor."""
+"""Makes the tensors of the GGUF file from one tensor of the checkpoint.
+
+It gets the tensor, a name for each result, and the sizes of the model.
+"""
 
 
 def convert(
@@ -211,133 +215,190 @@ def _factor(sizes: ModelSizes, key: str) -> float:
 
 
 def rename(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """The same tensor under another name."""
+    """Give the tensor another name."""
     return [replace(tensor, name=names[0])]
 
 
 def interleave(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Rows of a head reordered from pairs (i, i + d/2) to (2i, 2i + 1)."""
+    """Reorder the rows of each head, so that the two that rotate together are neighbours.
+
+    A head of 4 rows 0 1 2 3 becomes 0 2 1 3: transformers rotates rows i and i + d/2, and llama.cpp
+    2i and 2i + 1.
+    """
+    # a bias has one number for each row of the weights
     parts = tuple(tensor.matrices) if len(tensor.shape) < 2 else tensor.parts
     return [replace(tensor, parts=parts, interleave=sizes.head_dim)]
 
 
 def to_vocabulary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Rows of zeros behind the others, up to the size of the vocabulary."""
+    """Append rows of zeros, up to the size of the vocabulary.
+
+    Embeddings [32000, hidden] with a vocabulary of 32064 get 64 rows of zeros.
+    """
     (matrix,) = tensor.matrices
-    rows = count(sizes.config, "vocab_size")
+    vocabulary = count(sizes.config, "vocab_size")
     parts = [matrix]
-    if rows > matrix.rows:
-        parts.append(replace(matrix, rows=rows - matrix.rows, zeros=True))
-    shape = (max(rows, matrix.rows), *tensor.shape[1:])
+    if vocabulary > matrix.rows:
+        parts.append(replace(matrix, rows=vocabulary - matrix.rows, zeros=True))
+    shape = (max(vocabulary, matrix.rows), *tensor.shape[1:])
     return [replace(tensor, shape=shape, parts=tuple(parts))]
 
 
 def squeeze(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Without dimensions of one, as in the weights of a convolution over channels."""
+    """Drop dimensions of one: weights of a convolution [channels, 1, 4] become [channels, 4]."""
     shape = tuple(size for size in tensor.shape if size != 1) or (1,)
     width = shape[-1]
     parts = []
-    for flat in _flat(tensor):
-        parts.append(replace(flat, rows=flat.rows // width, columns=width, stride=width))
+    for numbers in _numbers_as_rows(tensor):
+        parts.append(replace(numbers, rows=numbers.rows // width, columns=width, stride=width))
     return [replace(tensor, name=names[0], shape=shape, parts=tuple(parts))]
 
 
 def transpose(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Every matrix of a stack transposed."""
+    """Transpose every matrix of a stack: [experts, rows, columns] to [experts, columns, rows]."""
     parts = tuple(part.transpose() for part in tensor.matrices)
     shape = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
     return [replace(tensor, name=names[0], shape=shape, parts=parts)]
 
 
 def split(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Equal blocks of rows, one for each name; of a stack, the blocks of each matrix."""
-    return _shares(tensor, names, lambda part, index, rows: part.part(index * rows, rows))
+    """Cut the rows of every matrix into equal blocks, one for each name.
+
+    With two names, rows a b c d become a b, and c d.
+    """
+
+    def block(matrix: Rows, index: int, rows: int) -> Rows:
+        return matrix.part(index * rows, rows)
+
+    return _divide_rows(tensor, names, block)
 
 
 def alternate(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Rows in turns, one for each name: with two names, the even and the odd rows."""
-    return _shares(tensor, names, lambda part, index, rows: part.part(index, rows, len(names)))
+    """Deal out the rows of every matrix to the names in turn.
+
+    With two names, rows a b c d become a c, and b d.
+    """
+
+    def every_nth_row(matrix: Rows, index: int, rows: int) -> Rows:
+        return matrix.part(index, rows, len(names))
+
+    return _divide_rows(tensor, names, every_nth_row)
 
 
 def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Elements of each row in turns, one for each name, as the biases of experts are stored."""
-    flat = replace(tensor, shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))
-    return [replace(result, shape=result.shape[:-1]) for result in alternate(flat, names, sizes)]
+    """Deal out the numbers of each row to the names in turn, as biases of experts need.
+
+    With two names, biases [experts, 2n] become two tensors [experts, n].
+    """
+    # each row becomes a matrix with one column, whose rows are dealt out
+    columns = replace(tensor, shape=(*tensor.shape, 1), parts=tuple(_numbers_as_rows(tensor)))
+    results = alternate(columns, names, sizes)
+    return [replace(result, shape=result.shape[:-1]) for result in results]
 
 
 def by_projection(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """All queries, then keys, then values, of a projection that has them by key head."""
-    # with 2 queries per key head: q q k v q q k v -> q q q q k k v v
-    width = sizes.head_dim
-    queries = sizes.heads // sizes.kv_heads  # of each head of keys
-    group = (queries + 2) * width
-    (matrix,) = tensor.matrices
-    _fits(tensor, sizes.kv_heads * group)
+    """Sort the heads of a fused projection: all queries, then all keys, then all values.
 
-    starts = [head * group for head in range(sizes.kv_heads)]
-    parts = [matrix.part(start, queries * width) for start in starts]
-    parts += [matrix.part(start + queries * width, width) for start in starts]
-    parts += [matrix.part(start + (queries + 1) * width, width) for start in starts]
-    return [replace(tensor, name=names[0], parts=tuple(parts))]
+    The checkpoint has a group for each key head: its query heads, the key, and the value. Two
+    groups with two query heads each, q q k v q q k v, become q q q q k k v v.
+    """
+    rows = sizes.head_dim  # of every head
+    query_rows = sizes.heads // sizes.kv_heads * rows
+    group_rows = query_rows + 2 * rows
+    (matrix,) = tensor.matrices
+    _check_row_count(tensor, sizes.kv_heads * group_rows)
+
+    queries = []
+    keys = []
+    values = []
+    for group in range(sizes.kv_heads):
+        start = group * group_rows
+        queries.append(matrix.part(start, query_rows))
+        keys.append(matrix.part(start + query_rows, rows))
+        values.append(matrix.part(start + query_rows + rows, rows))
+    return [replace(tensor, name=names[0], parts=(*queries, *keys, *values))]
 
 
 def latent(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """The keys, transposed, and the values of each head of multi-head latent attention.
+    """Separate keys and values in the second projection of multi-head latent attention.
 
-    They are together in its second projection.
+    kv_b_proj [heads * (key_width + value_width), rank] has for each head the rows of its key, then
+    those of its value. It becomes keys [heads, rank, key_width] and values
+    [heads, value_width, rank].
     """
-    # kv_b_proj [heads * (key_width + value_width), rank]; llama.cpp multiplies queries by the keys'
-    # part in place of making keys, and so needs it transposed
     key_width = count(sizes.config, "qk_nope_head_dim")
     value_width = count(sizes.config, "v_head_dim")
-    _fits(tensor, sizes.heads * (key_width + value_width))
+    head_rows = key_width + value_width
+    _check_row_count(tensor, sizes.heads * head_rows)
     (matrix,) = tensor.matrices
     rank = tensor.shape[-1]
 
-    starts = [head * (key_width + value_width) for head in range(sizes.heads)]
-    keys = tuple(matrix.part(start, key_width).transpose() for start in starts)
-    values = tuple(matrix.part(start + key_width, value_width) for start in starts)
+    # llama.cpp does not compute keys: it multiplies queries by the weights of keys instead, for
+    # which it needs them transposed
+    keys = []
+    values = []
+    for head in range(sizes.heads):
+        start = head * head_rows
+        keys.append(matrix.part(start, key_width).transpose())
+        values.append(matrix.part(start + key_width, value_width))
+    key_shape = (sizes.heads, rank, key_width)
+    value_shape = (sizes.heads, value_width, rank)
     return [
-        replace(tensor, name=names[0], shape=(sizes.heads, rank, key_width), parts=keys),
-        replace(tensor, name=names[1], shape=(sizes.heads, value_width, rank), parts=values),
+        replace(tensor, name=names[0], shape=key_shape, parts=tuple(keys)),
+        replace(tensor, name=names[1], shape=value_shape, parts=tuple(values)),
     ]
 
 
 def by_key_head(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Queries, keys and values of linear attention, and its gates, which are stored by key head."""
-    # a key head has `each` value heads: q k v.. z.. q k v.. z.. -> q q k k v.. v.., and z.. z..
-    heads, each, key, value = _linear(sizes)
-    widths = (key, key, each * value, each * value)  # of queries, keys, values and gates
-    group = sum(widths)
-    (matrix,) = tensor.matrices
-    _fits(tensor, heads * group)
+    """Sort the heads of the input projection of linear attention, with its gates apart.
 
-    parts: list[list[Rows]] = []
-    start = 0
-    for width in widths:
-        parts.append([matrix.part(head * group + start, width) for head in range(heads)])
-        start += width
-    queries, keys, values, gates = parts
+    The checkpoint has a group for each key head: a query, a key, its value heads, and as many
+    gates. Two groups with two value heads each, q k v v z z q k v v z z, become q q k k v v v v,
+    and z z z z.
+    """
+    key_heads, values_per_key, key_dim, value_dim = _linear_attention_sizes(sizes)
+    value_rows = values_per_key * value_dim  # of all value heads of a key head; gates have as many
+    group_rows = 2 * key_dim + 2 * value_rows
+    (matrix,) = tensor.matrices
+    _check_row_count(tensor, key_heads * group_rows)
+
+    queries = []
+    keys = []
+    values = []
+    gates = []
+    for group in range(key_heads):
+        start = group * group_rows
+        queries.append(matrix.part(start, key_dim))
+        keys.append(matrix.part(start + key_dim, key_dim))
+        values.append(matrix.part(start + 2 * key_dim, value_rows))
+        gates.append(matrix.part(start + 2 * key_dim + value_rows, value_rows))
+
     columns = tensor.shape[-1]
-    rows = heads * (2 * key + each * value)
+    projection_shape = (key_heads * (2 * key_dim + value_rows), columns)
+    projection = (*queries, *keys, *values)
+    gate_shape = (key_heads * value_rows, columns)
     return [
-        replace(tensor, name=names[0], shape=(rows, columns), parts=(*queries, *keys, *values)),
-        replace(tensor, name=names[1], shape=(heads * each * value, columns), parts=tuple(gates)),
+        replace(tensor, name=names[0], shape=projection_shape, parts=projection),
+        replace(tensor, name=names[1], shape=gate_shape, parts=tuple(gates)),
     ]
 
 
 def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Falcon H1: gate, input, state projections and time steps, each times its multiplier."""
+    """Multiply each block of Falcon H1's input projection by its entry of `ssm_multipliers`.
+
+    The blocks of rows are the gate, the input, two projections of the state, and the time steps.
+    """
     inner = count(sizes.config, "mamba_d_ssm")
     states = count(sizes.config, "mamba_n_groups * mamba_d_state")
-    blocks = (inner, inner, states, states, count(sizes.config, "mamba_n_heads"))
+    time_steps = count(sizes.config, "mamba_n_heads")
+    rows_of_blocks = (inner, inner, states, states, time_steps)
     (matrix,) = tensor.matrices
-    _fits(tensor, sum(blocks))
+    _check_row_count(tensor, sum(rows_of_blocks))
 
     # llama.cpp has no keys for the multipliers, so they go into the rows
     parts: list[Rows] = []
     start = 0
-    for index, rows in enumerate(blocks):
+    for index, rows in enumerate(rows_of_blocks):
         block = replace(tensor, parts=(matrix.part(start, rows),))
         parts += times(block, [_factor(sizes, f"ssm_multipliers.{index}")]).parts
         start += rows
@@ -345,12 +406,13 @@ def state_space_input(tensor: StoredRows, names: list[str], sizes: ModelSizes) -
 
 
 def column(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """A vector as a matrix with one column."""
-    return [replace(tensor, name=names[0], shape=(*tensor.shape, 1), parts=tuple(_flat(tensor)))]
+    """Make a vector [n] a matrix with one column [n, 1]."""
+    parts = tuple(_numbers_as_rows(tensor))
+    return [replace(tensor, name=names[0], shape=(*tensor.shape, 1), parts=parts)]
 
 
 def in_groups(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """A vector as a matrix with a row for each group of a state space."""
+    """Make a vector [n] a matrix [groups, n / groups], with a row for each state space group."""
     groups = count(sizes.config, "mamba_n_groups")
     (size,) = tensor.shape
     if not groups or size % groups:
@@ -362,34 +424,44 @@ def in_groups(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[S
 
 
 def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """Value heads of linear attention from (key head, value head) to (value head, key head).
+    """Reorder the value heads of linear attention as llama.cpp pairs them with key heads.
 
-    Rows before them stay. https://github.com/ggml-org/llama.cpp/pull/19468
+    With key heads a and b of two value heads each, the checkpoint has the value heads in the order
+    a0 a1 b0 b1, and the result has a0 b0 a1 b1. The reason is how both give each value head its key
+    head: transformers repeats key heads (a a b b), and llama.cpp tiles them (a b a b).
+    https://github.com/ggml-org/llama.cpp/pull/19468
     """
-    # Qwen 3.5 repeats key heads for their value heads, and llama.cpp tiles them: a b -> a a b b
-    # there, a b a b here. So value heads are sorted by their place within a key head.
-    heads, each, key, value = _linear(sizes)
+    key_heads, values_per_key, key_dim, value_dim = _linear_attention_sizes(sizes)
+    value_heads = key_heads * values_per_key
     (matrix,) = tensor.matrices
-    # a row is a number of each head (time steps), or a dimension of a head; queries and keys may be
-    # in front (the convolution)
-    width = value if matrix.rows >= heads * each * value else 1
-    before = matrix.rows - heads * each * width
-    _fits(tensor, heads * each * width + (2 * heads * key if before else 0))
+
+    # Projections have a row for each dimension of a value head, such as 128. Tensors of the time
+    # steps have one row for each value head, so they are shorter.
+    rows_per_head = value_dim if matrix.rows >= value_heads * value_dim else 1
+
+    # The convolution also has the rows of all queries and keys, in front of the values. They stay.
+    value_rows = value_heads * rows_per_head
+    rows_in_front = matrix.rows - value_rows
+    query_and_key_rows = 2 * key_heads * key_dim if rows_in_front else 0
+    _check_row_count(tensor, query_and_key_rows + value_rows)
 
     parts = []
-    if before:
-        parts.append(matrix.part(0, before))
-    for place in range(each):
-        for head in range(heads):
-            value_head = head * each + place
-            parts.append(matrix.part(before + value_head * width, width))
+    if rows_in_front:
+        parts.append(matrix.part(0, rows_in_front))
+    for place in range(values_per_key):
+        for key_head in range(key_heads):
+            value_head = key_head * values_per_key + place
+            parts.append(matrix.part(rows_in_front + value_head * rows_per_head, rows_per_head))
     return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
 def tiled_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
-    """The columns of value heads of linear attention in the same order."""
-    heads, each, _, _ = _linear(sizes)
-    return [replace(tensor, name=names[0], tiles=(heads, each))]
+    """Reorder the columns of value heads as `tiled_values` reorders rows.
+
+    The output projection [hidden, value heads * width] reads the value heads as its columns.
+    """
+    key_heads, values_per_key, _, _ = _linear_attention_sizes(sizes)
+    return [replace(tensor, name=names[0], tiles=(key_heads, values_per_key))]
 
 
 CONVERSIONS: dict[str, Conversion] = {
@@ -415,23 +487,27 @@ CONVERSIONS: dict[str, Conversion] = {
 }
 
 
-def _linear(sizes: ModelSizes) -> tuple[int, int, int, int]:
-    """Sizes of linear attention: key heads, value heads for each of them, and both widths."""
-    heads = count(sizes.config, "linear_num_key_heads")
-    values = count(sizes.config, "linear_num_value_heads")
-    key = count(sizes.config, "linear_key_head_dim")
-    value = count(sizes.config, "linear_value_head_dim")
-    return heads, values // heads, key, value
+def _linear_attention_sizes(sizes: ModelSizes) -> tuple[int, int, int, int]:
+    """The sizes of linear attention: key heads, value heads per key head, and both head widths."""
+    key_heads = count(sizes.config, "linear_num_key_heads")
+    value_heads = count(sizes.config, "linear_num_value_heads")
+    key_dim = count(sizes.config, "linear_key_head_dim")
+    value_dim = count(sizes.config, "linear_value_head_dim")
+    return key_heads, value_heads // key_heads, key_dim, value_dim
 
 
-def _shares(
+def _divide_rows(
     tensor: StoredRows, names: list[str], cut: Callable[[Rows, int, int], Rows]
 ) -> list[StoredRows]:
-    """One tensor per name, with an equal share of the rows of every matrix.
+    """Make a tensor for each name, with an equal share of the rows of every matrix.
 
-    `cut` selects a share by its index and number of rows.
+    A stack [experts, rows, columns] with two names becomes two stacks [experts, rows / 2, columns].
+
+    Args:
+        tensor: The tensor.
+        names: The names of the results.
+        cut: Returns the share of a matrix, from the index of the name and the rows of a share.
     """
-    # of a stack [experts, rows, columns], each matrix is cut, and the stacks of the parts remain
     matrices = tensor.matrices
     height = matrices[0].rows
     if height % len(names):
@@ -452,13 +528,13 @@ def _shares(
     return shares
 
 
-def _flat(tensor: StoredRows) -> list[Rows]:
-    """Every number of a tensor as a row of its own."""
+def _numbers_as_rows(tensor: StoredRows) -> list[Rows]:
+    """The parts of a tensor with every number as a row of its own: [n, m] becomes [n * m, 1]."""
     return [part.flat() for part in tensor.parts]
 
 
-def _fits(tensor: StoredRows, rows: int) -> None:
-    """Raise BadSource for a tensor with another number of rows."""
+def _check_row_count(tensor: StoredRows, rows: int) -> None:
+    """Raise BadSource for a tensor with another number of rows, those of all matrices together."""
     height = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else tensor.shape[0]
     if height != rows:
         raise BadSource(
@@ -469,6 +545,7 @@ def _fits(tensor: StoredRows, rows: int) -> None:
 
 LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 APART = re.compile(r"^(?:model\.)?mtp\.(?:layers\.(\d+)\.)?")
+"""The beginning of names in Qwen's `mtp`, which has layers that predict further tokens."""
 PARTS = {
     "fc": "eh_proj",
     "pre_fc_norm_embedding": "enorm",

@@ -74,50 +74,60 @@ class ShardWeights:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of numbers in a safetensors file."""
+    """Rows of numbers in a safetensors file, like a view of an array with strides.
+
+    A matrix [rows, 4] of F32 has columns 4, stride 4 and apart 1. Every second row of it has stride
+    8. Transposed, it has 4 rows, stride 1 and apart 4.
+    """
 
     file: ShardWeights
+    """The file."""
+
     dtype: str
+    """The dtype in the file, a key of DTYPES."""
+
     start: int
-    """The first byte."""
+    """The place of the first number in the file, in bytes."""
 
     rows: int
+    """The number of rows."""
+
     columns: int
-    """Numbers per row."""
+    """The numbers of each row."""
 
     stride: int
-    """From one row to the next, in numbers."""
+    """The distance from one row to the next in the file, in numbers."""
 
     apart: int = 1
-    """From one number of a row to the next."""
+    """The distance from one number of a row to the next in the file; 1 if not transposed."""
 
     scales: int = 0
-    """The first byte of the scales of MXFP4, one per block."""
+    """The place of the first scale of MXFP4 in the file, in bytes; each block has one of a byte."""
 
     factors: tuple[float, ...] = ()
-    """The numbers are multiplied by them one after the other in float32."""
+    """Factors by which the numbers are multiplied one after the other, in float32."""
 
     zeros: bool = False
-    """They are all 0, and nothing is read."""
+    """Whether all numbers are 0, so that nothing is read from the file."""
 
     @property
     def is_one_piece(self) -> bool:
-        """Whether the rows are one piece of the file."""
+        """Whether the rows follow each other without gaps in the file."""
         return not self.zeros and self.apart == 1 and self.stride == self.columns
 
     @property
     def extent(self) -> int:
-        """The number of bytes from the first to the last number."""
+        """The bytes of the file from the first to the last number, with gaps between rows."""
         return self.bytes((self.rows - 1) * self.stride + (self.columns - 1) * self.apart + 1)
 
     def bytes(self, numbers: int) -> int:
-        """Return the size of so many numbers in the file."""
+        """Return the bytes that so many numbers have in the file, without scales."""
         if self.dtype == "MXFP4":
             return -(-numbers // TYPES[MXFP4].block) * NIBBLES
         return numbers * TYPES[DTYPES[self.dtype]].size
 
     def part(self, first: int, count: int, step: int = 1) -> Rows:
-        """Return `count` rows, every step-th from the first on."""
+        """Return `count` rows from the index `first` on, every step-th: (1, 2, 3) is rows 1, 4."""
         skipped = self.bytes(first * self.stride)
         scales = 0
         if self.scales:  # a byte for each block of 16 bytes
@@ -131,11 +141,11 @@ class Rows:
         )
 
     def flat(self) -> Rows:
-        """Return every number as a row of its own."""
+        """Return every number as a row of its own: [n, m] becomes [n * m, 1]."""
         return replace(self, rows=self.rows * self.columns, columns=1, stride=1)
 
     def transpose(self) -> Rows:
-        """Return the columns as rows."""
+        """Return the columns as rows. No number is moved: the two distances are exchanged."""
         return replace(
             self, rows=self.columns, columns=self.rows, stride=self.apart, apart=self.stride
         )
@@ -150,22 +160,28 @@ class StoredRows:
     """As in safetensors, slowest dimension first."""
 
     parts: tuple[Rows, ...]
-    """Its rows, in order."""
+    """Its rows in the checkpoint, in the order of the output."""
 
     interleave: int = 0
-    """Rows per head whose pairs are reordered from (i, i + d/2) to (2i, 2i + 1), 0 for none."""
+    """The rows of a head whose pairs become neighbours when they are written; 0 for none.
+
+    Rows i and i + d/2 become 2i and 2i + 1: with 4, rows 0 1 2 3 are written as 0 2 1 3.
+    """
 
     values: str = ""
-    """Name of a function in VALUES, or empty."""
+    """The name of a function in VALUES that changes the numbers; empty for none."""
 
     tiles: tuple[int, int] = (1, 1)
-    """Groups of columns, and the blocks of each: from (group, block) to (block, group)."""
+    """The groups of columns that are reordered, and the blocks of each group; (1, 1) for none.
+
+    With (2, 3), columns a0 a1 a2 b0 b1 b2 are written as a0 b0 a1 b1 a2 b2.
+    """
 
     type: int = F32
-    """ggml's number, in the output."""
+    """ggml's number of its type in the output."""
 
     data: bytes = b""
-    """Its bytes there, where it has no parts."""
+    """Its bytes in the output, for a tensor that is computed and has no parts."""
 
     @property
     def gguf_shape(self) -> tuple[int, ...]:
@@ -184,7 +200,10 @@ class StoredRows:
 
     @property
     def matrices(self) -> list[Rows]:
-        """One part for each matrix of a stack; for a vector, its elements as rows of one."""
+        """The parts cut so that each is one matrix; for a vector, its numbers as rows of one.
+
+        A stack [8, 64, 16] gives 8 parts of 64 rows, and a bias [64] one part of 64 rows.
+        """
         if len(self.shape) < 2:
             return [part.flat() for part in self.parts]
         height = self.shape[-2]
@@ -199,10 +218,11 @@ VALUES: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "plus_one": lambda values: values + np.float32(1),
     "minus_exp": lambda values: -np.exp(values),
 }
+"""Functions by which a conversion changes numbers, by the names in the family files."""
 BACK: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "plus_one": lambda values: values - np.float32(1),
     "minus_exp": lambda values: np.log(-values),
 }
-"""The inverse of each, from GGUF to a checkpoint."""
+"""The inverse of each function of VALUES, from GGUF to a checkpoint."""
 ROUNDED = {"minus_exp": 2.0**-22}
 """The relative difference between libraries in functions that not all of them round to nearest."""

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 UNUSED = re.compile(
     r"rotary_emb\.inv_freq$|attention\.(masked_)?bias$|^(model\.)?(vision_tower|multi_modal_projector|visual)\."
 )
+"""Names of buffers and of vision parts, which a GGUF file of a text model does not have."""
 EMBEDDINGS = ("embed_tokens.weight", "embed_in.weight", "wte.weight", "word_embeddings.weight")
+"""Ends of the names of input embeddings."""
 OUTPUTS = ("lm_head.weight", "embed_out.weight")
+"""Names of output weights."""
 
 
 def out_tensors(
@@ -55,7 +58,7 @@ def out_tensors(
         UnsupportedBake: For dtypes that are not 16 or 32 bit floats.
     """
     names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
-    tensors = _stack(_read_all(headers, rules, sizes), rules)
+    tensors = _stack(_used_tensors(headers, rules, sizes), rules)
 
     # a few architectures of llama.cpp need output weights, which tied checkpoints do not have
     if rules.copy_output and not any(tensor.name in OUTPUTS for tensor in tensors):
@@ -63,7 +66,7 @@ def out_tensors(
         tensors += [replace(tensor, name="lm_head.weight") for tensor in embeddings]
 
     converted = convert(tensors, rules.convert, sizes)
-    return [_out(tensor, names, rules, type) for tensor in converted]
+    return [_named_and_typed(tensor, names, rules, type) for tensor in converted]
 
 
 def infos(tensors: Iterable[StoredRows]) -> dict[str, TensorInfo]:
@@ -87,10 +90,10 @@ def plain_name(name: str) -> str:
     return name.replace("model.language_model.", "model.").removeprefix("language_model.")
 
 
-def _read_all(
+def _used_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes
 ) -> list[StoredRows]:
-    """The tensors of the checkpoint that llama.cpp uses."""
+    """The tensors of the checkpoint that llama.cpp uses, unchanged."""
     # tied embeddings may be in a checkpoint a second time
     without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
@@ -107,12 +110,12 @@ def _read_all(
                 continue
             if name.endswith("_scales") and tensor.dtype == "U8":  # read with its blocks
                 continue
-            tensors.append(_read(file, header, tensor, name))
+            tensors.append(_stored_rows(file, header, tensor, name))
     return tensors
 
 
-def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> StoredRows:
-    """A tensor of the checkpoint; blocks and scales of MXFP4 are one."""
+def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> StoredRows:
+    """The rows of a tensor of the checkpoint; blocks and scales of MXFP4 become one tensor."""
     start = header.data_start + tensor.start
     shape = tensor.shape
     dtype = tensor.dtype
@@ -150,7 +153,10 @@ def _read(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> Stor
 
 
 def _stack(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
-    """The tensors with numbered ones in stacks."""
+    """The tensors, with those of numbered experts joined to stacks.
+
+    mlp.experts.0.up_proj.weight, .1 and so on become mlp.experts.up_proj.weight.
+    """
     # mlp.experts.{} becomes a pattern with the number of the expert as its group
     patterns = []
     for pattern, whole in rules.stacked.items():
@@ -200,8 +206,10 @@ def gguf_names(arch: str, layers: int) -> TensorNameMap:
     return gguf.get_tensor_name_map(number, layers)
 
 
-def _out(tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int) -> StoredRows:
-    """A tensor with its name and type in the output."""
+def _named_and_typed(
+    tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int
+) -> StoredRows:
+    """The tensor with its name and ggml's type in the output; `type` is that of matrices."""
     suffixes = (".weight", ".bias", ".scale")
     target = names.get_name(key=tensor.name, try_suffixes=suffixes) or gguf_name(tensor.name)
     if target is None:

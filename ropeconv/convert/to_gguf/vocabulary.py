@@ -27,17 +27,22 @@ MOST_OBJECTS = 300_000_000
 """Approximate bytes of a tokenizer's strings and lists in memory; Gemma 3 takes 160 million."""
 
 Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+"""The id of a token."""
 Merge = str | tuple[str, str]
+"""Two tokens that BPE joins: `"a b"`, or in newer files `["a", "b"]`."""
 
 
 class AddedToken(msgspec.Struct, frozen=True):
     """A token that was added to a vocabulary."""
 
     content: str
+    """Its text."""
+
     id: Id | None = None
-    """None where its place gives it."""
+    """Its id; None where it is the key under which the token is listed."""
 
     special: bool = False
+    """Whether it is a control token, such as the end of the text."""
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -190,10 +195,13 @@ class Vocabulary:
     """A vocabulary, as lists with an entry per token id."""
 
     texts: list[bytes]
-    """In UTF-8."""
+    """The text of each token in UTF-8."""
 
     kinds: list[TokenKind]
+    """The kind of each token."""
+
     scores: list[float]
+    """The score of each token: SentencePiece joins the pair whose result has the highest."""
 
     @classmethod
     def of_size(cls, count: int) -> Vocabulary:

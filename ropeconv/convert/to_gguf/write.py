@@ -82,7 +82,7 @@ def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
     if tensor.data:
         yield tensor.data
     for rows, _ in _pieces(tensor, 0):
-        yield _array(tensor, rows).tobytes()
+        yield _output_rows(tensor, rows).tobytes()
 
 
 def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
@@ -123,7 +123,7 @@ def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
     """Yield some rows of a tensor at a time, and the place of their first byte in the output."""
     kind = TYPES[tensor.type]
     for part in tensor.parts:
-        # whole heads, since `_array` moves rows within a head
+        # whole heads, since `_output_rows` moves rows within a head
         unit = tensor.interleave or 1
         rows_of_piece = PIECE // max(1, part.columns)
         step = max(unit, rows_of_piece // unit * unit)
@@ -134,8 +134,8 @@ def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
 
 
 def _convert(tensor: StoredRows, pieces: list[tuple[Rows, int]], target: int) -> int:
-    """Convert and write some pieces. Returns the number of bytes."""
-    return sum(write_at(target, _array(tensor, rows).data, place) for rows, place in pieces)
+    """Convert and write some pieces. Returns the number of bytes written."""
+    return sum(write_at(target, _output_rows(tensor, rows).data, place) for rows, place in pieces)
 
 
 def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
@@ -146,14 +146,15 @@ def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
     return size
 
 
-def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
-    """Some rows of a tensor converted to its type, as a contiguous array."""
+def _output_rows(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
+    """Some rows of a tensor as the output has them: order, values, and type; contiguous."""
     if rows.dtype == "MXFP4":
         return mxfp4(rows)
 
     # the order of rows and columns, which does not change bits
-    raw = _read(rows)
+    raw = _checkpoint_rows(rows)
     shape = (rows.rows, rows.columns)
+    # the columns of a row are [groups, blocks, width], and become [blocks, groups, width]
     if tensor.tiles != (1, 1):
         raw = raw.reshape(rows.rows, *tensor.tiles, -1).swapaxes(1, 2).reshape(shape)
     if tensor.interleave:
@@ -172,7 +173,7 @@ def _array(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
     return np.ascontiguousarray(encode(values, tensor.type))
 
 
-def _read(rows: Rows) -> NDArray[np.generic]:
+def _checkpoint_rows(rows: Rows) -> NDArray[np.generic]:
     """Rows as a file has them, [rows, columns]; of rows with gaps only the needed numbers."""
     dtype = np.dtype(STORED[rows.dtype])
     shape = (rows.rows, rows.columns)

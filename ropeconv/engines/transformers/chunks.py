@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MASKS = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
 SDPA = "sdpa"
 METADATA = (torch.Tensor.dim, torch.Tensor.size)
+"""Functions that need the shape of a mask and not its numbers."""
 
 
 class ChunkMask(Tensor):  # type: ignore[misc]
@@ -65,7 +66,10 @@ class ChunkMask(Tensor):  # type: ignore[misc]
 
 
 def _numbers(value: object) -> object:
-    """A mask as a tensor of its numbers; other values stay."""
+    """A `ChunkMask` as a tensor of its numbers; other values stay.
+
+    For 2 queries, the last of 4 keys, the rows are 1 1 1 0 and 1 1 1 1.
+    """
     if not isinstance(value, ChunkMask):
         return value
     rows, columns = value.shape[-2:]
@@ -90,7 +94,8 @@ def _attention(
     key.
     """
     if query.device.type != "cpu" or key.shape[-1] != value.shape[-1]:
-        # only the flash kernel takes groups of queries, and it does not take float32
+        # Only the flash kernel accepts fewer heads of keys than of queries, and it does not accept
+        # float32. So each head of keys is repeated for its queries: 8 heads for 32 become 32.
         if enable_gqa and query.dtype == torch.float32:
             groups = query.shape[1] // key.shape[1]
             key = key.repeat_interleave(groups, 1)
@@ -106,8 +111,9 @@ def _attention(
             enable_gqa=enable_gqa,
         )
 
-    # softmax over all keys is the mean of both parts, weighted by their sums of exponentials, which
-    # the kernel returns as logarithms: e^a / (e^a + e^b) = sigmoid(a - b)
+    # Softmax over all keys is the mean of the results for both parts of the keys, weighted by their
+    # sums of exponentials. The kernel returns the logarithms a and b of these sums, so the weight
+    # of the first part is e^a / (e^a + e^b) = sigmoid(a - b).
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     cached = key.shape[2] - query.shape[2]
     before, log_before = flash(
@@ -157,7 +163,7 @@ def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor 
 
 
 def _is_chunk(given: Mapping[str, Any]) -> bool:
-    """Whether a mask is for several last tokens of a sequence, behind others."""
+    """Whether a mask is for several last tokens of a sequence, behind others in the cache."""
     rows = given.get("q_length", 1)
     columns = given.get("kv_length", 0)
     last_row = int(given.get("q_offset", 0)) + rows

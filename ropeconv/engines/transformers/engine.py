@@ -171,12 +171,13 @@ class TransformersEngine(Engine):
             if has_gaps:
                 given["attention_mask"] = torch.ones((1, stop), dtype=torch.long, device=device)
 
-            if decodes:  # both halves read the same tokens at the same places
+            if decodes:  # encoder and decoder read the same tokens at the same positions
                 given |= {"decoder_input_ids": sequence, "decoder_position_ids": places}
             elif count > chunk:
                 given |= {"past_key_values": cache, "use_cache": True}
             elif cached:
-                # with a cache no gap begins a sequence: Molmo 2 makes no mask of one of ones
+                # with a cache, a gap does not begin a sequence, also in models such as Molmo 2 that
+                # ignore a mask of ones
                 given["use_cache"] = has_gaps and hasattr(backbone, "language_model")
 
             with torch.no_grad(), without_masks(self.model):
@@ -185,6 +186,7 @@ class TransformersEngine(Engine):
             if start == 0 and count > chunk:
                 preallocate(cache, count)
 
+            # the kept tokens of this chunk, counted from its beginning
             rows = [index - start for index in kept if start <= index < stop]
             yield out.last_hidden_state[0, rows]
             del out

@@ -174,13 +174,13 @@ class _LayerReader:
             self._files |= dict.fromkeys(header.tensors, file)
         self._loader = PartialLoader(model, device, dtype)
         self._layers = dict(outermost_lists(model))
-        self._weights = self._by_layer()
-        self._check(device)
+        self._weights = self._tensors_by_layer()
+        self._check_model(device)
 
     def attach(self) -> JsonObject:
         """Load the weights outside the layers, and make each layer load its own when it runs."""
         model = self._model
-        outside = self._load("")
+        outside = self._load_tensors("")
         outside.missing_keys = {name for name in outside.missing_keys if not self._layer_of(name)}
         model._finalize_model_loading(model, self._loader.config, outside)
 
@@ -189,7 +189,9 @@ class _LayerReader:
 
         vars(model)[CHANGES] = []
         for name, layer in self._layers.items():
-            layer.register_forward_pre_hook(lambda module, inputs, name=name: self._fill(name))
+            layer.register_forward_pre_hook(
+                lambda module, inputs, name=name: self._load_layer(name)
+            )
             layer.register_forward_hook(drop, always_call=True)
         report: JsonObject = outside.to_dict()
         return report
@@ -202,14 +204,14 @@ class _LayerReader:
                 return prefix
         return ""
 
-    def _by_layer(self) -> dict[str, list[str]]:
+    def _tensors_by_layer(self) -> dict[str, list[str]]:
         """The tensors in the checkpoint by their layer; under the empty name those of no layer."""
         weights: dict[str, list[str]] = {name: [] for name in ("", *self._layers)}
         for name, parameter in self._loader.parameters_of(self._files).items():
             weights[self._layer_of(parameter)].append(name)
         return weights
 
-    def _check(self, device: str) -> None:
+    def _check_model(self, device: str) -> None:
         """Refuse a model whose layers cannot be read one by one, or do not fit into the memory."""
         why = self._why_not()
         if why:
@@ -244,9 +246,9 @@ class _LayerReader:
             return "is quantised"
         return ""
 
-    def _fill(self, layer: str) -> None:
-        """Load the weights of a layer."""
-        self._load(layer)
+    def _load_layer(self, layer: str) -> None:
+        """Load the weights of a layer before it runs, and apply the changes of `change_weights`."""
+        self._load_tensors(layer)
         for key, weight in self._layers[layer].named_parameters():
             if weight.is_meta:
                 raise BadSource(
@@ -255,8 +257,11 @@ class _LayerReader:
             for change in vars(self._model)[CHANGES]:
                 weight.data = change(f"{layer}.{key}", weight.data)
 
-    def _load(self, layer: str) -> Any:
-        """Load the tensors of a layer with the conversions of transformers; return its report."""
+    def _load_tensors(self, layer: str) -> Any:
+        """Load the tensors of a layer with the conversions of transformers; return its report.
+
+        The empty name is for the tensors outside the layers.
+        """
         tensors = {}
         for name in self._weights[layer]:
             file = self._files[name]
@@ -265,7 +270,11 @@ class _LayerReader:
 
 
 def outermost_lists(model: PreTrainedModel) -> Iterator[tuple[str, Module]]:
-    """Yield the members of the outermost lists of modules, with their names."""
+    """Yield the members of the outermost lists of modules, with their names.
+
+    These are the decoder layers, such as model.layers.0. A list within one, as of experts, is not
+    among them.
+    """
     from torch import nn
 
     outer = ""

@@ -33,7 +33,8 @@ PATCHES = "_ropeconv_patches"
 COMPUTED = ("rope_init_fn", "config")
 """Attributes of a rotary module from which it computes its frequencies at every forward pass."""
 
-ROUNDED_BY = 1.37  # any number that is not a power of two
+ROUNDED_BY = 1.37
+"""The factor of `round_weights`; any that is not a power of two, which would not round."""
 
 
 def patch(
@@ -84,7 +85,7 @@ def patch_schedule(
         )
     with ExitStack() as stack:
         for module, prefix in parts:
-            _overwrite(stack, module, prefix, schedule)
+            _overwrite_rotary(stack, module, prefix, schedule)
         if mla:
             _scale_latent_attention(stack, model, schedule.softmax_scale)
         if scale is not None:
@@ -138,7 +139,7 @@ def _scale_latent_attention(stack: ExitStack, model: PreTrainedModel, softmax_sc
     for module in model.modules():
         if hasattr(module, "scaling") and hasattr(module, "qk_head_dim"):
             heads.append(module)
-    _set(stack, heads, "scaling", lambda head: head.qk_head_dim**-0.5 * softmax_scale)
+    _set_attribute(stack, heads, "scaling", lambda head: head.qk_head_dim**-0.5 * softmax_scale)
 
 
 def nudge(schedule: Schedule) -> Schedule:
@@ -148,7 +149,7 @@ def nudge(schedule: Schedule) -> Schedule:
     """
     steps = np.random.default_rng(0).choice([-2, 2], len(schedule.inv_freq))
     steps *= schedule.inv_freq > 0  # 2 ulp below 0 is negative
-    # the next number in float32 is the one with the next pattern of bits
+    # positive floats are ordered like their bits as integers: bits + 2 is the number 2 ulp above
     bits = schedule.inv_freq.astype(np.float32).view(np.int32)
     moved = (bits + steps.astype(np.int32)).view(np.float32)
     return replace(schedule, inv_freq=moved.astype(np.float64))
@@ -215,7 +216,8 @@ def scale_queries(
     def multiply(module: Module, args: tuple[object, ...], output: Tensor) -> Tensor:
         numbers = scale.scale(positions[0].cpu().numpy()).astype(np.float32)
         factor = torch.from_numpy(numbers).to(output.device)
-        while factor.dim() < output.dim():  # [batch, tokens] to [batch, tokens, heads, head_dim]
+        # [batch, tokens] gets a dimension of 1 for each further one of the queries, such as heads
+        while factor.dim() < output.dim():
             factor = factor[..., None]
         return (output * factor).to(output.dtype)
 
@@ -224,7 +226,7 @@ def scale_queries(
         stack.callback(module.register_forward_hook(multiply).remove)
 
 
-def _overwrite(stack: ExitStack, module: Module, prefix: str, schedule: Schedule) -> None:
+def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: Schedule) -> None:
     """Overwrite frequencies and attention factor of one rotary module, which `stack` undoes.
 
     `rope_type` becomes "default", since the dynamic types write their own frequencies back at every
@@ -270,10 +272,10 @@ def _overwrite(stack: ExitStack, module: Module, prefix: str, schedule: Schedule
             stack.callback(delattr, module, name)
 
     if schedule.short_inv_freq is not None:
-        _switch_lists(stack, module, schedule, schedule.short_inv_freq, use)
+        _switch_short_and_long(stack, module, schedule, schedule.short_inv_freq, use)
 
 
-def _switch_lists(
+def _switch_short_and_long(
     stack: ExitStack,
     module: Module,
     schedule: Schedule,
@@ -294,7 +296,7 @@ def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:
     return given["position_ids"] if "position_ids" in given else args[1]
 
 
-def _set(
+def _set_attribute(
     stack: ExitStack, modules: Iterable[Module], name: str, value: Callable[[Module], float]
 ) -> None:
     """Set an attribute of modules to what `value` computes for each; `stack` undoes it."""
@@ -320,7 +322,9 @@ def scale_scores(stack: ExitStack, model: PreTrainedModel, factor: float) -> Non
     The factor commutes with the rotation of queries and keys, so a model computes its RoPE as
     before.
     """
-    _set(stack, attention_modules(model), "scaling", lambda module: module.scaling * factor)
+    _set_attribute(
+        stack, attention_modules(model), "scaling", lambda module: module.scaling * factor
+    )
 
 
 ALL = 1 << 31  # more keys than any cache holds
@@ -348,4 +352,4 @@ def choose_all_keys(stack: ExitStack, model: PreTrainedModel) -> None:
     A choice is discrete: two right results whose scores differ by rounding may see other keys, and
     then differ by much.
     """
-    _set(stack, indexers(model), "index_topk", lambda module: ALL)
+    _set_attribute(stack, indexers(model), "index_topk", lambda module: ALL)

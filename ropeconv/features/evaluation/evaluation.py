@@ -422,17 +422,19 @@ class Evaluation:
         return outcome
 
     def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
-        """Run the units that the journal does not have, and keep what was measured or refused."""
+        """Run the units that the journal does not have.
+
+        Measured losses go into the journal, and refusals into the outcome.
+        """
         missing = self.missing(journal)
-        outcome = self.outcome
 
         # the bar counts tokens, and begins with those of earlier runs
-        total = sum(len(units[0].case.ids) for units in self.passes.values())
-        left = sum(len(unit.case.ids) for unit in missing)
-        progress.total(total)
-        progress.advance(total - left)
+        all_tokens = sum(len(units[0].case.ids) for units in self.passes.values())
+        missing_tokens = sum(len(unit.case.ids) for unit in missing)
+        progress.total(all_tokens)
+        progress.advance(all_tokens - missing_tokens)
 
-        refusals = dict[int, Refusal]()
+        refusals = dict[int, Refusal]()  # by the index of the unit in `missing`
         with closing(self._run_and_announce(missing, progress.note)) as results:
             for index, result in results:
                 if isinstance(result, EvalLine):
@@ -441,16 +443,27 @@ class Evaluation:
                     refusals[index] = result
                 progress.advance(len(missing[index].case.ids))
                 if progress.stopped():
-                    outcome.stopped = True
+                    self.outcome.stopped = True
                     break
 
-        # A pass that failed is refused for every measure that reads it. Workers finish in any
-        # order, so the refusals are sorted to give the same result in each run.
+        # workers finish in any order, so refusals are sorted to give the same result in each run
         for index, refusal in sorted(refusals.items()):
-            for unit in self.passes[missing[index].key]:
-                measure = unit.measure.name if refusal.measure else ""
-                if not outcome.refused(refusal.row, measure, refusal.column):
-                    outcome.refusals.append(replace(refusal, measure=measure))
+            self._add_refusal(refusal, self.passes[missing[index].key])
+
+    def _add_refusal(self, refusal: Refusal, units: Iterable[EvaluationUnit]) -> None:
+        """Add the refusal of a pass to the outcome, for each measure that uses the pass.
+
+        The losses of one pass may serve several measures. A refusal that names a measure becomes
+        one for each of them; another one refuses the whole row.
+
+        Args:
+            refusal: Why the pass was not measured.
+            units: The units that use the pass.
+        """
+        for unit in units:
+            measure = unit.measure.name if refusal.measure else ""
+            if not self.outcome.refused(refusal.row, measure, refusal.column):
+                self.outcome.refusals.append(replace(refusal, measure=measure))
 
     def _run_and_announce(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]

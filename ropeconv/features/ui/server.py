@@ -30,20 +30,20 @@ PORT = 7860
 PORTS = 20
 """How many ports are tried."""
 POLL = 0.02
-"""Seconds between two looks whether the server has started."""
+"""Seconds between two checks whether the server has started."""
 GRACE = 3
-"""Seconds that requests have at the end."""
+"""Seconds that open requests have to finish when the server stops."""
 
 
 @contextmanager
 def serving(port: int | None, renewed: Callable[[str], None]) -> Iterator[str]:
-    """Serve the pages while it is entered, only on this machine.
+    """Serve the pages to browsers on this machine, while it is entered.
 
-    It gives the address that opens them.
+    It yields the address that opens them, such as http://127.0.0.1:7860/?key=....
 
     Args:
         port: The port to listen on; None for the first free one.
-        renewed: Is called with the next address when one was used, since each works once.
+        renewed: Called with the next address when one was used, since each works once.
 
     Raises:
         RopeconvError: The port is taken.
@@ -111,12 +111,14 @@ def _listening(host: str, port: int | None) -> Iterator[socket.socket]:
 def _serve(
     listener: socket.socket, path: str, guard: Callable[[ASGIApp], ASGIApp]
 ) -> Iterator[None]:
-    """Serve the pages below a path in a thread, while it is entered.
+    """Run the web server in a thread, while it is entered.
+
+    Entering waits until the server answers, and leaving ends all requests.
 
     Args:
-        listener: The socket of the port.
-        path: The first part of the path of every page.
-        guard: Wraps the application, so that other requests are refused.
+        listener: The socket, which listens already.
+        path: The first part of the path of every page, such as `/` and a secret.
+        guard: Wraps the application in checks that refuse requests from elsewhere.
 
     Raises:
         RopeconvError: The server did not start.
@@ -128,9 +130,10 @@ def _serve(
         prepare()
         from .pages import application
 
+        # `front` runs the jobs of the pages, and `pages` is their Gradio application
         front = Front()
-        demo = application(front)
-        app = _mount(demo, path)
+        pages = application(front)
+        app = _mount(pages, path)
         server = _make_server(guard(app))
         run = partial(server.run, sockets=[listener])
         thread = threading.Thread(target=run, daemon=True)
@@ -142,14 +145,16 @@ def _serve(
                 raise RopeconvError("the page did not start; see the messages above")
             yield
         finally:
+            # jobs first, then the streams of pages that are open, then the server and its thread
             front.stop()
-            demo.close(verbose=False)
-            app.routes[-1].app.stop_event.set()  # which ends the streams of pages that are open
+            pages.close(verbose=False)
+            gradio = app.routes[-1].app  # `_mount` adds it last
+            gradio.stop_event.set()
             server.should_exit = True
             thread.join(2 * GRACE)
 
 
-def _mount(demo: Any, path: str) -> Any:
+def _mount(pages: Any, path: str) -> Any:
     """Return an application of FastAPI with the pages of Gradio below a path."""
     from fastapi import FastAPI
     from gradio import mount_gradio_app
@@ -161,7 +166,7 @@ def _mount(demo: Any, path: str) -> Any:
         # not `launch`, which puts Gradio's own CORS before every middleware
         app = mount_gradio_app(
             FastAPI(openapi_url=None),
-            demo,
+            pages,
             path,
             show_error=False,
             ssr_mode=False,
@@ -171,7 +176,7 @@ def _mount(demo: Any, path: str) -> Any:
         )
     # Gradio checks that a file named in a request was uploaded by this user, and skips the check
     # before `launch`, which a mounted application never calls. So it would read any file.
-    demo.has_launched = True
+    pages.has_launched = True
     return app
 
 

@@ -26,10 +26,14 @@ class CompanionReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """How an adapter, a graph or a set of profiles was made."""
 
     schema: int = SCHEMA
+    """The version of these fields."""
+
     ropeconv: str
-    """The version that wrote it."""
+    """The version of ropeconv that wrote it."""
 
     companion: Literal["adapter", "graph", "profiles"]
+    """The kind of output that it describes."""
+
     source: SourceRecord
     """The adapter, the graph, or the model of the profiles, that it was made from."""
 
@@ -37,21 +41,22 @@ class CompanionReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the output that an adapter belongs to, beside it; empty for a graph."""
 
     recipe: JsonObject = {}
-    """As `Recipe.to_dict` has it; empty for profiles."""
+    """The recipe, as `Recipe.to_dict` has it; empty for profiles."""
 
     schedule: str = ""
-    """The digest of the schedule: sha256 over everything that changes a logit; empty for
-    profiles.
+    """The digest of the schedule, a sha256 over everything that changes a logit.
+
+    It is empty for profiles.
     """
 
     context: int
-    """In tokens; of profiles the longest."""
+    """The context in tokens; for profiles, the longest one."""
 
     members: dict[str, str] = {}
     """The profiles by name, with the digest of what made each; empty for others."""
 
     files: tuple[FileRecord, ...] = ()
-    """Every file but this one, and but the receipts of profiles, which get results later."""
+    """All files except the receipt itself, and receipts of profiles, which get results later."""
 
     def to_dict(self) -> JsonObject:
         """Return the receipt as JSON-ready data, with every key."""
@@ -70,9 +75,12 @@ def describe_kind(data: JsonObject) -> str:
 
 
 def read_companion(folder: Path) -> CompanionReceipt | None:
-    """Return the receipt of an adapter or a graph; None for a folder with another one, or without.
+    """Return the receipt of an adapter, a graph or a set of profiles.
 
-    Raises BadSource for one that cannot be read.
+    It is None for a folder with another receipt, or without one.
+
+    Raises:
+        BadSource: The receipt cannot be read.
     """
     path = folder / RECEIPT
     if not path.is_file():

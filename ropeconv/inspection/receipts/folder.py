@@ -355,7 +355,7 @@ def folder_record(
         if content == original:
             texts.pop(name, None)
         else:
-            texts[name] = _difference(name, original, content)
+            texts[name] = _text_record(name, original, content)
 
     # a file that an earlier bake renamed has the name of the first source
     names = dict(record.renamed)
@@ -410,18 +410,21 @@ def original_record(
     return OriginalRecord(source=first, folder=folder, gguf=gguf, steps=steps)
 
 
-def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
-    """The record of a file whose contents in the source were `old`."""
+def _text_record(name: str, old: bytes, new: bytes) -> TextRecord:
+    """The record from which `TextRecord.restore` makes `old` of `new`.
+
+    For the files `a: 4` and `a: 16` it has the middle `4`, and a common prefix of 3 bytes.
+    """
     digest = hashlib.sha256(old).hexdigest()
     if name in WHOLE:
         return TextRecord(name, digest, old.decode())
 
     # only the middle that differs is recorded, cut at whole characters since a receipt is text;
     # a tokenizer_config.json mostly differs in one number
-    prefix = _common(old, new)
+    prefix = _common_prefix(old, new)
     while _is_inside_character(old, prefix) or _is_inside_character(new, prefix):
         prefix -= 1
-    suffix = _common(old[prefix:][::-1], new[prefix:][::-1])
+    suffix = _common_prefix(old[prefix:][::-1], new[prefix:][::-1])
     while suffix and _is_inside_character(old, len(old) - suffix):
         suffix -= 1
     middle = old[prefix : len(old) - suffix]
@@ -429,12 +432,12 @@ def _difference(name: str, old: bytes, new: bytes) -> TextRecord:
 
 
 def _is_inside_character(text: bytes, place: int) -> bool:
-    """Whether a place is behind the first byte of a character of UTF-8: bytes 10xxxxxx."""
+    """Whether a cut before this byte would split a character: UTF-8 continues with 10xxxxxx."""
     return place < len(text) and text[place] & 0b1100_0000 == 0b1000_0000
 
 
-def _common(first: bytes, second: bytes) -> int:
-    """The number of bytes with which both begin."""
+def _common_prefix(first: bytes, second: bytes) -> int:
+    """The number of first bytes that are equal: 2 for `abc` and `abx`."""
     # by bisection: comparing slices is much faster than a loop over bytes
     count = 0
     most = min(len(first), len(second))

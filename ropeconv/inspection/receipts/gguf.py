@@ -1,6 +1,8 @@
 """A GGUF file that ropeconv wrote, as its first source.
 
-`earlier` gives the edit that restores it, and the `record_of_...` functions the record for that.
+The first source is the file before the first bake: each output carries a record (`GgufRecord`) of
+what was changed since. `earlier` makes the edit that restores the first source from the record, and
+the `record_of_...` functions make the record.
 """
 
 import base64
@@ -45,6 +47,7 @@ from .receipt import GgufRecord, Receipt, ValueRecord
 from .storage import parse_receipt
 
 ARCH = "general.architecture"
+"""The key with the architecture, with which the names of many other keys begin."""
 SMALL = 1 << 16
 """The most bytes of changed tensors in a receipt, before base64, and of zeros after the last."""
 SPACES = 1 << 24
@@ -160,7 +163,7 @@ def _has_heads(info: TensorInfo, head_dim: int) -> bool:
 
 
 CLOSE = 1e-5
-"""By what frequencies of a file may differ from its receipt, relatively."""
+"""The relative difference that frequencies of a file may have from its receipt."""
 
 
 @dataclass(frozen=True)
@@ -271,9 +274,9 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f" {first}"
         )
 
-    # the edit that leads back, and the keys and rope tensors that come of it
-    values = _values(file, record, first)
-    edit = Edit(base=values, changes=_changes(file, record, first), removed=added)
+    # the edit from the file to its first source, and the keys and rope tensors that it gives
+    values = _first_values(file, record, first)
+    edit = Edit(base=values, changes=_first_tensors(file, record, first), removed=added)
     # with its layout an earlier reserve stays among the keys
     layout = Layout(record.version, record.data_start, record.tail)
     rewritten = rewrite(file.header, replace(edit, layout=layout))
@@ -328,15 +331,18 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     return layout
 
 
-def _in_arch(key: str, old: str, new: str) -> str:
-    """The name of a key of the architecture `old` for another one."""
+def _rename_arch(key: str, old: str, new: str) -> str:
+    """The key with another architecture: `qwen2.block_count` becomes `llama.block_count`."""
     if key.startswith(f"{old}."):
         return new + key.removeprefix(old)
     return key
 
 
-def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
-    """The keys of the first source of a file, with their values."""
+def _first_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
+    """The metadata keys of the first source of a file, with their values.
+
+    The record has the values that were changed since; the others are still in the file.
+    """
     now = str(file.get(ARCH))
     old = now
     if ARCH in record.values:  # the output has another architecture
@@ -346,7 +352,7 @@ def _values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufVal
         if key in record.values:
             values[key] = value_of(record.values[key])
             continue
-        new_key = _in_arch(key, old, now)
+        new_key = _rename_arch(key, old, now)
         value = file.header.values.get(new_key)
         if value is not None:
             values[key] = value
@@ -370,8 +376,8 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
     return keys
 
 
-def _changes(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
-    """The changes that bring the tensors of the first source back."""
+def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
+    """The changes that make the tensors of the first source from those of the file, by name."""
     # small tensors are in the receipt, and reordered rows are put back
     changes: dict[str, Change] = {}
     for name, text in record.contents.items():
@@ -389,6 +395,7 @@ def _changes(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change
 
 
 QUANTISED = "general.quantization_version"
+"""The key that llama.cpp adds when it quantises."""
 
 
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
@@ -570,7 +577,7 @@ def _changed_values(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict
     new = values[ARCH].decode()
     records = {}
     for key, value in header.values.items():
-        if values.get(_in_arch(key, old, new)) == value:
+        if values.get(_rename_arch(key, old, new)) == value:
             continue
         text = value.raw[8:]  # behind its length
         is_reserve = value.kind == STRING and text and not text.strip(b" ")

@@ -79,10 +79,10 @@ def remember_source(output: Path, source: Origin) -> None:
     if source.commit or source.kind == "config":
         return
     with suppress(OSError, RopeconvError):
-        note = _file_of(read_receipt(output))
-        place = Place(os.path.abspath(output), _place_of(source), _files_of(source))
-        others = [other for other in _read(note) if other.output != place.output]
-        _write(note, (*others[1 - MOST_PLACES :], place))
+        note = _note_path(read_receipt(output))
+        place = Place(os.path.abspath(output), _absolute_path(source), _files_of(source))
+        others = [other for other in _read_places(note) if other.output != place.output]
+        _write_places(note, (*others[1 - MOST_PLACES :], place))
 
 
 def find_source(output: Path, use_state: bool = True) -> str:
@@ -93,7 +93,7 @@ def find_source(output: Path, use_state: bool = True) -> str:
 
     Args:
         output: An output with a receipt.
-        use_state: Whether to look into what `remember_source` noted too.
+        use_state: Whether to use the notes of `remember_source` too.
 
     Returns:
         The source; an empty text where it is not found.
@@ -122,7 +122,7 @@ def find_source(output: Path, use_state: bool = True) -> str:
     if own is not None and own.is_there:
         return own.source
 
-    near = _near(output, receipt)
+    near = _find_nearby(output, receipt)
     if near is not None:
         return str(near)
 
@@ -134,7 +134,7 @@ def find_source(output: Path, use_state: bool = True) -> str:
     return ""
 
 
-def _near(output: Path, receipt: Receipt) -> Path | None:
+def _find_nearby(output: Path, receipt: Receipt) -> Path | None:
     """The source of an output by its name, in a folder near it; None where it is in none.
 
     These are the folder of the output, `base` of the same profiles, and the ones above.
@@ -179,7 +179,7 @@ def why_not_found(output: Path) -> str:
 def _read_notes(receipt: Receipt) -> list[Place]:
     """The places of the source of a receipt, the newest first."""
     with suppress(OSError, RopeconvError):
-        return list(reversed(_read(_file_of(receipt))))
+        return list(reversed(_read_places(_note_path(receipt))))
     return []
 
 
@@ -206,7 +206,7 @@ def state_folder() -> Path:
     return user_folder("state") / "sources"
 
 
-def _place_of(source: Origin) -> str:
+def _absolute_path(source: Origin) -> str:
     """The absolute path of a local source."""
     path = source.path if isinstance(source, GgufSource) else expand_home(source.reference)
     return os.path.abspath(path)
@@ -218,7 +218,7 @@ def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
     Those of folders in it are left out, and its own receipt, which gets results when the source
     itself is validated.
     """
-    folder = _place_of(source)
+    folder = _absolute_path(source)
     files: dict[str, tuple[int, str]] = {}
     for path in source.identities():
         name = os.path.abspath(path)
@@ -236,14 +236,14 @@ def _size_and_digest(path: Path) -> tuple[int, str]:
     return path.stat().st_size, sample_digest(path)
 
 
-def _file_of(receipt: Receipt) -> Path:
+def _note_path(receipt: Receipt) -> Path:
     """The file with the places of a receipt, whose name stays when results are added to that."""
     document = {key: value for key, value in receipt.to_dict().items() if key not in RESULTS}
     digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
     return state_folder() / f"{digest}.json"
 
 
-def _read(note: Path) -> tuple[Place, ...]:
+def _read_places(note: Path) -> tuple[Place, ...]:
     """The places in a file; none where it is missing, damaged, or of another version."""
     if not note.is_file():
         return ()
@@ -258,7 +258,7 @@ def _read(note: Path) -> tuple[Place, ...]:
     return tuple(absolute)
 
 
-def _write(note: Path, places: Iterable[Place]) -> None:
+def _write_places(note: Path, places: Iterable[Place]) -> None:
     """Replace a file of places, readable by its user only."""
     note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with draft_of(note) as draft:

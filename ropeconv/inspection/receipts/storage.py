@@ -1,5 +1,10 @@
 """Receipts on the disk: in folders, in keys of GGUF files, and results beside these.
 
+A receipt (`Receipt`) is the record that `ropeconv apply` leaves in its output: the source, the
+recipe, the files, and later the results of `validate` and `eval`. A folder has all of it in
+ropeconv.json. A GGUF file has it in a metadata key, and the results in a file beside it, so that
+a result does not change the model file.
+
 `read_receipt` and `write_receipt` are the functions to read first.
 """
 
@@ -35,16 +40,25 @@ from .companion import CompanionReceipt, describe_kind, is_companion
 from .receipt import EvaluationRecord, Receipt, StepRecord, TargetRecord
 
 RESULTS = ("validation", "servers", "evaluations")
+"""The fields of a receipt that are written after `apply`, by `validate` and `eval`."""
 MOST = 1 << 63
+"""The largest whole number of a receipt."""
 
 
 class Results(msgspec.Struct, frozen=True):
-    """The validation results of a GGUF file of `size` bytes, with the fields of a receipt."""
+    """The results of a GGUF file, in a file beside it."""
 
     size: int = -1
+    """The size of the GGUF file in bytes when the results were written."""
+
     validation: JsonObject | None = None
+    """The result of `ropeconv validate`, as in a receipt."""
+
     servers: dict[str, JsonObject] | None = None
+    """The results of `ropeconv validate` on servers, by runtime, as in a receipt."""
+
     evaluations: tuple[EvaluationRecord, ...] = ()
+    """The headlines of `ropeconv eval`, as in a receipt."""
 
 
 def no_receipt(reference: str) -> BadSource:
@@ -70,7 +84,7 @@ def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
     """
     baked = Path(baked)
     if is_gguf(baked):
-        return _in_keys(GgufSource(baked), validations(baked))
+        return _parse_embedded(GgufSource(baked), results=validations(baked))
     path = baked / RECEIPT
     if not path.is_file():
         raise no_receipt(str(baked))
@@ -78,23 +92,26 @@ def read_receipt(baked: str | os.PathLike[str]) -> Receipt:
 
 
 def receipt_of(source: Source | GgufSource) -> Receipt:
-    """Return the receipt of an opened model, also on the Hub.
+    """Return the receipt of an opened model, which may be on the Hub.
+
+    It is what `ropeconv apply` recorded about the model, as in `read_receipt`.
 
     Raises:
-        BadSource: As `read_receipt` does.
+        BadSource: There is no receipt, or it cannot be parsed.
     """
     if isinstance(source, HubGguf):
-        return _in_keys(source, {})
+        # the results are in a file beside a GGUF file, which is not fetched from the Hub
+        return _parse_embedded(source, results={})
     if isinstance(source, GgufSource):
-        return _in_keys(source, validations(source.path))
+        return _parse_embedded(source, results=validations(source.path))
     text = source.text(RECEIPT)
     if text is None:
         raise no_receipt(source.reference)
     return parse_receipt(text, source.reference)
 
 
-def _in_keys(source: GgufSource, results: JsonObject) -> Receipt:
-    """The receipt in the keys of a GGUF file, with its results."""
+def _parse_embedded(source: GgufSource, results: JsonObject) -> Receipt:
+    """The receipt in a metadata key of a GGUF file, with the fields of RESULTS from elsewhere."""
     text = source.file.get(RECEIPT)
     if not isinstance(text, str):
         raise BadSource(
@@ -116,7 +133,8 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
     Args:
         text: The JSON.
         name: The name of the file, for messages.
-        validated: The fields of RESULTS if they are in another file.
+        validated: The fields of RESULTS if they are in another file, which replace those of the
+            JSON.
 
     Raises:
         BadSource: The text is not a receipt, or has another schema.
@@ -130,7 +148,7 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
     # nothing is computed from results, which a broken model may have left with NaN
     _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
 
-    # a later version first, whose fields would only look wrong
+    # a later version is named before its fields, which may be other ones, are checked
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         version = shown(data.get("ropeconv", "unknown"))
@@ -151,9 +169,9 @@ def validations_path(gguf: Path) -> Path:
 
 
 def validations(gguf: Path) -> JsonObject:
-    """Return the fields of RESULTS of a GGUF file, as JSON-ready data.
+    """Return the results of a GGUF file by the fields of RESULTS, as JSON-ready data.
 
-    They are empty if the size of the file has changed.
+    Fields without a result are left out. All are, if the size of the GGUF file has changed since.
     """
     path = validations_path(gguf)
     if not path.is_file():
@@ -253,20 +271,20 @@ def describe_settings(recipe: JsonObject, trained: int = 0, declared: int = 0) -
 
     parts = []
     for name, value in settings.items():
-        parts.append(f"{name.replace('_', '-')} {_short(name, value)}")
+        parts.append(f"{name.replace('_', '-')} {_format_setting(name, value)}")
     return ", ".join(parts)
 
 
 def _factor_of(recipe: JsonObject, trained: int, declared: int) -> float | None:
-    """The scale factor of a recipe; None without one, and for a recipe of another version."""
+    """The scale factor of a recipe; None where it has none, or is of another version."""
     try:
         return resolved_factor(Recipe.from_dict(recipe), trained, declared)
     except RopeconvError:
         return None
 
 
-def _short(name: str, value: object) -> str:
-    """A setting for display."""
+def _format_setting(name: str, value: object) -> str:
+    """The value of a setting for display: a list as `of 64 values`, True as `on`."""
     if isinstance(value, list):
         return f"of {counted(len(value), 'value')}"
     if isinstance(value, bool):
@@ -323,9 +341,11 @@ def has_own_card(folder: Path, receipt: Receipt) -> bool:
 
 
 DRAFT = f".{RECEIPT}.new"
+"""The name of a draft of the receipt inside its folder."""
 MOST_EVALUATIONS = 8
 """The most evaluations in a receipt: of different texts and runtimes, the newest last."""
 ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Errors after which a draft is written inside the folder instead of beside it."""
 
 
 def write_receipt(folder: Path, receipt: Receipt | CompanionReceipt, fsync: bool = True) -> None:
@@ -346,11 +366,11 @@ def write_receipt(folder: Path, receipt: Receipt | CompanionReceipt, fsync: bool
     data = receipt.to_dict()
     beside, inside = _drafts(folder)
     try:
-        _replace(folder / RECEIPT, beside, data, fsync)
+        _write_json(folder / RECEIPT, beside, data, fsync)
     except OSError as problem:
         if problem.errno not in ELSEWHERE:
             raise
-        _replace(folder / RECEIPT, inside, data, fsync)
+        _write_json(folder / RECEIPT, inside, data, fsync)
     clear_drafts(folder)
 
 
@@ -369,9 +389,9 @@ def add_validation(baked: Path, receipt: Receipt, result: JsonObject, server: st
         server: The runtime of a server, for the field `servers`; empty for `validation`.
     """
     if server:
-        _add(baked, receipt, "servers", {**receipt.servers, server: result})
+        _write_result(baked, receipt, "servers", {**receipt.servers, server: result})
     else:
-        _add(baked, receipt, "validation", result)
+        _write_result(baked, receipt, "validation", result)
 
 
 def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> None:
@@ -384,17 +404,17 @@ def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> N
     """
     others = [older for older in receipt.evaluations if not record.replaces(older)]
     newest = others[1 - MOST_EVALUATIONS :]
-    _add(baked, receipt, "evaluations", (*newest, record))
+    _write_result(baked, receipt, "evaluations", (*newest, record))
 
 
-def _add(baked: Path, receipt: Receipt, field: str, value: object) -> None:
-    """Write a field of RESULTS."""
+def _write_result(baked: Path, receipt: Receipt, field: str, value: object) -> None:
+    """Write a field of RESULTS, into the receipt of a folder or the file beside a GGUF file."""
     if not is_gguf(baked):
         write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
         return
     results = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
     results[field] = msgspec.to_builtins(value)
-    _replace(validations_path(baked), _results_draft(baked), results)
+    _write_json(validations_path(baked), _results_draft(baked), results)
 
 
 def clear_drafts(baked: Path) -> None:
@@ -421,7 +441,7 @@ def _remove_unless_locked(draft: Path) -> None:
     with draft.open("r+b") as file:
         if try_lock(file) != "taken":
             return
-        # it may have been renamed, and the draft be another one by now
+        # between open and lock, its writer may have renamed it and another one begun a new draft
         if os.path.samestat(os.fstat(file.fileno()), draft.stat()):
             draft.unlink()
 
@@ -437,8 +457,8 @@ def _results_draft(gguf: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def _replace(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> None:
-    """Replace a file by JSON, through a draft."""
+def _write_json(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -> None:
+    """Replace a file by JSON atomically: write a draft, and rename it."""
     with draft_of(path, draft, fsync) as place:
         place.write_bytes(jsontext.dump(data).encode())
 
@@ -465,6 +485,7 @@ def commands(receipt: Receipt) -> list[str]:
 
 
 def _file_name(name: str, is_gguf: bool) -> str:
+    """The name of an output with the ending of its format."""
     if is_gguf:
         return f"{name}.gguf"
     return name

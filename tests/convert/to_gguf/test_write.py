@@ -45,7 +45,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rows]]:
     """The pieces that are read, each after a pause, with the certainty that no thread is left in
     the end.
     """
-    read_piece = write._read
+    read_piece = write._checkpoint_rows
     pieces_read = list[Rows]()
     pauses = np.random.default_rng(0)
     before = threading.active_count()
@@ -55,7 +55,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rows]]:
         time.sleep(float(pauses.uniform(0, 0.002)))
         return read_piece(rows)
 
-    monkeypatch.setattr(write, "_read", counted)
+    monkeypatch.setattr(write, "_checkpoint_rows", counted)
     yield pieces_read
     assert threading.active_count() == before
 

@@ -43,10 +43,10 @@ class WindowMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """The standard error of the difference."""
 
     margin: float | None = None
-    """As in a cell of an evaluation."""
+    """The smallest significant difference from 0; None where there are too few windows."""
 
     clusters: int = 0
-    """As in a cell of an evaluation."""
+    """The number of independent windows or texts that the error is from."""
 
     @property
     def decided(self) -> bool:
@@ -60,6 +60,7 @@ class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule on the held-out windows."""
 
     name: str
+    """The name of the candidate."""
 
     recipe: dict[str, Any] | None
     """The recipe; None for the unchanged model."""
@@ -146,13 +147,13 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
     """The total minus that of the formula that the search began with, on its own windows."""
 
     trace: list[float]
-    """The same after each step."""
+    """`searched` of the best candidate after each step."""
 
     divisors: list[float]
     """theta_i / inv_freq_i of each pair that rotates, of the frequencies that were found."""
 
     formula_divisors: list[float]
-    """The same of the best formula."""
+    """The divisors of the best formula."""
 
     attention_factor: float
     """The attention factor that was found."""

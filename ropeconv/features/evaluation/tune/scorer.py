@@ -39,34 +39,35 @@ if TYPE_CHECKING:
 
 
 class PassLine(Line, frozen=True):
-    """A pass, in the journal."""
+    """A pass of the model over one window, as a line of the journal."""
 
     numbers: list[float]
-    """The numbers that it gave."""
+    """The result: losses by token and that of the hidden number, or a gradient."""
 
     seconds: float = 0.0
     """How long it took."""
 
 
 TUNE = JournalKind("tune", 2, PassLine)
+"""The kind of journal in which passes are kept."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes of a search."""
+    """The passes of a search, each of which is computed once."""
 
     journal: Journal[PassLine] | None = None
-    """The journal of earlier ones, or None."""
+    """The journal of earlier passes; None to keep none."""
 
     by: str = ""
     """The engine that computes them, such as runtime and precision."""
 
     def line(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
-        """Return the pass of a key, which is computed unless the journal has it.
+        """Return a pass from the journal, or compute it and add it there.
 
         Args:
-            parts: The parts of the key.
-            compute: Gives finite numbers.
+            parts: The kind of the pass, and digests of its schedule and window: all it depends on.
+            compute: Runs the pass, and returns its finite numbers.
         """
         key = text_digest(self.by, *parts)
         if self.journal is not None and key in self.journal.lines:
@@ -123,7 +124,7 @@ class Losses:
 
 @dataclass
 class Scorer:
-    """Reads windows with schedules, each once."""
+    """Runs the model over windows with schedules, each pair of both once."""
 
     runner: CheckpointRunner
     """Patches a schedule into the model."""
@@ -160,7 +161,13 @@ class Scorer:
         return [self.by_window[digest, number] for number in numbers]
 
     def _read(self, engine: Engine, digest: str, number: int) -> Losses:
-        """Return the losses on a window, by an engine that computes the schedule of a digest."""
+        """Return the losses on the window of an index.
+
+        Args:
+            engine: The model, patched to compute the schedule.
+            digest: The digest of the schedule.
+            number: The index of the window.
+        """
         window = self.windows[number]
         line = self.passes.line(("loss", digest, window.digest), partial(_read, engine, window))
         self.seconds.append(line.seconds)
@@ -185,9 +192,10 @@ class Scorer:
         )
 
     def race(self, schedule: Schedule, best: Schedule) -> Sample:
-        """Return the difference of a schedule to the best one so far.
+        """Return the difference of a schedule to the best one so far; below 0 is better.
 
-        The race ends early where the schedule is significantly worse.
+        Windows are added one by one. The race ends early where the schedule is significantly worse,
+        which saves the passes over the other windows.
         """
         for count in range(min(FEWEST, len(self.windows)), len(self.windows) + 1):
             difference = self.difference(schedule, best, count)
@@ -214,6 +222,7 @@ def _read(engine: Engine, window: TextWindow) -> list[float]:
 BLOCKS = 16
 """Points of a curve by position."""
 Part = Callable[[Losses], float]
+"""Returns one number of the losses on a window, such as the mean beyond the trained context."""
 
 
 def rows(
@@ -327,6 +336,7 @@ def measurement(
 HELD_OUT = 3
 """One of so many texts, or of so many parts of a text, is held out."""
 DEPTHS = 5
+"""Depths at which numbers are hidden, from the beginning of a window to its end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -435,7 +445,10 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
 
 
 def _spread(first: int, last: int, count: int) -> np.ndarray:
-    """`count` indices from `first` to below `last` at even distances, or all of them."""
+    """`count` indices from `first` to `last` - 1 at even distances: (0, 9, 3) gives 0, 4, 8.
+
+    All of them, where there are no more than `count`.
+    """
     if last - first <= count:
         return np.arange(first, last, dtype=np.int32)
     return np.linspace(first, last - 1, count).round().astype(np.int32)

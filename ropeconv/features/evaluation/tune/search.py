@@ -1,6 +1,10 @@
 """Search for a divisor per pair by the gradient of the loss on long windows through cos and sin.
 
 `search` is the loop, and `slopes` computes a gradient.
+
+The search changes one list of numbers, which is called `logs` in this module: the logarithm of the
+divisor of each pair that rotates, then the logarithm of the attention factor. A model with 64 pairs
+has 65 of them. Pair i gets the frequency `base[i] / exp(logs[i])`, so a pair with 0 is not scaled.
 """
 
 from __future__ import annotations
@@ -119,43 +123,46 @@ def search(task: Task) -> Candidate:
 
     start = task.start
     settings = task.settings
-    # One over the periods within the trained context, T theta / 2 pi, at most 1: a pair that turns
-    # 100 times learns at a hundredth of the rate.
+    # One over the periods within the trained context, T theta / 2 pi, at most 1: a pair with 100
+    # periods learns at a hundredth of the rate.
     speed = np.minimum(1.0, 2 * math.pi / (start.base * start.spec.original_context))
-    *logs, log_factor = task.initial
+    *first_divisor_logs, first_factor_log = task.initial
 
-    # what is learned: the change of each logarithm over its speed, and the attention factor
-    moved = torch.zeros(len(speed), dtype=torch.float64, requires_grad=True)
+    # Adam changes all its parameters at one rate. So it gets the change of each divisor's logarithm
+    # divided by the speed of the pair, and the attention factor's unless the user fixed it.
+    change_over_speed = torch.zeros(len(speed), dtype=torch.float64, requires_grad=True)
     learns_factor = settings.attention_factor is None
-    scaled = torch.tensor(log_factor, dtype=torch.float64, requires_grad=learns_factor)
-    learned = [moved, scaled] if learns_factor else [moved]
+    factor_log = torch.tensor(first_factor_log, dtype=torch.float64, requires_grad=learns_factor)
+    learned = [change_over_speed, factor_log] if learns_factor else [change_over_speed]
     optimizer = torch.optim.Adam(learned, RATE)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps, RATE / 20)
 
-    def point() -> list[float]:
-        """Logarithms of the divisors, and of the attention factor."""
-        changed = logs + moved.detach().numpy() * speed
-        return [*changed, float(scaled.detach())]
+    def current_logs() -> list[float]:
+        """The logarithms that the search has reached."""
+        divisor_logs = first_divisor_logs + change_over_speed.detach().numpy() * speed
+        return [*divisor_logs, float(factor_log.detach())]
 
     batches = _batches(len(task.scorer.windows), settings.seed)
     for step in range(1, settings.steps + 1):
         # The gradients are computed elsewhere, and come from the journal where an earlier run has
         # computed them. So they are set here instead of by backward().
-        at = point()
-        passes = [gradient(task, at, task.scorer.windows[index]) for index in next(batches)]
+        logs = current_logs()
+        passes = [gradient(task, logs, task.scorer.windows[index]) for index in next(batches)]
         slope = np.mean([line.numbers for line in passes], axis=0)
-        moved.grad = torch.from_numpy(slope[:-1] * speed)  # chain rule: log = initial + moved speed
+
+        # by the chain rule, since the logarithm of a divisor is first + change_over_speed * speed
+        change_over_speed.grad = torch.from_numpy(slope[:-1] * speed)
         if learns_factor:
-            scaled.grad = torch.tensor(slope[-1])
+            factor_log.grad = torch.tensor(slope[-1])
         if settings.regularise:
-            change = moved * torch.from_numpy(speed)
+            change = change_over_speed * torch.from_numpy(speed)
             penalty = settings.regularise * change.square().mean()
             penalty.backward()  # adds to the gradient
         optimizer.step()
         rates.step()
 
         if step % CHECKED == 0 or step == settings.steps:
-            *divisors, factor = np.exp(point()).tolist()
+            *divisors, factor = np.exp(current_logs()).tolist()
             task.offer(start.factors(divisors, factor, TUNED))
         if task.end_step():
             break
@@ -163,7 +170,7 @@ def search(task: Task) -> Candidate:
 
 
 def _batches(count: int, seed: int) -> Iterator[list[int]]:
-    """Yield batches of indices below `count`, each once before one comes again."""
+    """Yield batches of BATCH indices below `count`, each index once before one comes again."""
     draw = np.random.default_rng(seed)
     order = list[int]()
     while True:
@@ -173,25 +180,29 @@ def _batches(count: int, seed: int) -> Iterator[list[int]]:
         order = order[BATCH:]
 
 
-def gradient(task: Task, at: Sequence[float], window: TextWindow) -> PassLine:
-    """Return the pass of `slopes`, which the journal may have."""
+def gradient(task: Task, logs: Sequence[float], window: TextWindow) -> PassLine:
+    """Return the gradient of `slopes` from the journal, or compute it and add it there."""
     scorer = task.scorer
     parts = (
         "gradient",
         task.first.schedule.digest,
-        np.array(at).tobytes().hex(),
+        np.array(logs).tobytes().hex(),
         repr(scorer.price),
         window.digest,
     )
-    return scorer.passes.line(parts, lambda: slopes(task, at, window))
+    return scorer.passes.line(parts, lambda: slopes(task, logs, window))
 
 
-def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
-    """Return the gradient of the loss of a window with respect to `at`, in nats per token.
+def slopes(task: Task, logs: Sequence[float], window: TextWindow) -> list[float]:
+    """Return the gradient of the loss of a window with respect to `logs`, in nats per token.
+
+    The result has as many numbers as `logs`. With -0.2 for a pair, a divisor larger by 1 percent
+    changes the loss by about -0.002.
 
     Args:
         task: The search.
-        at: Logarithms of the divisors of the pairs that rotate, and of the attention factor.
+        logs: The logarithm of the divisor of each pair that rotates, then that of the attention
+            factor.
         window: The window.
 
     Raises:
@@ -201,33 +212,39 @@ def slopes(task: Task, at: Sequence[float], window: TextWindow) -> list[float]:
 
     from ropeconv.engines.transformers.differentiable import differentiable
 
-    start = task.start
+    unscaled_inv_freq = torch.from_numpy(task.start.base)
+    pairs = task.start.spec.rotary_dim // 2
     runner = task.scorer.runner
-    point = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+    variables = torch.tensor(logs, dtype=torch.float64, requires_grad=True)
     with differentiable(runner.loaded.model, task.first.schedule, runner.inspection.spec) as engine:
-        inv_freq = torch.from_numpy(start.base) / point[:-1].exp()
+        inv_freq = unscaled_inv_freq / variables[:-1].exp()
+        attention_factor = variables[-1].exp()
         # the last pairs of some models do not rotate, and keep frequency 0
-        padding = start.spec.rotary_dim // 2 - len(inv_freq)
-        engine.use(torch.nn.functional.pad(inv_freq, (0, padding)), point[-1].exp())
+        not_rotating = pairs - len(inv_freq)
+        engine.use(torch.nn.functional.pad(inv_freq, (0, not_rotating)), attention_factor)
         loss(engine, task.scorer, window).backward()
 
-    if point.grad is None or not torch.isfinite(point.grad).all():
+    if variables.grad is None or not torch.isfinite(variables.grad).all():
         raise RopeconvError(
             "the frequencies of this model have no finite gradient, so it cannot be tuned"
         )
-    slope: list[float] = point.grad.tolist()
+    slope: list[float] = variables.grad.tolist()
     return slope
 
 
 def loss(engine: Differentiable, scorer: Scorer, window: TextWindow) -> Tensor:
-    """Return the loss of a window with a gradient, in nats per token, a scalar."""
+    """Return the loss of a window with a gradient, in nats per token, a scalar.
+
+    It is the weighted sum of `Losses.value`: the mean beyond the trained context, and the means
+    inside it and on the hidden number where these have weights.
+    """
     price = scorer.price
     case = window.text
     needle = window.needle
-    tokens = engine.losses(case.ids.tolist(), case.targets.tolist())
-    total = tokens[window.beyond :].mean()
+    token_losses = engine.losses(case.ids.tolist(), case.targets.tolist())
+    total = token_losses[window.beyond :].mean()
     if price.inside and window.beyond:
-        total = total + price.inside * tokens[: window.beyond].mean()
+        total = total + price.inside * token_losses[: window.beyond].mean()
     if price.needle and needle is not None:
         digits = engine.losses(needle.ids.tolist(), needle.targets.tolist())
         total = total + price.needle * digits.mean()

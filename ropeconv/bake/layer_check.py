@@ -46,7 +46,7 @@ def layer_runner(plan: CheckpointPlan, probe: Probe) -> RunLayers:
 
 
 def _ask(probe: Probe, function: str, given: JsonObject) -> JsonObject:
-    """What a function of validate/layers.py returns. Raises NoLayerRuns where it fails."""
+    """Return the answer of a function of validate/layers.py. Raises NoLayerRuns if it fails."""
     answer = probe.call(f"ropeconv.validate.layers:{function}", given)
     if "error" in answer:
         raise NoLayerRuns(f"transformers could not run one ({answer['error']})")
@@ -171,7 +171,7 @@ def _fetch_part(
         target: The file.
 
     Raises:
-        NoLayerRuns: No layer can run by itself.
+        NoLayerRuns: No layer can run on its own.
     """
     source = plan.source
     shapes = {}

@@ -213,7 +213,7 @@ class Source(Origin, ABC):
         """Return the local path of a file, which is fetched first where it is not there."""
 
     def local(self, name: str) -> Path | None:
-        """The path of a file that is on this disk; None where it would have to be fetched."""
+        """Return the path of a file that is on this disk; None for one that is not fetched yet."""
         return self.path(name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:

@@ -61,7 +61,7 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
     def open(self, layers: Sequence[int]) -> FirstLayers:
         """Return its model, in which these layers are known to differ.
 
-        Raises NoLayerRuns for one whose layers cannot run by themselves.
+        Raises NoLayerRuns for one whose layers cannot run on their own.
         """
         places: dict[str, tuple[Path, Header]] = {}
         for path in map(Path, self.weights):
@@ -79,7 +79,7 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
 
 
 class LayerQuestion(msgspec.Struct, frozen=True):
-    """A comparison of single layers, as it is sent to another process."""
+    """A comparison of single layers, for another process to answer."""
 
     source: CheckpointFiles
     output: CheckpointFiles
@@ -147,7 +147,7 @@ class NeededQuestion(msgspec.Struct, frozen=True):
 def needed(given: JsonObject) -> JsonObject:
     """Answer a `NeededQuestion`: {"tensors": [[name, rows], ...]}, with 0 rows for all of them.
 
-    {"reason": clause} where no layer can run by itself.
+    {"reason": clause} where no layer can run on its own.
     """
     import torch
 

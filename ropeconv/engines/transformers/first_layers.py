@@ -48,7 +48,7 @@ ReadTensor = Callable[[str, int | None], "Tensor"]
 
 
 class NoLayerRuns(RopeconvError):
-    """No layer of a model can run by itself. The message is a clause that says why."""
+    """No layer of a model can run on its own. The message is a clause that says why."""
 
 
 @dataclass(frozen=True)
@@ -196,10 +196,10 @@ class FirstLayers:
         Args:
             ids: The tokens, below `vocabulary`, which the layer sees as its embeddings.
             positions: The position of every token, rising; gaps are allowed.
-            layer: The number of the layer; `with_weights` has to be entered with it.
+            layer: The number of the layer; `with_weights` must be entered with it.
 
         Raises:
-            NoLayerRuns: The layer cannot run by itself.
+            NoLayerRuns: The layer cannot run on its own.
         """
         import torch
 
@@ -220,7 +220,7 @@ class FirstLayers:
             raise
         except Exception as problem:  # of any kind, from a class that needs the layers before it
             raise NoLayerRuns(
-                f"{name} does not run by itself ({type(problem).__name__}: {problem})"
+                f"{name} does not run on its own ({type(problem).__name__}: {problem})"
             ) from None
         else:
             raise NoLayerRuns(f"{name} does not call its attention")
@@ -347,7 +347,7 @@ def attention_of(layer: Module) -> str | None:
 
 
 def _traits(layer: Module) -> tuple[object, ...]:
-    """What distinguishes the attention of a layer: its class, and its settings."""
+    """Return the class and the settings of the attention in a layer, which tell its kind."""
     attention = layer.get_submodule(attention_of(layer) or "")
     traits: list[object] = [type(layer), type(attention)]
     for module in (layer, attention):

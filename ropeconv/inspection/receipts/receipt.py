@@ -506,7 +506,7 @@ class LayersRecord(msgspec.Struct, frozen=True):
     """The result of each layer and run."""
 
     left_out: tuple[str, ...] = ()
-    """Layers of other kinds, which do not run by themselves."""
+    """Layers of other kinds, which do not run on their own."""
 
     unchanged: bool = False
     """Whether the source computes the schedule already, so that there is no control."""

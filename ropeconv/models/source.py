@@ -295,10 +295,15 @@ class Source(Origin, ABC):
             return self._derived
         try:
             return detect(self.config(), self.treat_as, self._shapes)
-        except UnknownModelType:
+        except UnknownModelType as unknown:
             derive = find_hook("derive_family")
-            if derive is not None:
+            if derive is None:
+                raise
+            try:
                 self._derived = derive(self)
+            except BadSource as problem:
+                # both are said: another family may read the fields that the class ignores
+                raise UnknownModelType(f"{unknown}; {problem}") from None
             if self._derived is None:
                 raise
             return self._derived

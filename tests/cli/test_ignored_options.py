@@ -115,6 +115,7 @@ WAYS = {
     "--device-map",
     "--dtype",
     "--no-fsync",
+    "--no-check",
     "--workers",
     "--link",
     "--checksum",

@@ -173,6 +173,7 @@ def test_shards_are_read_by_range_and_fetched_beside_each_other(
         "reference": reference,
         "commit": commit,
         "family": "",
+        "derived": "",
     }
     assert fetched(tmp_path) == [path.name for path in paths]
     assert isinstance(source, HubGguf)

@@ -166,7 +166,7 @@ def ask(source: Source, own_code: bool) -> Derivation:
             return msgspec.json.decode(place.read_bytes(), type=Derivation)
 
     with scratch() as folder, DerivationProcess() as process:
-        (folder / "config.json").write_text(json.dumps(config), "utf-8")
+        write_file(folder / "config.json", json.dumps(config))
         if own_code:
             _copy_code(source, folder)
         answer = process.ask(folder, own_code)
@@ -186,7 +186,7 @@ def _copy_code(source: Source, folder: Path) -> None:
         size += file.size
         if size > LARGEST:
             raise BadSource(f"the code of {source.reference} has more than {LARGEST:,} bytes")
-        (folder / file.name).write_bytes(source.path(file.name).read_bytes())
+        source.copy(file.name, folder / file.name)
 
 
 def _cached_at(config_text: str, model_type: str) -> Path | None:
@@ -226,12 +226,8 @@ def _has_class(config: Config) -> bool:
 def _refusal(source: Source, answer: Derivation) -> str:
     """Why there is no family, for a message."""
     name = shown(_model_type(source.config()))
-    if not answer.class_name:
-        return f"no family can be derived for model_type {name}: {answer.error}"
-    return (
-        f"model_type {name} has no description, and {answer.origin} was run, but {answer.error}, so"
-        " it cannot be extended"
-    )
+    place = f" from {answer.origin}, which was run" if answer.class_name else ""
+    return f"no family can be derived for model_type {name}{place}: {answer.error}"
 
 
 def _no_class(source: Source) -> str:

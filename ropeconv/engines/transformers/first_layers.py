@@ -177,8 +177,10 @@ class FirstLayers:
 
     def _fill(self, name: str, is_whole: bool, module: Module, inputs: object) -> None:
         """Load the weights of a module that is about to run: its own, or those inside it too."""
-        keys = [f"{name}.{key}" for key, _ in module.named_parameters(recurse=is_whole)]
-        needed = set(keys) - self._loaded
+        before = {
+            f"{name}.{key}": weight for key, weight in module.named_parameters(recurse=is_whole)
+        }
+        needed = before.keys() - self._loaded
         tensors = [tensor for tensor, key in self._parameters.items() if key in needed]
         if tensors:
             self._loader.load({tensor: self._read(tensor, None) for tensor in tensors})
@@ -186,9 +188,10 @@ class FirstLayers:
 
         # torch computes with weights that are not there, and returns whatever is in memory; others
         # were made at random by the class, such as the lambdas of DiffLlama
-        missing = needed.difference(self._parameters[tensor] for tensor in tensors)
-        if missing:
-            raise NoLayerRuns(f"it has no weights for {min(missing)}")
+        for key, weight in module.named_parameters(recurse=is_whole):
+            full = f"{name}.{key}"
+            if full in needed and weight is before[full]:
+                raise NoLayerRuns(f"it has no weights for {full}")
 
     def attention(self, ids: Sequence[int], positions: Sequence[int], layer: int) -> Tensor:
         """Return what the attention of a layer adds for each token, [tokens, hidden_size].

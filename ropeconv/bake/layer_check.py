@@ -185,23 +185,29 @@ def _fetch_part(
     if "tensors" not in answer:
         raise NoLayerRuns(answer["reason"])
 
-    files = {}
-    for file, header in source.headers.items():
-        for name in header.tensors:
-            files[name] = (file, header)
+    rows_of = dict(answer["tensors"])
     parts = []
-    for name, rows in answer["tensors"]:
-        tensor = source.tensors[name]
-        shape = tensor.shape
-        if rows and rows < shape[0]:
-            shape = (rows, *shape[1:])
-        parts.append((name, tensor.dtype, shape))
+    ranges: list[tuple[str, int, int]] = []
+    for file, header in source.headers.items():
+        for name, tensor in sorted(header.tensors.items(), key=lambda item: item[1].start):
+            rows = rows_of.pop(name, None)
+            if rows is None:
+                continue
+            shape = tensor.shape
+            if 0 < rows < shape[0]:
+                shape = (rows, *shape[1:])
+            parts.append((name, tensor.dtype, shape))
+
+            # the projections of a layer follow each other in most files: one request for all
+            start = header.data_start + tensor.start
+            stop = start + tensor_bytes(tensor.dtype, shape)
+            if ranges and ranges[-1][0] == file and ranges[-1][2] == start:
+                start = ranges.pop()[1]
+            ranges.append((file, start, stop))
 
     def blocks() -> Iterator[bytes]:
         yield header_bytes(parts, {})
-        for name, dtype, shape in parts:
-            file, header = files[name]
-            start = header.data_start + header.tensors[name].start
-            yield source.read(file, start, start + tensor_bytes(dtype, shape))
+        for file, start, stop in ranges:
+            yield source.read(file, start, stop)
 
     write_blocks(blocks, target, lambda done: None)

@@ -557,7 +557,7 @@ def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[f
 
 
 def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
-    """The intervals of bases that fit, as far as they are at least 1 % wide, in rising order.
+    """The intervals of bases that fit and are at least 1 % wide, in rising order.
 
     For 4,096 tokens and heads of 128 dimensions, the bases from 26,952 to 26,973 fit and are left
     out, since this is less than 0.1 %. The first wide interval has the bases 28,629 to 29,080.

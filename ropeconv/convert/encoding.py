@@ -453,19 +453,12 @@ def nothing_fits(
         refusals: Errors of encodings that cannot hold the schedule.
         request: The schedule and the runtimes.
     """
-    # why: what each runtime does with each encoding, or else why no encoding holds the schedule
     rows = request.runtimes
     reasons = []
     if len(rows) > 1:
         reasons += _conflict(results, rows)
-    why_not = []
-    for result in results:
-        for row in rows:
-            verdict = result.verdict_of(row)
-            if verdict.status != "exact":
-                who = f"{verdict.display_name} with" if len(rows) > 1 else "with"
-                why_not.append(f"{who} {result.encoding}: {verdict.reason or verdict.status}")
-    if not why_not:
+    why_not = _why_not_exact(results, rows)
+    if not why_not:  # every encoding refused the schedule
         why_not = [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     reasons += why_not
 
@@ -486,6 +479,19 @@ def nothing_fits(
         "; ".join(dict.fromkeys(reasons)),
         ", or ".join(repairs),
     )
+
+
+def _why_not_exact(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
+    """A phrase for each encoding and each runtime that does not compute it exactly."""
+    phrases = []
+    for result in results:
+        for row in rows:
+            verdict = result.verdict_of(row)
+            if verdict.status == "exact":
+                continue
+            who = f"{verdict.display_name} with" if len(rows) > 1 else "with"
+            phrases.append(f"{who} {result.encoding}: {verdict.reason or verdict.status}")
+    return phrases
 
 
 def _conflict(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:

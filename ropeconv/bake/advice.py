@@ -250,16 +250,16 @@ class Advice(Summary):
         first = self.profile.reach.first_violation
         if first is not None:
             effective = min(first - 1, effective)
-        # False sorts before True, so what is good is negated
+        # False sorts before True and small numbers before large ones, so what is good is negated
         return (
             not self.writable,
             not self.recommended,
             not self.works_untuned,
-            -self.standing.score,
-            self.profile.outside,
+            -self.standing.score,  # by what studies measured
+            self.profile.outside,  # dimensions with angles that training did not have
             -effective,
-            self.profile.fast_change,
-            self.method.name,
+            self.profile.fast_change,  # of the pairs that tell near tokens apart
+            self.method.name,  # for an order that never varies
         )
 
     def to_dict(self) -> JsonObject:
@@ -364,19 +364,20 @@ def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dic
     """
     # a runtime that was tested comes before one that was not
     named: list[dict[str, Any]] = [{"runtimes": (name,)} for name in DEFAULT_RUNTIMES]
-    untested = [{**way, "allow_untested": True} for way in ({}, *named)]
-    ways = [*named, *untested]
-    for way in ways:
+    untested = [{**options, "allow_untested": True} for options in ({}, *named)]
+
+    # the first options with which any of the methods can be written
+    for options in (*named, *untested):
         for row in rows:
             recipe = replace(row.recipe, context=row.schedule.context)
-            target = Target(replace=not recipe.on_top, **way)
+            target = Target(replace=not recipe.on_top, **options)
             try:
                 make_plan(source, recipe, target)
             except UnsupportedBake:
                 continue
-            except RopeconvError:
+            except RopeconvError:  # the source itself is refused, whatever the options are
                 return {}
-            return way
+            return options
     return {}
 
 

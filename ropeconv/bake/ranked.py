@@ -97,18 +97,26 @@ class RankedMethods(TableSummary):
         return f"The best is {best.sentence}"
 
     def summary(self) -> dict[str, str]:
-        """Return what is shown, by name."""
-        best = self.best
-        untuned = self.untuned
+        """Return the lines above the table of methods, by name; an empty one is not shown."""
+        # the commands to run: the best method, and where that needs fine-tuning, the best without
+        best_command = ""
+        if self.best is not None:
+            best_command = self.best.command
+        untuned_command = ""
+        if self.untuned is not None and self.untuned is not self.best:
+            untuned_command = self.untuned.command
+
         skipped = [f"{name}: {reason}" for name, reason in self.passed_over.items()]
         return {
             "sentence": self.sentence,
             "source": self.source,
             "context": f"{self.inspection.context:,} -> {self.context:,} tokens",
-            "best": best.command if best else "",
-            "untuned": untuned.command if untuned and untuned is not best else "",
+            "best": best_command,
+            "untuned": untuned_command,
+            # warnings: the model was trained with its scaling, or cannot gain from the length
             "training": self.training,
             "useless": self.useless,
+            # about the evaluation that the methods are sorted by
             "note": self.note,
             "passed_over": "\n".join(skipped),
         }
@@ -118,10 +126,11 @@ class RankedMethods(TableSummary):
         """The formats for which some method has verdicts of runtimes."""
         if not self.methods:
             return ()
-        first = self.methods[0].writings
-        return tuple(
-            name for name in first if any(row.writings[name].verdicts for row in self.methods)
-        )
+        judged = []
+        for name in self.methods[0].writings:  # every method has the same formats
+            if any(row.writings[name].verdicts for row in self.methods):
+                judged.append(name)
+        return tuple(judged)
 
     def shown_tables(self) -> list[SummaryTable]:
         """Return a table with a row for each method."""
@@ -138,6 +147,8 @@ class RankedMethods(TableSummary):
         measured = self.ranking.cells(row) if self.ranking else ()
         untuned = "yes" if row.works_untuned else "no"
         supported = [_count_supporting(row.writings[name]) for name in formats]
+
+        # "40 of 128": dimensions that see larger angles than in training, among those that rotate
         rotating = 2 * (len(row.schedule.inv_freq) - row.profile.not_rotating)
         outside = f"{row.profile.outside} of {rotating}"
         effective = _describe_effective_length(row)
@@ -201,39 +212,43 @@ class RankedMethods(TableSummary):
 
     def to_dict(self) -> JsonObject:
         """The fields as JSON-ready data."""
+        advice = []
+        for row in self.methods:
+            document = row.to_dict()
+            if self.ranking:
+                document["measured"] = self.ranking.to_dict(row)
+            advice.append(document)
+
         cache = self.inspection.kv_cache
-        ranking = self.ranking
+        cache_document: JsonObject | None = None
+        if cache:
+            cache_document = cache.document(self.context, self.inspection.spec.context).to_dict()
+
         return {
             "source": self.source,
             "sorted_by": self.criterion,
-            "advice": [
-                row.to_dict() | ({"measured": ranking.to_dict(row)} if ranking else {})
-                for row in self.methods
-            ],
+            "advice": advice,
             "passed_over": self.passed_over,
-            "kv_cache": (
-                cache.document(self.context, self.inspection.spec.context).to_dict()
-                if cache
-                else None
-            ),
+            "kv_cache": cache_document,
             "warnings": [note for note in (self.useless, self.training) if note],
         }
 
 
 def _describe_effective_length(row: Advice) -> str:
-    """The effective length of a method for people, in tokens."""
-    at = row.profile.reach
-    windowed = not at.count and at.length < row.schedule.context  # no layer sees further
-    if at.automatic or windowed:
+    """The effective length of a method for people, in tokens: `1,706`, `16,777,215+` or `any`."""
+    reach = row.profile.reach
+    # all layers have a window, in which every distance is good, and none sees further
+    fits_window = not reach.count and reach.length < row.schedule.context
+    if reach.automatic or fits_window:
         return "any"
-    if at.effective_length is None:
-        return f"{at.searched - 1:,}+"
-    return f"{at.effective_length:,}"
+    if reach.effective_length is None:  # none was found up to there
+        return f"{reach.searched - 1:,}+"
+    return f"{reach.effective_length:,}"
 
 
 def _count_supporting(writing: FormatAdvice) -> str:
     """How many runtimes support an output in their newest version, of those that can load the
-    model.
+    model: `3 of 5`.
     """
     if not writing.verdicts:
         return "-"

@@ -337,7 +337,7 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     """The result that "auto" selects."""
-    # first those that only change config.json, of which the best known one is taken
+    # first those that only change config.json: the one that most versions compute exactly
     results, refusals = try_all(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
     selected = max(fitting, key=partial(_exact_versions, request), default=None)
@@ -350,7 +350,7 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
             results = [*results, *further]
             refusals = refusals | refused
 
-    # at last an approximation, and what nobody has tested
+    # at last an approximation, and where the user allows it, an encoding that was not tested
     if selected is None:
         selected = _first_that_suits(results, request, RUNS)
         if selected is None and request.target.allow_untested:
@@ -378,31 +378,48 @@ def _explain(
     refusals: Refusals,
     request: EncodeRequest,
 ) -> tuple[ConsideredEncoding, ...]:
-    """Every encoding with the reason why "auto" selected it or not."""
-    named = " and ".join(row.display_name for row in request.runtimes)
+    """Every encoding with the reason why "auto" selected it or not.
+
+    Args:
+        selected: The result that "auto" selected, one of `results`.
+        results: The results of the encodings that were tried and can hold the schedule.
+        refusals: The errors of those that were tried and cannot hold it, by name.
+        request: The schedule and the runtimes.
+    """
+    # encodings after the selected one were not tried
     not_needed = "not needed"
     if ENCODINGS[selected.encoding].config_only:
         not_needed = "not needed, config.json is enough"
 
-    # an encoding was refused, was tried and judged, or was not tried at all
-    reasons = dict.fromkeys(ENCODINGS, not_needed)
-    for name, refusal in refusals.items():
-        reasons[name] = refusal.reason
+    result_of = {result.encoding: result for result in results}
+    considered = []
+    for name in ENCODINGS:
+        if name in result_of:
+            result = result_of[name]
+            reason = _describe_result(result, result is selected, request)
+        elif name in refusals:
+            reason = refusals[name].reason
+        else:
+            reason = not_needed
+        considered.append(ConsideredEncoding(name, name == selected.encoding, reason))
+    return tuple(considered)
 
-    for result in results:
-        verdicts = [result.verdict_of(row) for row in request.runtimes]
-        wrong = next((verdict for verdict in verdicts if verdict.status != "exact"), None)
-        reason = f"not plainer, and no better in the versions of {named}; {result.exact_share}"
-        if result is selected:
-            statuses = dict.fromkeys(verdict.status for verdict in verdicts)
-            reason = f"{' and '.join(statuses)} in {named}; {result.exact_share}"
-        elif wrong is not None:
-            reason = f"{wrong.display_name}: {wrong.reason or wrong.status}"
-        reasons[result.encoding] = reason
 
-    return tuple(
-        ConsideredEncoding(name, name == selected.encoding, reasons[name]) for name in ENCODINGS
-    )
+def _describe_result(result: CheckpointResult, is_selected: bool, request: EncodeRequest) -> str:
+    """The reason why "auto" selected a result or not, from the verdicts of the named runtimes."""
+    named = " and ".join(row.display_name for row in request.runtimes)
+    verdicts = [result.verdict_of(row) for row in request.runtimes]
+    if is_selected:
+        statuses = dict.fromkeys(verdict.status for verdict in verdicts)
+        return f"{' and '.join(statuses)} in {named}; {result.exact_share}"
+
+    for verdict in verdicts:
+        if verdict.status != "exact":
+            return f"{verdict.display_name}: {verdict.reason or verdict.status}"
+
+    # it is exact as well, and the selected one is exact in more versions, or in as many and comes
+    # earlier in ENCODINGS, where the plainest is the first
+    return f"not plainer, and no better in the versions of {named}; {result.exact_share}"
 
 
 def furthest(request: EncodeRequest) -> CheckpointResult:
@@ -436,19 +453,12 @@ def nothing_fits(
         refusals: Errors of encodings that cannot hold the schedule.
         request: The schedule and the runtimes.
     """
-    # why: what each runtime does with each encoding, or else why no encoding holds the schedule
     rows = request.runtimes
     reasons = []
     if len(rows) > 1:
         reasons += _conflict(results, rows)
-    why_not = []
-    for result in results:
-        for row in rows:
-            verdict = result.verdict_of(row)
-            if verdict.status != "exact":
-                who = f"{verdict.display_name} with" if len(rows) > 1 else "with"
-                why_not.append(f"{who} {result.encoding}: {verdict.reason or verdict.status}")
-    if not why_not:
+    why_not = _why_not_exact(results, rows)
+    if not why_not:  # every encoding refused the schedule
         why_not = [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     reasons += why_not
 
@@ -469,6 +479,19 @@ def nothing_fits(
         "; ".join(dict.fromkeys(reasons)),
         ", or ".join(repairs),
     )
+
+
+def _why_not_exact(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
+    """A phrase for each encoding and each runtime that does not compute it exactly."""
+    phrases = []
+    for result in results:
+        for row in rows:
+            verdict = result.verdict_of(row)
+            if verdict.status == "exact":
+                continue
+            who = f"{verdict.display_name} with" if len(rows) > 1 else "with"
+            phrases.append(f"{who} {result.encoding}: {verdict.reason or verdict.status}")
+    return phrases
 
 
 def _conflict(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:

@@ -196,8 +196,13 @@ class SourceReading:
 
     @cached_property
     def controls(self) -> list[Control]:
-        """The control of each spread run, which come first among the runs."""
+        """The control of each spread run, which come first among the runs.
+
+        It says what the comparison can see in that run: how far the unscaled source, a small fault
+        and rounding are from the reference.
+        """
         states = self.states
+        # the tolerance is NOISE times the floor, so this allows the KL in another precision once
         part = 1 / NOISE
         if self.spec.comparison.rounded_weights(self.at.dtype):
             part = 1.0  # folded keys round to other numbers in low precision
@@ -205,12 +210,12 @@ class SourceReading:
         controls = []
         noise = 0.0
         for number, unscaled in enumerate(states.control):
+            # by rounding; spread runs get longer, and the noise does not fall with the position
             noise_kls = []
             for engine, hidden in states.noise_runs:
                 noise_kls.append(self._kl(number, engine or self.head, hidden[number]))
-            floors = [kl.quantile(0.95).item() for kl in noise_kls]
-            # the noise does not fall with the position
-            noise = max(noise, states.noise_floor(floors, part))
+            percentiles = [kl.quantile(0.95).item() for kl in noise_kls]
+            noise = max(noise, states.noise_floor(percentiles, part))
 
             # a fault that is barely worth finding: all attention scores 2 % larger
             faint = math.inf
@@ -240,7 +245,11 @@ class SourceReading:
 
     @property
     def power(self) -> float:
-        """The smallest ratio of the control to the allowed KL, beyond the trained context."""
+        """The smallest ratio of the control to the allowed KL, beyond the trained context.
+
+        With 1000, the method changes the result a thousand times as much as a correct output may
+        differ, so that an output without the method cannot pass.
+        """
         return min(control.kl / control.allowed for control in self._extended)
 
     @property
@@ -459,23 +468,29 @@ class HiddenStates:
     """Tokens per second of whole runs, by name."""
 
     def noise_floor(self, kls: list[float], part: float) -> float:
-        """Return the noise floor in nats.
+        """Return the noise floor: the KL in nats that rounding causes where nothing is wrong.
 
-        It is the sum of the KLs in the precision of the source, or a part of a larger one: KL is
-        quadratic in errors of logits, so the KLs of independent errors add.
+        The noise runs in the engine of the source (None) each change one kind of rounding. Such
+        errors are independent and KL is quadratic in them, so these KLs add. A run in another
+        precision changes all rounding at once, and far more than the output does, which is computed
+        in the precision of the source. Therefore only a part of its KL counts.
+
+        For 2e-6 and 1e-6 in the engine of the source, 10e-6 in float32 and a part of 0.2, it is the
+        larger one of 2e-6 + 1e-6 and 0.2 * 10e-6: 3e-6.
 
         Args:
-            kls: 95th percentiles, one per entry of `noise_runs`.
-            part: The part of those in another precision; 1 if the two sides round differently.
+            kls: 95th percentiles of the KL from the reference, one per entry of `noise_runs`.
+            part: The part of the KL in another precision that counts, from 0 to 1. It is 1 if the
+                output rounds differently, as with a server, or with weights that a fold rounds.
         """
-        same = 0.0
-        largest_other = 0.0
+        in_same_precision = 0.0
+        in_other_precision = 0.0
         for (engine, _), kl in zip(self.noise_runs, kls, strict=True):
             if engine is None:
-                same += kl
+                in_same_precision += kl
             else:
-                largest_other = max(largest_other, kl * part)
-        return max(same, largest_other)
+                in_other_precision = max(in_other_precision, kl * part)
+        return max(in_same_precision, in_other_precision)
 
     def read_runs(
         self, name: str, runs: list[TokenRun], read: Callable[[TokenRun], Tensor]

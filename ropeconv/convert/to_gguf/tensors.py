@@ -155,27 +155,32 @@ def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) 
 def _stack(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
     """The tensors, with those of numbered experts joined to stacks.
 
-    mlp.experts.0.up_proj.weight, .1 and so on become mlp.experts.up_proj.weight.
+    A checkpoint has a matrix per expert, and GGUF has one tensor for all experts of a layer:
+    mlp.experts.0.up_proj.weight, mlp.experts.1.up_proj.weight and so on, each [rows, columns],
+    become mlp.experts.up_proj.weight, [experts, rows, columns].
     """
-    # mlp.experts.{} becomes a pattern with the number of the expert as its group
+    # "mlp.experts.{}" of the family becomes the regular expression mlp\.experts\.(\d+)(?=\.)
     patterns = []
-    for pattern, whole in rules.stacked.items():
-        numbered = re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?=\.)"
-        patterns.append((re.compile(numbered), whole))
+    for with_place, without_number in rules.stacked.items():
+        numbered = re.escape(with_place).replace(r"\{\}", r"(\d+)") + r"(?=\.)"
+        patterns.append((re.compile(numbered), without_number))
 
-    # by the name in the stack: the tensors of a group, each with its number (-1 for the others)
+    # by the name of the stack: its tensors, each with the number of its expert
     groups: dict[str, list[tuple[int, StoredRows]]] = {}
     for tensor in tensors:
-        name = tensor.name
-        number = -1
-        for expression, whole in patterns:
-            match = expression.search(tensor.name)
-            if match:
-                number = int(match[1])
-                name = name[: match.start()] + whole + name[match.end() :]
-                break
+        name, number = _name_and_number(tensor.name, patterns)
         groups.setdefault(name, []).append((number, tensor))
     return [_stack_group(name, group) for name, group in groups.items()]
+
+
+def _name_and_number(name: str, patterns: list[tuple[re.Pattern[str], str]]) -> tuple[str, int]:
+    """The name of the stack that a tensor belongs to and its number there; its own name and -1."""
+    for numbered, without_number in patterns:
+        match = numbered.search(name)
+        if match:
+            stack_name = name[: match.start()] + without_number + name[match.end() :]
+            return stack_name, int(match[1])
+    return name, -1
 
 
 def _stack_group(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:

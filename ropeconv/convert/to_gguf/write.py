@@ -147,30 +147,47 @@ def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
 
 
 def _output_rows(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
-    """Some rows of a tensor as the output has them: order, values, and type; contiguous."""
+    """Read some rows of a tensor and convert them: their order, their numbers, and their type.
+
+    The result is contiguous, and its bytes are those of the output.
+    """
     if rows.dtype == "MXFP4":
         return mxfp4(rows)
 
-    # the order of rows and columns, which does not change bits
-    raw = _checkpoint_rows(rows)
-    shape = (rows.rows, rows.columns)
-    # the columns of a row are [groups, blocks, width], and become [blocks, groups, width]
-    if tensor.tiles != (1, 1):
-        raw = raw.reshape(rows.rows, *tensor.tiles, -1).swapaxes(1, 2).reshape(shape)
-    if tensor.interleave:
-        # [heads, 2, pairs, columns]: rows half a head apart become neighbours
-        half = tensor.interleave // 2
-        raw = raw.reshape(-1, 2, half, rows.columns).swapaxes(1, 2).reshape(shape)
+    # without a change of numbers or type, the bits stay as they are
+    stored = _reorder(tensor, _checkpoint_rows(rows))
     if DTYPES[rows.dtype] == tensor.type and not tensor.values and not rows.factors:
-        return np.ascontiguousarray(raw)
+        return np.ascontiguousarray(stored)
 
-    # the numbers, in float32
-    values = widen(raw, rows.dtype)
+    # else by way of float32, as llama.cpp's converter does: first the factors of the architecture
+    # (`times` in the family file), then a function, such as "plus_one" for the norms of Gemma
+    numbers = widen(stored, rows.dtype)
     for factor in rows.factors:
-        values = values * np.float32(factor)
+        numbers = numbers * np.float32(factor)
     if tensor.values:
-        values = VALUES[tensor.values](values)
-    return np.ascontiguousarray(encode(values, tensor.type))
+        change = VALUES[tensor.values]
+        numbers = change(numbers)
+    return np.ascontiguousarray(encode(numbers, tensor.type))
+
+
+def _reorder(tensor: StoredRows, stored: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Put rows and columns into the order of the output; the numbers themselves do not change."""
+    shape = stored.shape
+    row_count, column_count = shape
+
+    # `tiles` (2, 3): the columns a0 a1 a2 b0 b1 b2 become a0 b0 a1 b1 a2 b2, since each row is
+    # [groups, blocks, width] and becomes [blocks, groups, width]
+    if tensor.tiles != (1, 1):
+        by_group = stored.reshape(row_count, *tensor.tiles, -1)
+        stored = by_group.swapaxes(1, 2).reshape(shape)
+
+    # `interleave` 4: the rows 0 1 2 3 of each head become 0 2 1 3, since the rows are
+    # [heads, 2, pairs] and become [heads, pairs, 2]
+    if tensor.interleave:
+        pairs = tensor.interleave // 2
+        by_half = stored.reshape(-1, 2, pairs, column_count)
+        stored = by_half.swapaxes(1, 2).reshape(shape)
+    return stored
 
 
 def _checkpoint_rows(rows: Rows) -> NDArray[np.generic]:

@@ -147,7 +147,9 @@ def deterministic() -> Iterator[None]:
 def differentiable(
     model: PreTrainedModel, schedule: Schedule, spec: RopeSpec
 ) -> Iterator[Differentiable]:
-    """Give a model a gradient, while it is entered, `backward` included; then it is as it was.
+    """Give the frequencies of a model a gradient in the body of a `with` statement.
+
+    `backward` must run in the body too. At its end the model is as it was before.
 
     Args:
         model: The model of transformers, loaded from the source.
@@ -202,7 +204,15 @@ def _undecorated_forward(module: Module) -> Callable[..., Any]:
 
 @contextmanager
 def _recomputed(model: PreTrainedModel, recompute: bool) -> Iterator[None]:
-    """Compute the activations of each layer twice instead of keeping them, while it is entered."""
+    """Let a model keep no activations inside its layers, in the body of a `with` statement.
+
+    The forward pass then keeps only the input of each layer, and the backward pass computes the
+    layer again from it (gradient checkpointing): slower, in a fraction of the memory.
+
+    Args:
+        model: The model.
+        recompute: Whether to do so; False changes nothing.
+    """
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -214,7 +224,8 @@ def _recomputed(model: PreTrainedModel, recompute: bool) -> Iterator[None]:
     for layer in layers:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
         layer.gradient_checkpointing = True
-        # only of the layer itself: what is in it, dropout too, stays in evaluation mode
+        # transformers checkpoints a layer only where its `training` is True (modeling_layers.py).
+        # `layer.train()` would set that in its parts too, and so switch their dropout on.
         layer.training = True
     try:
         yield

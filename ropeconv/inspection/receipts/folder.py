@@ -1,6 +1,10 @@
 """OriginalSource: a checkpoint that ropeconv wrote, presented as its first source.
 
-Read `original_source` first; `folder_record` is what a receipt keeps of the first source.
+Read `original_source` first. A bake is a run of `ropeconv apply`: it writes an output folder from a
+source. An output can be the source of the next bake; the folder before the first bake is called the
+first source. The receipt, a JSON file in the output, has a `FolderRecord` of all in which the
+output differs from the first source, so that both `ropeconv restore` and a bake that starts again
+from there can undo it. `folder_record` makes that record.
 """
 
 from __future__ import annotations
@@ -69,11 +73,12 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
 
 def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> None:
     """Check that the first source has each name once, and no file that is also a folder."""
-    # the names of all files of the first source: its other texts, and what the output still has
+    # the names of all files of the first source: those with a recorded text, and all other files of
+    # the output that it did not add
     names = [text.name for text in record.texts]
-    gone = {RECEIPT, *record.added, *names}
+    skipped = {RECEIPT, *record.added, *names}
     for name in files:
-        if name not in gone:
+        if name not in skipped:
             names.append(record.renamed.get(name, name))
 
     for listed in (names, list(record.renamed.values())):
@@ -184,12 +189,12 @@ class OriginalSource(Source):
     """A checkpoint that ropeconv wrote, with texts, file names and tensors of its first source."""
 
     def __init__(self, inner: Source, receipt: Receipt, record: FolderRecord) -> None:
-        """Restore the texts of the first source.
+        """Compute the texts of the first source from the output and its receipt; write nothing.
 
         Args:
-            inner: The checkpoint.
-            receipt: Its receipt.
-            record: The changed parts of the first source.
+            inner: The output.
+            receipt: Its receipt, from which come the family, and the first source for messages.
+            record: The difference between the output and its first source.
 
         Raises:
             BadSource: The record has names of files that no bake writes, or texts cannot be
@@ -202,11 +207,16 @@ class OriginalSource(Source):
         self.reference = inner.reference
         self.commit = inner.commit
         self.treat_as = inner.treat_as or receipt.source.family
-        names = {file.name for file in inner.files()}
-        check_folder(record, names, inner.reference)
+        names_in_output = {file.name for file in inner.files()}
+        check_folder(record, names_in_output, inner.reference)
+
+        # The Hub can copy files from one repository to another only under the same names. With
+        # renamed files it cannot, so the first source is then treated like a local folder.
         self.kind = inner.kind
-        if names & record.renamed.keys():  # the Hub copies files under the names it has
+        if names_in_output & record.renamed.keys():
             self.kind = "folder"
+
+        # both by the names in the first source
         self._texts = {text.name: self._restore(text) for text in record.texts}
         self._inner_names = {original: now for now, original in record.renamed.items()}
 
@@ -222,7 +232,7 @@ class OriginalSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
-        """Return the local path of a file.
+        """Return the local path of a file, given by its name in the first source.
 
         Raises:
             BadSource: There is no such file, or it must be written first.
@@ -282,9 +292,9 @@ class OriginalSource(Source):
         return tuple(names)
 
     def _restore(self, record: TextRecord) -> str:
-        """The text of a file in the first source."""
-        text = self.inner.text(record.name) or ""
-        content = record.restore(text.encode())
+        """The text of a file in the first source: that of the output with the recorded middle."""
+        text_in_output = self.inner.text(record.name) or ""
+        content = record.restore(text_in_output.encode())
         if hashlib.sha256(content).hexdigest() != record.sha256:
             raise BadSource(
                 f"the receipt of {self.inner.reference} no longer restores {record.name}; take the"
@@ -327,7 +337,11 @@ def folder_record(
     skipped: tuple[str, ...],
     multiplied: tuple[str, ...],
 ) -> FolderRecord:
-    """Return the record of an output folder, which includes that in the receipt of its source.
+    """Return the record of an output folder: in what it differs from its first source.
+
+    Where the source is an output too, its receipt has a record, and both differences are combined:
+    a.safetensors that one bake renamed to b.safetensors and the next one to c.safetensors is
+    recorded as `{"c.safetensors": "a.safetensors"}`.
 
     Args:
         source: The source of the output.
@@ -338,6 +352,9 @@ def folder_record(
         multiplied: Names of tensors multiplied by a factor.
     """
     record = _known_record(source)
+
+    # files that the first source does not have: those of earlier bakes that are still there, and
+    # those that this bake adds
     present = {file.name for file in source.files()}
     kept = present - set(renamed.values())
     new = {*written, *generated} - kept

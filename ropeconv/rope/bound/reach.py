@@ -1,8 +1,13 @@
 """The effective length of a frequency vector: L_theta = sup{L : B(m) >= 0 for every m <= L}.
 
 B(m) = (d - r)/2 + sum_i cos(m theta_i). Men et al. 2024, https://arxiv.org/abs/2405.14591; Su 2024,
-https://kexue.fm/archives/10122. Where B is negative, a key like the query counts for less, on
-average, than a random one at that distance.
+https://kexue.fm/archives/10122. Here m is the distance of a key from the query in tokens, d the
+dimensions of a head, r those of them that rotate, and theta_i (`inv_freq`) the radians per token of
+pair i. Where B is negative, a key like the query counts for less, on average, than a random one at
+that distance. Such a distance is called a violation.
+
+With d = r = 128 and base 10,000, B(1707) = -0.5 is the first violation, so that the effective
+length is 1,706 tokens.
 
 `head_reach` gives the effective length of every head: up to which distance its weighted sum B_w(m)
 is never negative. The cosines of a distance are computed once for all heads, so that a product of
@@ -56,32 +61,39 @@ def refuse_beyond(length: int) -> None:
 def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
     """Every distance 1 <= m < length with B(m) < 0, in rising order, as arrays of int64.
 
+    All distances are tried, and every sign is right. The sums are computed in float32, and those
+    that are too close to zero again: in float64, and in decimal arithmetic of 50 digits where that
+    is not enough.
+
     Args:
-        inv_freq: Radians per token, float64 [rotary_dim / 2], taken as exact.
-        unrotated: (d - r)/2.
+        inv_freq: theta_i in radians per token, float64 [rotary_dim / 2], taken as exact.
+        unrotated: (d - r)/2, the term of the dimensions that do not rotate; 0 where all rotate.
         length: In tokens.
     """
     # a pair that stands still has the cosine 1 at every distance
     unrotated += count_zero(inv_freq)
     inv_freq = inv_freq[inv_freq > 0]
+    # the cosines are at least -1 each, so their sum cannot become lower than -len(inv_freq)
     if unrotated >= len(inv_freq):
         return
 
-    # float32 decides all but the few sums that are within its error of zero
     blocks = Blocks(inv_freq, unrotated)
+    float32_error = blocks.slack
     error = float64_error(len(inv_freq), length)
-    for first in starts(1, length):
-        start = int(first[0])
-        value = (blocks.cosine_sums(first) + np.float32(unrotated)).reshape(-1)
-        value = value[: length - start]
-        negative = value < -blocks.slack
+    # some consecutive blocks of 256 distances at a time, each named by its first distance
+    for first_distances in starts(1, length):
+        start = int(first_distances[0])
+        value = (blocks.cosine_sums(first_distances) + np.float32(unrotated)).reshape(-1)
+        value = value[: length - start]  # the last block may end beyond the length
+        negative = value < -float32_error
 
         # float64 decides where float32 cannot, and decimal arithmetic where float64 cannot
-        unclear = np.flatnonzero(np.abs(value) <= blocks.slack)
-        distances = start + unclear
-        surer = values(inv_freq, unrotated, distances)
+        unclear = np.flatnonzero(np.abs(value) <= float32_error)
+        unclear_distances = start + unclear
+        surer = values(inv_freq, unrotated, unclear_distances)
         for index in np.flatnonzero(np.abs(surer) < error):
-            surer[index] = float(exact_value(inv_freq, unrotated, int(distances[index])))
+            distance = int(unclear_distances[index])
+            surer[index] = float(exact_value(inv_freq, unrotated, distance))
         negative[unclear] = surer < 0
         yield start + np.flatnonzero(negative)
 
@@ -292,6 +304,9 @@ REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 def effective_length(schedule: Schedule, spec: RopeSpec, length: int | None = None) -> int | None:
     """L_theta of a schedule in tokens where it is below `length`; None where B(m) >= 0 up to there.
 
+    For base 10,000 and heads of 128 dimensions it is 1,706, the last distance before the first with
+    a negative sum; with a `length` of 1,024 it is None.
+
     Args:
         schedule: The frequencies that count.
         spec: The model.
@@ -315,7 +330,7 @@ def source_reach(schedule: Schedule, source: RopeSpec) -> int | None:
 def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
     """Whether an effective length is worse than the one of its source.
 
-    It is shorter, or the same where the context has outgrown it.
+    That is so if it is shorter, or if it is the same and the source's context was within it.
 
     Args:
         reached: The effective length of the output; None where B(m) is never negative.
@@ -362,6 +377,9 @@ def head_reach(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the smallest distance 1 <= m < length with B_w < 0 and their number, per head.
 
+    B_w(m) is the sum B(m) in which each pair has the weight of that head, see `PairWeights`: a head
+    whose queries hardly vary in a pair is hardly affected by it.
+
     Sums in float32 decide unless they are within their own error of zero; float64 decides the
     others.
 
@@ -396,12 +414,14 @@ def head_reach(
         value = np.cos(phases(distances, inv_freq)) @ columns + unrotated
         negative = value < 0
 
-        at, head = np.nonzero(np.abs(value) <= slack)
-        if len(at):
-            cosines = np.cos(np.multiply.outer(distances[at], inv_freq))
+        # the unclear sums again in float64, one row each: the distance row[k] for the head head[k]
+        row, head = np.nonzero(np.abs(value) <= slack)
+        if len(row):
+            cosines = np.cos(np.multiply.outer(distances[row], inv_freq))
             surer = (cosines * weights.rotated[head]).sum(axis=1) + weights.unrotated[head]
-            negative[at, head] = surer < 0
+            negative[row, head] = surer < 0
 
+        # heads with their first violation among these distances; argmax finds the first True
         fresh = negative.any(axis=0) & (first == 0)
         first[fresh] = start + negative[:, fresh].argmax(axis=0)
         count += negative.sum(axis=0)

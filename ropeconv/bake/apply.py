@@ -440,4 +440,4 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
         schedule = plan.schedule
         result = plan.result
         scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
-    return patch_modules(model, schedule, spec, scale, family.weights.queries)
+    return patch_modules(model, schedule, spec.mla, scale, family.weights.queries)

@@ -20,7 +20,7 @@ from ..formats.disk import write_blocks
 from ..formats.files import read_text, scratch
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import INDEX, header_bytes, shards, tensor_bytes
-from ..inspection.receipts.receipt import LayersRecord
+from ..inspection.receipts.receipt import LayersRecord, ScheduleRecord
 from ..models.source import SINGLE
 from ..rope.schedule import LogN, effective_scaling
 from ..rope.spec import RopeSpec
@@ -100,7 +100,6 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
         if missing:
             of_output += of_source
 
-        short = schedule.short_inv_freq
         scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
         yield LayerQuestion(
             source=CheckpointFiles(
@@ -114,12 +113,7 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
                 stands_for=stands_for,
                 trust=bool(result.texts),
             ),
-            inv_freq=tuple(schedule.inv_freq.tolist()),
-            short_inv_freq=None if short is None else tuple(short.tolist()),
-            attention_factor=schedule.attention_factor,
-            softmax_scale=schedule.softmax_scale,
-            context=schedule.context,
-            original_context=schedule.original_context,
+            numbers=ScheduleRecord(**schedule.to_dict()),
             log_n=scale if isinstance(scale, LogN) else None,
             query_scaling=None if isinstance(scale, LogN) else scale,
             layers=_first_layers(plan.before),

@@ -269,7 +269,11 @@ def by_patch(
         engine = TransformersEngine.load(folder, at, chunk=len(run.ids))
         control = engine.logits(run.ids, run.kept, progress)
         patch(
-            engine.model, comparison.schedule, comparison.spec, comparison.scale, comparison.queries
+            engine.model,
+            comparison.schedule,
+            comparison.spec.mla,
+            comparison.scale,
+            comparison.queries,
         )
         return ReferenceLogits(control, engine.logits(run.ids, run.kept, progress))
 

@@ -23,13 +23,13 @@ from ..engines.transformers.patch import (
     attention_modules,
     choose_all_keys,
     nudge,
-    patch_schedule,
+    patch,
     round_weights,
     scale_scores,
 )
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import Header, read_header
-from ..inspection.receipts.receipt import LayerRecord, LayersRecord
+from ..inspection.receipts.receipt import LayerRecord, LayersRecord, ScheduleRecord
 from ..rope.schedule import LogN, QueryScaling, Schedule
 from .sampling import TokenRun, synthetic
 from .source_reading import FACTORS, FAINT
@@ -84,14 +84,8 @@ class LayerQuestion(msgspec.Struct, frozen=True):
     source: CheckpointFiles
     output: CheckpointFiles
 
-    inv_freq: tuple[float, ...]
-    """The frequencies of the schedule, in radians per token; as are the fields that follow."""
-
-    short_inv_freq: tuple[float, ...] | None
-    attention_factor: float
-    softmax_scale: float
-    context: int
-    original_context: int
+    numbers: ScheduleRecord
+    """The schedule that the output has to compute, whose log-n is in the fields that follow."""
 
     log_n: LogN | None = None
     """The scaling of queries in the output; None without log-n."""
@@ -116,15 +110,16 @@ class LayerQuestion(msgspec.Struct, frozen=True):
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule that the output has to compute."""
-        short = self.short_inv_freq
+        """The schedule, without scalings of queries."""
+        numbers = self.numbers
+        short = numbers.short_inv_freq
         return Schedule(
-            inv_freq=np.array(self.inv_freq),
-            attention_factor=self.attention_factor,
-            context=self.context,
-            original_context=self.original_context,
+            inv_freq=np.array(numbers.inv_freq),
+            attention_factor=numbers.attention_factor,
+            context=numbers.context,
+            original_context=numbers.original_context,
             short_inv_freq=None if short is None else np.array(short),
-            softmax_scale=self.softmax_scale,
+            softmax_scale=numbers.softmax_scale,
         )
 
 
@@ -306,9 +301,7 @@ class _Comparison:
         question = self.question
         scale = question.query_scaling or question.log_n
         with ExitStack() as stack:
-            undo = patch_schedule(
-                self.source.model, schedule, question.mla, scale, question.queries
-            )
+            undo = patch(self.source.model, schedule, question.mla, scale, question.queries)
             stack.callback(undo)
             return _attention(self.source, kind, run, factor)
 

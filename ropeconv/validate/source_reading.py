@@ -552,7 +552,7 @@ class ComparisonSpec:
         schedule = schedule or comparison.schedule
         scale = scale or comparison.scale
         with ExitStack() as stack:  # which undoes both changes, also after an error
-            undo = patch(engine.model, schedule, comparison.spec, scale, comparison.queries)
+            undo = patch(engine.model, schedule, comparison.spec.mla, scale, comparison.queries)
             stack.callback(undo)
             stack.callback(setattr, engine, "chunk", engine.chunk)
             engine.chunk = chunk or engine.chunk

@@ -49,7 +49,7 @@ def logits(folder: Path, plan: Any, attention_factor: float | None = None) -> to
     schedule = plan.schedule
     if attention_factor is not None:
         schedule = replace(schedule, attention_factor=attention_factor, softmax_scale=1.0)
-    patch(model, schedule, plan.before)
+    patch(model, schedule, plan.before.mla)
     ids = torch.randint(4, 300, (1, LENGTH), generator=torch.Generator().manual_seed(0))
     decoded = {"decoder_input_ids": ids} if has_decoder(model) else {"use_cache": False}
     with torch.no_grad():

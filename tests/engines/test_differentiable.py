@@ -80,7 +80,7 @@ def test_losses_are_those_of_the_engine(tmp_path: Path) -> None:
         spec.unscaled().current(), inv_freq=spec.current().inv_freq / 3, attention_factor=1.2
     )
     engine = TransformersEngine(model)
-    undo = patch(model, schedule, spec)
+    undo = patch(model, schedule, spec.mla)
     stock = engine.token_losses(IDS, TARGETS).loss
     undo()
     with differentiable.differentiable(model, spec.current(), spec) as gradient_engine:

@@ -60,7 +60,7 @@ def test_transformers_computes_the_same_from_a_baked_checkpoint_and_a_patched_mo
     tokenizer = AutoTokenizer.from_pretrained(real.checkpoint)
     ids = tokenizer((real.texts / "class.txt").read_text("utf-8")).input_ids[:160]
     targets = range(1, len(ids))
-    undo = patch(patched.model, plan.schedule, plan.source_spec)
+    undo = patch(patched.model, plan.schedule, plan.source_spec.mla)
     reference = patched.token_losses(ids, targets).loss
     undo()
     assert np.abs(stock.token_losses(ids, targets).loss - reference).max() < 2e-3

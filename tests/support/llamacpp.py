@@ -199,7 +199,7 @@ def of_transformers(
     """
     model = load_stock(source, "cpu")
     if plan is not None:
-        patch(model, plan.schedule, plan.before)
+        patch(model, plan.schedule, plan.before.mla)
     if queries is not None:
         scale_queries(ExitStack(), model, queries, "self_attn.q_proj")
     with torch.no_grad():

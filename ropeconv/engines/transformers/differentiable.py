@@ -166,7 +166,7 @@ def differentiable(
         )
     # the stack undoes everything in the reverse order
     with ExitStack() as stack:
-        stack.callback(patch(model, schedule, spec))
+        stack.callback(patch(model, schedule, spec.mla))
         parts = list(rotary_modules(model))
 
         # `Differentiable.use` puts tensors with a gradient in place of these buffers

@@ -17,7 +17,6 @@ from ...errors import BadSource
 from ...rope.errors import RopeconvError
 from ...rope.forms import Vector
 from ...rope.schedule import LogN, QueryScaling, Schedule
-from ...rope.spec import RopeSpec
 from .layers import change_weights
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ ROUNDED_BY = 1.37
 def patch(
     model: PreTrainedModel,
     schedule: Schedule,
-    before: RopeSpec,
+    mla: bool,
     scale: LogN | QueryScaling | None = None,
     queries: str = "",
 ) -> Undo:
@@ -50,7 +49,7 @@ def patch(
         model: The model of transformers, loaded from the source.
         schedule: The schedule of its extended layers; of LongRoPE's two lists, the one for the
             last position of each forward pass.
-        before: The RoPE of the source.
+        mla: Whether the source has multi-head latent attention.
         scale: The query scaling, None for none.
         queries: The end of the name of the last module before the rotation that outputs queries,
             needed with `scale`.
@@ -60,22 +59,6 @@ def patch(
 
     Raises:
         BadSource: The model has no modules of the known shape.
-    """
-    return patch_schedule(model, schedule, before.mla, scale, queries)
-
-
-def patch_schedule(
-    model: PreTrainedModel,
-    schedule: Schedule,
-    mla: bool,
-    scale: LogN | QueryScaling | None = None,
-    queries: str = "",
-) -> Undo:
-    """Make a loaded model compute a schedule, as `patch` does.
-
-    Args:
-        model, schedule, scale, queries: As for `patch`.
-        mla: Whether the model has multi-head latent attention.
     """
     parts = list(rotary_modules(model))
     if not parts:

@@ -412,7 +412,9 @@ def _distances(
     if candidate.schedule.log_n != subject.case.schedule.log_n:
         scale = candidate.schedule.log_n
     with ExitStack() as stack:  # which undoes the changes, the last one first
-        undo = patch(engine.model, candidate.schedule, subject.case.source, scale, subject.queries)
+        undo = patch(
+            engine.model, candidate.schedule, subject.case.source.mla, scale, subject.queries
+        )
         stack.callback(undo)
         if candidate.change is not None:
             candidate.change(stack, engine.model)

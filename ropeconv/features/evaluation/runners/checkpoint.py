@@ -157,4 +157,4 @@ class CheckpointRunner(Runner):
     def _patch(self, schedule: Schedule) -> Undo:
         spec = self.inspection.spec
         queries = self.family.weights.queries
-        return patch(self.loaded.model, schedule, spec, schedule.log_n, queries)
+        return patch(self.loaded.model, schedule, spec.mla, schedule.log_n, queries)

@@ -17,7 +17,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,6 +144,21 @@ def make_config(config: JsonObject, model_type: str) -> PretrainedConfig:
     from transformers import AutoConfig
 
     return AutoConfig.for_model(**{**config, "model_type": model_type})
+
+
+PER_LAYER = ("layer_types", "no_rope_layers", "mlp_layer_types")
+"""Keys of a config with a value for each layer."""
+
+
+def keep_layers(config: PretrainedConfig, count: int) -> None:
+    """Keep the first layers of the config of a text model, which is changed."""
+    config.num_hidden_layers = count
+    for name in PER_LAYER:
+        of_layers = getattr(config, name, None)
+        if isinstance(of_layers, list):
+            # some classes compute such a list from the number of layers, and refuse to set it
+            with suppress(AttributeError):
+                setattr(config, name, of_layers[:count])
 
 
 def load_tokenizer(

@@ -34,10 +34,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 sys.path.append(str(Path(__file__).parents[2]))  # behind the packages that the installation has
-from ropeconv.loader import load_class, load_config, make_config, make_model
+from ropeconv.loader import keep_layers, load_class, load_config, make_config, make_model
 from ropeconv.rope.errors import RopeconvError
 
 if TYPE_CHECKING:
@@ -47,12 +47,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Answer the questions on stdin until it ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is not an answer
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    answers = open_answers()
     with contextlib.suppress(Exception):
         importlib.import_module("transformers.modeling_utils")
 
@@ -80,6 +75,17 @@ def main() -> None:
         answers.flush()
     answers.close()
     os._exit(0)  # interpreter shutdown takes half a second after these imports
+
+
+def open_answers() -> TextIO:
+    """Return the stream for answers, and keep everything else out of it, and off the network."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is not an answer
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    return answers
 
 
 def version() -> str:
@@ -253,15 +259,7 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
         if kinds:  # up to the first layer of the kind that comes last
             first_layers = [kinds.index(kind) for kind in set(kinds)]
             needed = max(first_layers) + 1
-        kept = min(getattr(part, "num_hidden_layers", 1), needed)
-        part.num_hidden_layers = kept
-
-        for name in ("layer_types", "no_rope_layers", "mlp_layer_types"):
-            of_layers = getattr(part, name, None)
-            if isinstance(of_layers, list):
-                # some classes compute such a list from the number of layers, and refuse to set it
-                with contextlib.suppress(AttributeError):
-                    setattr(part, name, of_layers[:kept])
+        keep_layers(part, min(getattr(part, "num_hidden_layers", 1), needed))
     return config
 
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BadSource
-from ...loader import load_config, load_skeleton, make_config, read_json
+from ...loader import keep_layers, load_skeleton, read_json
 from ...rope.errors import RopeconvError
 from .engine import backbone_of
 from .layers import PartialLoader, drop_weights, loads_in_parts, outermost_lists
-from .load import class_for
+from .load import class_for, read_config
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,10 +34,8 @@ ROWS = 1024
 """Rows of an embedding that are read; the tokens that run are among them."""
 SMALL = 1 << 20
 """Numbers of the largest tensor outside the layers that is read: norms have fewer, heads more."""
-PER_LAYER = ("layer_types", "no_rope_layers")
+OF_ATTENTION = ("layer_types", "no_rope_layers")
 """Keys of a config with a value for each layer, by which attention differs."""
-CUT = (*PER_LAYER, "mlp_layer_types")
-"""Keys of a config with a value for each layer."""
 OTHER_PARTS = ("vision", "visual", "audio")
 """Parts of the names of modules that read no text."""
 EXPERTS = ".experts."
@@ -101,7 +99,6 @@ class FirstLayers:
         layers: Sequence[int] = (0,),
     ) -> None:
         import torch
-        import transformers
         from transformers.utils import logging
 
         logging.disable_progress_bar()
@@ -110,10 +107,7 @@ class FirstLayers:
         settings = read_json(folder / "config.json")
         if settings.get("quantization_config"):
             raise NoLayerRuns("its weights are quantised")
-        if stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING:
-            config = make_config(settings, stands_for)
-        else:
-            config = load_config(folder, trust)
+        config = read_config(folder, stands_for, trust)
         if getattr(config, "is_encoder_decoder", False):
             raise NoLayerRuns("it has an encoder and a decoder")
 
@@ -372,19 +366,12 @@ def with_few_layers(config: PretrainedConfig, least: int = 1) -> PretrainedConfi
     text = config.get_text_config()
     count = getattr(text, "num_hidden_layers", 1)
     needed = least
-    for key in PER_LAYER:
+    for key in OF_ATTENTION:
         values = getattr(text, key, None)
         if isinstance(values, list) and len(values) == count:
             # up to the first layer of the kind that comes last
             first_layers = [values.index(value) for value in set(values)]
             needed = max([needed, *(number + 1 for number in first_layers)])
 
-    text.num_hidden_layers = needed
-    for key in CUT:
-        values = getattr(text, key, None)
-        if isinstance(values, list) and len(values) == count:
-            try:
-                setattr(text, key, values[:needed])
-            except AttributeError:
-                continue  # a class that computes it from the number of layers refuses to set it
+    keep_layers(text, needed)
     return config

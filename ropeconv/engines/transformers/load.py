@@ -206,7 +206,6 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         trust: Whether to run the modelling file of the checkpoint.
     """
     import torch
-    import transformers
     from transformers.utils import logging
 
     if isinstance(where, str):
@@ -215,12 +214,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         at = where
     logging.disable_progress_bar()
 
-    # a config of a type that transformers does not have is read as the family it is treated as
-    settings = read_json(folder / "config.json") if at.stands_for else {}
-    if at.stands_for and settings.get("model_type") not in transformers.CONFIG_MAPPING:
-        config = make_config(settings, at.stands_for)
-    else:
-        config = load_config(folder, trust)
+    config = read_config(folder, at.stands_for, trust)
 
     # the weights: layer by layer, on several devices, or on one
     _check_fits(folder, at)
@@ -242,6 +236,23 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
     if at.stands_for:
         _check_complete(report, folder, at.stands_for)
     return model.eval()
+
+
+def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
+    """Return the config of a checkpoint.
+
+    Args:
+        folder: The checkpoint.
+        stands_for: The model type with which a config is read whose own transformers does not have;
+            empty to read each with its own.
+        trust: Whether to run the configuration file of the checkpoint.
+    """
+    from transformers import CONFIG_MAPPING
+
+    settings = read_json(folder / "config.json") if stands_for else {}
+    if stands_for and settings.get("model_type") not in CONFIG_MAPPING:
+        return make_config(settings, stands_for)
+    return load_config(folder, trust)
 
 
 def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:

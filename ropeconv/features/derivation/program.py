@@ -15,29 +15,22 @@ import contextlib
 import copy
 import dataclasses
 import json
-import logging
 import os
 import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[3]))
-from ropeconv.engines.probe_program import class_of, text_part
+from ropeconv.engines.probe_program import class_of, open_answers, text_part
 from ropeconv.loader import load_class, load_config
 from ropeconv.rope.errors import RopeconvError
 
 
 def main() -> None:
     """Answer the questions on stdin until it ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is not an answer
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    answers = open_answers()
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
 
     for line in sys.stdin:

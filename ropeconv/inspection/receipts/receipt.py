@@ -529,7 +529,7 @@ class LayersRecord(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         """The end of a sentence on the frequencies, with what was compared, or why nothing was."""
         if self.reason:
-            return f"; no layer was run, because {self.reason}"
+            return f"; no layer was run, since {self.reason}"
         numbers = list(dict.fromkeys(layer.layer.partition(" ")[0] for layer in self.layers))
         names = f"layer{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)}"
         last = f"position {self.reached:,}"

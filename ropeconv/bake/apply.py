@@ -20,7 +20,7 @@ from ..engines.transformers.patch import patch as patch_modules
 from ..errors import Disagreement
 from ..formats.disk import Advance
 from ..formats.gguf.edit import Edit
-from ..formats.gguf.inplace import change_by_phases
+from ..formats.gguf.inplace import Neighbour, change_by_phases
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.places import remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
@@ -171,7 +171,10 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
 
 
 def change_in_place(
-    source: GgufSource, edit: Edit, verify: Callable[[Path], None] = lambda path: None
+    source: GgufSource,
+    edit: Edit,
+    verify: Callable[[Path], None] = lambda path: None,
+    beside: SideFile | None = None,
 ) -> Path:
     """Change the first shard of a GGUF file in place.
 
@@ -182,14 +185,18 @@ def change_in_place(
         edit: The change.
         verify: Called with the changed file before the change is final; where it raises, the change
             is undone.
+        beside: A file that changes together with it.
 
     Raises:
         RopeconvError: For links into a cache, for a file with other names, for one that another
             process changes, or has changed since it was planned, where the filesystem cannot make
             space and where the disk fails; the file does not change then.
     """
+    neighbour = None
+    if beside is not None:
+        neighbour = Neighbour(beside.name, beside.text)
     try:
-        changing = change_by_phases(source.file, edit)
+        changing = change_by_phases(source.file, edit, neighbour)
         for phase in changing:
             if phase != "durable":
                 continue
@@ -257,7 +264,7 @@ def apply(
             installed.
         remember: Note where the local source is, in the user's state, so that `validate` and `eval`
             find it again.
-        beside: A file that gets its name in one set with a GGUF file that is not changed in place.
+        beside: A file that gets its name in one set with a GGUF file.
 
     Raises:
         Disagreement: Where the installed transformers computes something else than the schedule,
@@ -306,9 +313,9 @@ def _apply_gguf(
     checking = GgufOutputCheck(plan)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         if check:
-            path = change_in_place(plan.source, plan.edit, checking.read_back)
+            path = change_in_place(plan.source, plan.edit, checking.read_back, beside)
         else:
-            path = change_in_place(plan.source, plan.edit)
+            path = change_in_place(plan.source, plan.edit, beside=beside)
     elif check:
         path = execute_plan(plan, options, checking, advance, beside)
     else:

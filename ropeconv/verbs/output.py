@@ -107,7 +107,7 @@ def write_output(
         RopeconvError: Where it cannot be written; nothing is kept.
     """
     modelfile = None
-    if writing.modelfile and not plan.is_folder and not plan.target.in_place:
+    if writing.modelfile and not plan.is_folder:
         modelfile = planned_modelfile(plan)
     try:
         with reporter.progress(title, plan.bytes) as advance:

@@ -146,7 +146,13 @@ CASES: dict[str, Case] = {
         ropeconv("apply model.gguf --yarn 4 --in-place --ollama"),
         ("model.gguf", "model.Modelfile"),
         in_place=True,
-        apart=True,
+    ),
+    "--in-place --ollama, again": Case(
+        scenes.gguf_file,
+        ropeconv("apply model.gguf --yarn 4 --in-place --ollama --replace"),
+        ("model.gguf", "model.Modelfile"),
+        (ropeconv("apply model.gguf --linear 2 --in-place --ollama"),),
+        in_place=True,
     ),
     "apply --to ollama": file(
         "apply model --to ollama -o out.gguf --yarn 4",

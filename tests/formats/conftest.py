@@ -12,7 +12,7 @@ import pytest
 from ropeconv.formats.gguf.edit import Change, Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import u32
-from ropeconv.formats.gguf.inplace import change_by_phases
+from ropeconv.formats.gguf.inplace import Neighbour, change_by_phases
 
 from ..support.gguf_files import write
 
@@ -33,9 +33,9 @@ def fails(number: int) -> Callable[..., Any]:
     return call
 
 
-def stopped(path: Path, edit: Edit, step: str) -> None:
+def stopped(path: Path, edit: Edit, step: str, beside: Neighbour | None = None) -> None:
     """Leave a change in place as a kill after one of its steps does."""
-    walk = change_by_phases(GgufFile.open(path), edit)
+    walk = change_by_phases(GgufFile.open(path), edit, beside)
     while next(walk) != step:
         pass
     walk.close()  # type: ignore[attr-defined]

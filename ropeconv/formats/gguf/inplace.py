@@ -9,10 +9,11 @@ The file is locked all the time. Before anything changes, all bytes that will be
 written to a journal beside it, which is removed when the new bytes are on the disk. `recover`
 restores a file from its journal:
 
-    "ropeconv journal 2\\n" | sha256 of the rest
-    | u64 inode | u64 size | i64 shift | u64 count | entries
+    "ropeconv journal 3\\n" | sha256 of the rest
+    | u64 inode | u64 size | i64 shift | u64 count | entries | neighbour
 
-Each entry is `u64 place | u64 length | bytes`.
+Each entry is `u64 place | u64 length | bytes`. The neighbour is a small text that changes together
+with the model, such as its Modelfile: JSON of a `KeptNeighbour`, or nothing.
 """
 
 import ctypes
@@ -24,22 +25,28 @@ import struct
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from ...errors import BadSource, Interruption
 from ...rope.errors import RopeconvError, counted
 from ..disk import FULL, libc, pieces_of, sync_folder, write_at
+from ..drafts import write_file
 from ..files import journal_of, try_lock
 from .edit import PAGE, Edit, RewrittenHeader, changed_pieces, head_bytes, rewrite
 from .file import GgufFile
 from .header import GgufHeader, read_header
 
-MAGIC = b"ropeconv journal 2\n"
+MAGIC = b"ropeconv journal 3\n"
 FIXED = struct.Struct("<QQqQ")
 ENTRY = struct.Struct("<QQ")
 BODY = len(MAGIC) + hashlib.sha256().digest_size
 MAX_KEPT = 1 << 30
 """The most bytes that are kept in a journal."""
 MAX_ENTRIES = 1 << 20
+MAX_NEIGHBOUR = 1 << 20
+"""The most bytes of a neighbour in a journal: its text before and after the change."""
 COLLAPSE_RANGE = 0x08  # linux/falloc.h
 INSERT_RANGE = 0x20  # linux/falloc.h
 
@@ -49,10 +56,35 @@ Entry = tuple[int, int, int]
 """A range in a journal: its first byte in the file, its length, its first byte in the journal."""
 
 
-def change_by_phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]:
+class Neighbour(NamedTuple):
+    """A small text beside a model that gets its name in one set with the change of the model."""
+
+    name: str
+    text: str
+
+
+class KeptNeighbour(msgspec.Struct, frozen=True):
+    """What a journal keeps of a neighbour."""
+
+    name: str
+
+    before: str | None
+    """Its text before the change; None where it did not exist."""
+
+    after: str
+
+
+def change_by_phases(
+    source: GgufFile, edit: Edit, beside: Neighbour | None = None
+) -> Generator[str, None, None]:
     """Change the first shard of a model in place. Yields the name of each finished phase.
 
     An error that is thrown into it before "done" undoes the change.
+
+    Args:
+        source: The model.
+        edit: The change.
+        beside: A text beside the model that changes together with it.
 
     Raises:
         RopeconvError: Where the edit changes another shard, the file has other names, the
@@ -84,7 +116,8 @@ def change_by_phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]
 
         # From here on a kill is undone from the journal. The data is moved first: the new header
         # is written to where it will be, and `_undo` sees by the size whether that has happened.
-        with keep_journal(path, file, shift, places):
+        neighbour = _keep_neighbour(path, beside)
+        with keep_journal(path, file, shift, places, neighbour):
             yield "journal"
             if shift:
                 move_data(file, shift)
@@ -101,6 +134,9 @@ def change_by_phases(source: GgufFile, edit: Edit) -> Generator[str, None, None]
             yield "added"
             os.fsync(file)
             yield "durable"
+            if neighbour is not None and neighbour.before != neighbour.after:
+                write_file(path.with_name(neighbour.name), neighbour.after)
+                yield "neighbour"
         yield "done"
 
 
@@ -269,7 +305,26 @@ def _open_journal(path: Path, flags: int) -> int:
     raise RopeconvError(f"another ropeconv is at work with {path}; run again when that has ended")
 
 
-def _write_journal(kept: int, file: int, shift: int, places: list[Place]) -> None:
+def _keep_neighbour(path: Path, beside: Neighbour | None) -> KeptNeighbour | None:
+    """The text beside a model before and after its change. Raises RopeconvError for a long one."""
+    if beside is None:
+        return None
+    place = path.with_name(beside.name)
+    before = None
+    if os.path.lexists(place):
+        try:
+            before = place.read_bytes().decode()
+        except UnicodeDecodeError:
+            raise RopeconvError(f"{place} is not text; move it away and run again") from None
+    # JSON has up to six bytes for a character
+    if 6 * (len(before or "") + len(beside.text)) > MAX_NEIGHBOUR - 1000:
+        raise RopeconvError(f"{place} is too long to be changed together with {path.name}")
+    return KeptNeighbour(beside.name, before, beside.text)
+
+
+def _write_journal(
+    kept: int, file: int, shift: int, places: list[Place], neighbour: KeptNeighbour | None
+) -> None:
     """Write the journal of a file that is about to be changed, and wait until it is on the disk."""
     status = os.fstat(file)
     digest = hashlib.sha256()
@@ -286,21 +341,37 @@ def _write_journal(kept: int, file: int, shift: int, places: list[Place]) -> Non
         append(ENTRY.pack(place, length))
         for _, block in pieces_of(file, place, length):
             append(block)
+    if neighbour is not None:
+        append(msgspec.json.encode(neighbour))
 
     # the digest is at the front and written last: a journal that a kill cut off has none
     write_at(kept, MAGIC + digest.digest(), 0)
     os.fsync(kept)
 
 
-def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entry]]:
-    """The size of a file before its change, the planned shift, and the entries: all checked."""
+class Journal(NamedTuple):
+    """The content of a journal, checked."""
+
+    size: int
+    """Of the file before its change, in bytes."""
+
+    shift: int
+    """Bytes that were to be inserted at its front, negative where they were to be removed."""
+
+    entries: list[Entry]
+    neighbour: KeptNeighbour | None
+
+
+def _read_journal(path: Path, file: int, kept: int) -> Journal:
+    """Read and check the journal of a file. Raises BadSource where it is damaged or of another."""
     name = journal_of(path)
     journal_size = os.fstat(kept).st_size
     status = os.fstat(file)
     damaged = BadSource(
         f"{name} is damaged, or not of this ropeconv; fetch the model again and remove it"
     )
-    if not BODY + FIXED.size <= journal_size <= MAX_KEPT + MAX_ENTRIES * ENTRY.size:
+    largest = MAX_KEPT + MAX_ENTRIES * ENTRY.size + MAX_NEIGHBOUR
+    if not BODY + FIXED.size <= journal_size <= largest:
         raise damaged
 
     digest = hashlib.sha256()
@@ -328,8 +399,11 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
             raise damaged
         entries.append((place, length, at))
         at += length
+    neighbour = None
     if at != journal_size:
-        raise damaged
+        neighbour = _read_neighbour(path, kept, at, journal_size - at)
+        if neighbour is None:
+            raise damaged
 
     # numbers that no change of ropeconv has: undoing them would lengthen or empty the file
     is_possible_shift = shift % PAGE == 0 and abs(shift) <= MAX_KEPT
@@ -339,7 +413,22 @@ def _read_journal(path: Path, file: int, kept: int) -> tuple[int, int, list[Entr
     removed_in_front = max(0, -shift)
     if size > status.st_size + kept_bytes + removed_in_front:
         raise damaged
-    return size, shift, entries
+    return Journal(size, shift, entries, neighbour)
+
+
+def _read_neighbour(path: Path, kept: int, at: int, length: int) -> KeptNeighbour | None:
+    """The neighbour at the end of a journal; None where the bytes are not one."""
+    if not 0 < length <= MAX_NEIGHBOUR:
+        return None
+    try:
+        neighbour = msgspec.json.decode(os.pread(kept, length, at), type=KeptNeighbour)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    # a name that leaves the folder, or that of the model, was not written by ropeconv
+    name = neighbour.name
+    if not name or name.startswith(".") or "/" in name or "\0" in name or name == path.name:
+        return None
+    return neighbour
 
 
 def move_data(file: int, shift: int) -> None:
@@ -402,7 +491,13 @@ def can_insert(path: Path) -> bool:
 
 
 @contextmanager
-def keep_journal(path: Path, file: int, shift: int, places: list[Place]) -> Iterator[None]:
+def keep_journal(
+    path: Path,
+    file: int,
+    shift: int,
+    places: list[Place],
+    neighbour: KeptNeighbour | None = None,
+) -> Iterator[None]:
     """Keep the bytes that a change in place overwrites, until the change is on the disk.
 
     A change that fails is undone.
@@ -412,6 +507,7 @@ def keep_journal(path: Path, file: int, shift: int, places: list[Place]) -> Iter
         file: Its locked descriptor.
         shift: Bytes that will be inserted at its front, negative where they are removed.
         places: The ranges that are overwritten or cut off.
+        neighbour: The text that changes together with the file.
 
     Raises:
         RopeconvError: Where the disk fails, which says whether the file has changed.
@@ -425,7 +521,7 @@ def keep_journal(path: Path, file: int, shift: int, places: list[Place]) -> Iter
     try:
         # the journal and its name are on the disk before the first byte of the model changes,
         # and it goes when the last one is on the disk (`change_by_phases` waits for that)
-        _write_journal(kept, file, shift, places)
+        _write_journal(kept, file, shift, places, neighbour)
         os.replace(draft, journal)
         sync_folder(folder)
         yield
@@ -483,7 +579,7 @@ def recover(path: Path) -> bool:
 
 def _undo(path: Path, file: int, kept: int) -> None:
     """Restore a file from its journal and remove that. Each step can be repeated after a kill."""
-    size, shift, entries = _read_journal(path, file, kept)
+    size, shift, entries, neighbour = _read_journal(path, file, kept)
     data_has_moved = os.fstat(file).st_size != size  # see `_refuse_not_undoable`
     if shift and data_has_moved:
         os.ftruncate(file, size + shift)
@@ -494,8 +590,24 @@ def _undo(path: Path, file: int, kept: int) -> None:
         for done, block in pieces_of(kept, at, length):
             write_at(file, block, place + done)
     os.fsync(file)
+    if neighbour is not None:
+        _undo_neighbour(path.with_name(neighbour.name), neighbour)
     journal_of(path).unlink()
     sync_folder(path.resolve().parent)
+
+
+def _undo_neighbour(place: Path, neighbour: KeptNeighbour) -> None:
+    """Restore a neighbour, unless somebody has changed it since."""
+    try:
+        is_new = place.is_file() and place.read_bytes() == neighbour.after.encode()
+    except FileNotFoundError:
+        return
+    if not is_new:
+        return
+    if neighbour.before is None:
+        place.unlink()
+    else:
+        write_file(place, neighbour.before)
 
 
 def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:

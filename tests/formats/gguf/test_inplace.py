@@ -14,6 +14,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -23,7 +24,14 @@ from ropeconv.formats.gguf import inplace
 from ropeconv.formats.gguf.edit import PAGE, RESERVED, Change, Edit, Layout, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import f32, read_header, string, u32
-from ropeconv.formats.gguf.inplace import can_insert, change_by_phases, move_data, recover
+from ropeconv.formats.gguf.inplace import (
+    BODY,
+    Neighbour,
+    can_insert,
+    change_by_phases,
+    move_data,
+    recover,
+)
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.gguf_files import contents, write
@@ -193,6 +201,89 @@ def test_a_file_that_moves_and_loses_a_tensor_comes_back(
     list(change_by_phases(GgufFile.open(path), shrinking(added)))
     assert contents(path)["a.weight"] == np.arange(1 << 16, dtype=np.float32).tobytes()
     assert path.stat().st_size < len(original) + PAGE
+
+
+# A text beside the model that changes with it
+
+BESIDE = Neighbour("model.Modelfile", "FROM ./model.gguf\nPARAMETER num_ctx 4096\n")
+EARLIER = "FROM ./model.gguf\nPARAMETER num_ctx 1024\n"
+
+
+@pytest.mark.parametrize("earlier", [None, EARLIER], ids=["new", "replaced"])
+def test_a_text_beside_a_model_changes_with_it_or_comes_back(
+    model: Path, earlier: str | None
+) -> None:
+    place = model.with_name(BESIDE.name)
+    original = model.read_bytes()
+
+    def start() -> None:
+        model.write_bytes(original)
+        if earlier is None:
+            place.unlink(missing_ok=True)
+        else:
+            place.write_text(earlier)
+
+    start()
+    walked = list(change_by_phases(GgufFile.open(model), EDIT, BESIDE))
+    assert walked[-3:] == ["durable", "neighbour", "done"]
+    assert place.read_text() == BESIDE.text
+    for step in walked[:-1]:
+        start()
+        stopped(model, EDIT, step, BESIDE)
+        assert recover(model), step
+        assert model.read_bytes() == original, step
+        assert (place.read_text() if place.exists() else None) == earlier, step
+        assert not journal_of(model).exists()
+
+
+def test_a_text_that_is_there_already_is_not_written_again(model: Path) -> None:
+    place = model.with_name(BESIDE.name)
+    place.write_text(BESIDE.text)
+    inode = place.stat().st_ino
+    assert "neighbour" not in list(change_by_phases(GgufFile.open(model), EDIT, BESIDE))
+    assert place.stat().st_ino == inode
+
+
+def test_a_text_that_was_edited_after_a_kill_is_kept(model: Path) -> None:
+    stopped(model, EDIT, "neighbour", BESIDE)
+    place = model.with_name(BESIDE.name)
+    place.write_text("of the user")
+    assert recover(model)
+    assert place.read_text() == "of the user"
+
+
+def test_a_text_that_cannot_be_written_leaves_the_model_as_it_was(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = model.read_bytes()
+    monkeypatch.setattr(inplace, "write_file", fails(errno.ENOSPC))
+    with pytest.raises(RopeconvError, match="the disk is full"):
+        list(change_by_phases(GgufFile.open(model), EDIT, BESIDE))
+    assert model.read_bytes() == before
+    assert list(model.parent.iterdir()) == [model]
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc/other", ".hidden", "model.gguf", "", "a\0b"])
+def test_a_journal_names_nothing_outside_of_the_folder(model: Path, name: str) -> None:
+    outside = model.parent.parent / "other"
+    outside.write_text("b")
+    stopped(model, EDIT, "neighbour", BESIDE)
+    content = journal_of(model).read_bytes()
+    at = content.rindex(b'{"name"')
+    forged = content[BODY:at] + msgspec.json.encode({"name": name, "before": "a", "after": "b"})
+    journal_of(model).write_bytes(MAGIC + hashlib.sha256(forged).digest() + forged)
+    with pytest.raises(BadSource, match="damaged"):
+        recover(model)
+    assert outside.read_text() == "b"
+
+
+def test_a_text_that_is_too_long_is_refused(model: Path) -> None:
+    before = model.read_bytes()
+    model.with_name(BESIDE.name).write_text("x" * (1 << 20))
+    with pytest.raises(RopeconvError, match="too long"):
+        list(change_by_phases(GgufFile.open(model), EDIT, BESIDE))
+    assert model.read_bytes() == before
+    assert not journal_of(model).exists()
 
 
 # The disk
@@ -430,7 +521,7 @@ def test_a_tensor_that_would_leave_a_gap_is_not_removed_in_place(model: Path) ->
 
 # Journals
 
-MAGIC = b"ropeconv journal 2\n"
+MAGIC = b"ropeconv journal 3\n"
 Entries = list[tuple[int, bytes]]
 
 

@@ -1,8 +1,10 @@
 """Runs the fault tests, and prints how many cases of each kind ran and failed.
 
-    python -m scripts.faults [--all] [OPTIONS OF PYTEST]
+    python -m scripts.faults [--all | --each N] [OPTIONS OF PYTEST]
 
-Without `--all` a sample of the cases runs. JOBS=4 runs four tests at a time (two by default).
+With `--all` every fault strikes every command, which takes many hours; with `--each N`, N faults of
+each kind strike every command, other ones every day. Else a sample of the commands is struck.
+JOBS=4 runs four tests at a time (two by default).
 """
 
 import json
@@ -22,6 +24,9 @@ def main(words: list[str]) -> int:
     if words[:1] == ["--all"]:
         environment["ROPECONV_TESTS"] = "all"
         words = words[1:]
+    elif words[:1] == ["--each"]:
+        environment["ROPECONV_FAULTS_EACH"] = words[1]
+        words = words[2:]
     jobs = os.environ.get("JOBS", "2")
     pytest = [sys.executable, "-m", "pytest", "-q", "-n", jobs, "tests/faults", *words]
 

@@ -17,7 +17,7 @@ from zlib import crc32
 import pytest
 
 from ..conftest import hashes
-from ..support.extent import ALL, DAY, few, tally
+from ..support.extent import ALL, DAY, EACH, few, tally
 from ..support.hub_writing import WritingHub, serving_writes
 from . import scenes
 from .bench import Bench
@@ -68,8 +68,12 @@ HEAVY = [name for name, case in CASES.items() if case.torch]
 
 def cases_of_the_day(count: int, seed: int = 0) -> list[str]:
     """Cases without a model; one of those with a model every fifth day; all with `--all`."""
-    heavy = HEAVY if ALL else few(HEAVY, 1, seed) if (DAY + seed) % 5 == 0 else []
-    return [*few(LIGHT, count, seed), *heavy]
+    if ALL or EACH:
+        return list(CASES)
+    cases = few(LIGHT, count, seed)
+    if (DAY + seed) % 5 == 0:
+        cases += few(HEAVY, 1, seed)
+    return cases
 
 
 @pytest.mark.parametrize("name", cases_of_the_day(2))
@@ -79,7 +83,7 @@ def test_a_fault_at_any_writing_call_loses_nothing(bench: Get, kind: str, name: 
     if kind == "power" and not case.case.fsync:
         pytest.skip("it does not wait for the disk")
     wrong = {}
-    faults = few(KINDS[kind](case), 2, crc32(f"{kind} {name}".encode()))
+    faults = few(KINDS[kind](case), EACH or 2, crc32(f"{kind} {name}".encode()))
     for fault, cut in faults:
         aftermath = case.strike(fault, cut)
         code = aftermath.outcome.code

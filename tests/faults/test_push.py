@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import hashes
-from ..support.extent import ALL, few, tally
+from ..support.extent import ALL, EACH, few, tally
 from ..support.hub_server import running
 from ..support.hub_writing import WritingHub, writing
 from . import scenes
@@ -277,22 +277,27 @@ DISK = {
 }
 
 
-@pytest.mark.parametrize("name", few(list(COMMANDS), 1, seed=11))
+def commands_of_the_day(seed: int) -> list[str]:
+    """One of the commands; all of them with `--all` or `--each`."""
+    return list(COMMANDS) if EACH else few(list(COMMANDS), 1, seed)
+
+
+@pytest.mark.parametrize("name", commands_of_the_day(seed=11))
 @pytest.mark.parametrize("kind", DISK)
 def test_a_fault_while_a_publication_is_staged(place: Place, kind: str, name: str) -> None:
     _, _, calls = place.expected(name)
     faults = [fault._replace(at=at) for fault in DISK[kind] for at in range(1, calls + 1)]
-    chosen = few(faults, 1, seed=len(name + kind))
+    chosen = few(faults, EACH or 1, seed=len(name + kind))
     wrong = {fault: problem for fault in chosen if (problem := place.strike(name, fault))}
     tally(kind, f"staging, {name}", len(chosen), len(wrong))
     assert wrong == {}
 
 
-@pytest.mark.parametrize("name", few(list(COMMANDS), 1, seed=12))
+@pytest.mark.parametrize("name", commands_of_the_day(seed=12))
 @pytest.mark.parametrize("how", FAULTS)
 def test_a_fault_at_any_request_publishes_nothing_or_all(place: Place, how: str, name: str) -> None:
     _, requests, _ = place.expected(name)
-    chosen = few(range(1, requests + 1), 1, seed=len(how + name))
+    chosen = few(range(1, requests + 1), EACH or 1, seed=len(how + name))
     wrong = {}
     for place.hub.fault_at in chosen:
         place.hub.how = how
@@ -303,7 +308,7 @@ def test_a_fault_at_any_request_publishes_nothing_or_all(place: Place, how: str,
     assert wrong == {}
 
 
-@pytest.mark.parametrize("name", few(list(COMMANDS), 1, seed=13))
+@pytest.mark.parametrize("name", commands_of_the_day(seed=13))
 def test_two_publications_at_once_leave_one_whole(place: Place, name: str) -> None:
     expected, _, _ = place.expected(name)
     wrong = {}

@@ -20,6 +20,11 @@ ALL = os.environ.get("ROPECONV_TESTS") == "all"
 DAY = int(os.environ.setdefault("ROPECONV_TESTS_DAY", str(datetime.date.today().toordinal())))
 """The number of the day, which chooses the cases; processes started by the tests inherit it."""
 
+EACH = int(os.environ.get("ROPECONV_FAULTS_EACH", "0"))
+"""How many faults of each kind strike every command, with `python -m scripts.faults --each`; 0 for
+a few faults of the commands of the day.
+"""
+
 
 def few(cases: Sequence[T], count: int, seed: int = 0) -> list[T]:
     """Return that many cases in their order, other ones every day; of faults and random inputs,

@@ -4,6 +4,7 @@ the function that reads it.
 Add a parser to PARSERS, with a seed in `corpus/NAME/`.
 """
 
+import hashlib
 import io
 import json
 import pickle
@@ -24,6 +25,8 @@ from ropeconv.features.evaluation.cases import EVAL
 from ropeconv.features.graphs.inspection import inspect_graph
 from ropeconv.features.graphs.model import open_graph
 from ropeconv.features.run.plan_file import read_plan
+from ropeconv.formats.files import journal_of
+from ropeconv.formats.gguf import inplace
 from ropeconv.formats.journal import Journal
 from ropeconv.inspection.adapter import read_adapter
 from ropeconv.inspection.receipts.storage import (
@@ -235,6 +238,16 @@ def read_output_journal(folder: Path) -> None:
     OutputJournal.read(folder / "journal")
 
 
+def read_change_journal(folder: Path) -> None:
+    """A damaged journal of a change in place is refused before anything is undone."""
+    model = folder / "m.gguf"
+    content = model.stat().st_ino.to_bytes(8, "little") + (folder / "change").read_bytes()
+    journal = journal_of(model)
+    journal.write_bytes(inplace.MAGIC + hashlib.sha256(content).digest() + content)
+    with model.open("rb") as file, journal.open("rb") as kept:
+        inplace._read_journal(model, file.fileno(), kept.fileno())
+
+
 PARSERS: dict[str, Parser] = {
     "config": Parser(
         "config.json",
@@ -312,4 +325,7 @@ PARSERS: dict[str, Parser] = {
     ),
     "journal": Parser("j.jsonl", read_journal, ("formats/journal.py",)),
     "output_journal": Parser("journal", read_output_journal, ("bake/hidden.py",)),
+    "change_journal": Parser(
+        "change", read_change_journal, ("formats/gguf/inplace.py",), modelfile_scene
+    ),
 }

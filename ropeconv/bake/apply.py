@@ -39,7 +39,7 @@ from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
-from .gguf_check import check_gguf
+from .gguf_check import check_gguf, refuse_wrong_layers, run_first_layers
 from .hidden import SideFile
 from .layer_check import RunLayers, layer_runner, refuse_difference
 from .plan import GgufOutput, Plan
@@ -343,8 +343,17 @@ class GgufOutputCheck:
             self._decode(path)
 
     def read_back(self, path: Path) -> None:
-        """Read the file back. Raises Disagreement where it is not as planned."""
+        """Read the file back, and run its first layers.
+
+        Raises:
+            Disagreement: It is not as planned, or llama.cpp does not compute the method.
+        """
         self.record = check_gguf(self.plan, path, in_place=self.plan.target.in_place)
+        if not available():
+            return
+        layers = run_first_layers(self.plan, path)
+        refuse_wrong_layers(layers)
+        self.record = msgspec.structs.replace(self.record, layers=layers, llama_cpp=runtime())
 
     def _decode(self, path: Path) -> None:
         """Let llama.cpp decode tokens. Raises RopeconvError where it cannot run the file."""

@@ -8,17 +8,19 @@ edit that was planned.
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..engines.llamacpp import runtime
 from ..errors import BadSource, Disagreement
 from ..formats.gguf.edit import RESERVED, Edit, rewrite
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import GgufValue
-from ..inspection.receipts.receipt import GgufCheckRecord
+from ..inspection.receipts.receipt import GgufCheckRecord, LayersRecord
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import assumed_keys
 from ..runtimes.llamacpp.read_header import read_file
 from ..runtimes.verdict import difference
 from ..validate.checks import ulp_distance
+from ..validate.gguf_layers import compare_gguf_layers
 from .gguf import ExportPlan, GgufPlan
 from .plan import GgufOutput
 
@@ -44,10 +46,7 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
     with assumed_keys(plan.target.assume_arch_keys):
         file, spec = _read_back(path)
 
-    # what was written: the schedule, or the ramp that llama.cpp computes in place of YaRN's own
-    schedule = plan.schedule
-    if plan.result.ramp is not None:
-        schedule = plan.result.ramp.apply_to(schedule)
+    schedule = _written(plan)
     wrong = _unlike_schedule(schedule, plan.result.kept, spec) or next(_unlike_plan(plan, file), "")
     if wrong:
         raise _disagreement(wrong)
@@ -56,6 +55,39 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
     if isinstance(plan, GgufPlan) and not in_place:
         compared = _compare_tensors(plan.source.file, plan.edit, file)
     return _record(schedule, spec, file, compared)
+
+
+def run_first_layers(plan: GgufOutput, path: Path) -> LayersRecord:
+    """Run the first layers of a written file in llama.cpp, and compare them with the method.
+
+    Args:
+        plan: The plan of the output.
+        path: The file that was written, or the first of its shards.
+    """
+    # a file that was changed in place is no source any more, and a checkpoint is in another format
+    source = None
+    if isinstance(plan, GgufPlan) and not plan.target.in_place:
+        source = plan.source.file
+    with assumed_keys(plan.target.assume_arch_keys):
+        return compare_gguf_layers(GgufFile.open(path), source, plan.before, _written(plan))
+
+
+def refuse_wrong_layers(layers: LayersRecord) -> None:
+    """Raise Disagreement where llama.cpp computes something else than the method."""
+    worst = layers.differing
+    if worst is not None:
+        raise Disagreement(
+            f"{runtime()} computes something else from this file than the method: the logits after"
+            f" layer {worst.layer} differ by {worst.error:.2g} up to position {worst.last:,}, where"
+            f" {worst.allowed:.2g} is allowed; report it; nothing was kept"
+        )
+
+
+def _written(plan: GgufOutput) -> Schedule:
+    """What a file has: the schedule, or the ramp that llama.cpp computes in place of YaRN's own."""
+    if plan.result.ramp is None:
+        return plan.schedule
+    return plan.result.ramp.apply_to(plan.schedule)
 
 
 def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ..environment import require, without_secrets
 from ..formats.disk import cores, human
@@ -260,6 +261,16 @@ class LlamaCppEngine(Engine):
         """
         import torch
 
+        return torch.from_numpy(self.logits_array(ids, kept, progress, positions))
+
+    def logits_array(
+        self,
+        ids: Sequence[int],
+        kept: Sequence[int],
+        progress: Progress | None = None,
+        positions: Sequence[int] | None = None,
+    ) -> NDArray[np.float32]:
+        """Return the same as `logits`, for machines without torch."""
         # logits of long texts are gigabytes, so they come by a file and not by the pipe of answers
         with scratch() as folder:
             out = str(folder / "logits.npy")
@@ -272,7 +283,8 @@ class LlamaCppEngine(Engine):
                 self._call_model(
                     NoneType, "spread_logits", tokens, places, wanted, out, progress=progress
                 )
-            return torch.from_numpy(np.load(out))
+            array: NDArray[np.float32] = np.load(out)
+            return array
 
     def token_losses(
         self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None

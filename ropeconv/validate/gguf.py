@@ -13,10 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-
-import numpy as np
 
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..engines.engine import Progress
@@ -29,19 +26,24 @@ from ..engines.transformers.patch import patch
 from ..errors import BadSource
 from ..formats.disk import human
 from ..formats.files import scratch
-from ..formats.gguf.edit import Edit, write_new
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, TYPES
 from ..inspection.kv_cache import gguf_cache
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..rope.forms import Plain
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.purpose import gives_no_logits
-from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, rope_tensors, stored_pairs
-from ..runtimes.llamacpp.scaling import ArchKeys
+from ..runtimes.llamacpp.read_header import arch_of, rope_tensors
 from .comparison import Comparison, Settings
+from .llamacpp_reference import (
+    SECOND_SPLIT,
+    SPLIT,
+    scales_otherwise,
+    takes_any_position,
+    takes_divisors,
+    write_divisors,
+)
 from .sampling import (
     SAMPLE,
     Bucket,
@@ -83,13 +85,6 @@ EACH = 128
 """Positions of each range that are compared."""
 SHORT = 1024
 """Tokens that are run at every position where others go beyond the trained context."""
-SPLIT = 8.0
-"""The base of a reference with divisors, over that of its source.
-
-So a runtime that ignores the divisors is far away.
-"""
-SECOND_SPLIT = 4.0
-"""The base of a second one, which shows how far two ways of rounding are apart."""
 
 
 @dataclass(frozen=True)
@@ -219,36 +214,8 @@ def _logits_by_divisors(
 ) -> Tensor:
     """Return the logits of a copy of a file, with the frequencies of a schedule as divisors."""
     with scratch() as folder:
-        engine = _write_divisors(file, spec, schedule, folder, split)
+        engine = write_divisors(file, spec, schedule, folder, split)
         return logits_of(engine, runs, progress)
-
-
-def _write_divisors(
-    file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, split: float
-) -> LlamaCppEngine:
-    """Copy a file, and make the copy compute a schedule by divisors over `split` times its base.
-
-    llama.cpp divides the frequencies of the base by the tensor rope_freqs. The base is not that of
-    the model, so that its numbers differ from those of the output while the result is the same: a
-    fault of one way is not repeated by the other.
-    """
-    plain = Plain(split * spec.rope_theta)
-    keys = overrides(replace(schedule, form=plain), arch_of(file).name)
-    assert keys is not None, "a plain base has keys"
-
-    # divided by 1e30, a frequency is so small that the pair does not rotate
-    rotates = schedule.inv_freq > 0
-    inv_freq = np.where(rotates, schedule.inv_freq, 1.0)
-    divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / inv_freq, 1e30)
-    # in step35 the tensor is as long as the layers with a window need it
-    unused = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim) - len(divisors)
-    divisors = np.concatenate([divisors, np.ones(unused)])
-
-    removed = frozenset({FREQS} & file.tensors.keys())
-    edit = Edit(added={FREQS: divisors.astype("<f4").tobytes()}, removed=removed)
-    for shard, path in enumerate(file.paths):
-        write_new(file, shard, edit, folder / path.name)
-    return LlamaCppEngine(folder / file.path.name, keys)
 
 
 def by_patch(
@@ -587,19 +554,11 @@ def _in_llamacpp(
     spec = comparison.spec
     schedule = comparison.schedule
 
-    # neither keys nor divisors can scale queries by position, or norms, or YaRN's own log factor
-    scales_norms = GgufSource(comparison.baked).file.get(WINDOW_NORM) is not None
-    if schedule.log_n or scales_norms:
+    output = GgufSource(comparison.baked)
+    if scales_otherwise(source.file, output.file, schedule):
         return None
-    if source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier"):
-        return None
-
-    # Divisors need an architecture that reads rope_freqs, and hold for all layers. Blocks at far
-    # positions need a model that keeps nothing but the cache (no states of Mamba), and that does
-    # not choose its frequencies by the length.
-    has_two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
-    can_divide = arch.freqs == "used" and "local" not in spec.layers and not has_two_lists
-    spreads = not has_two_lists and not _has_states(source.file)
+    can_divide = takes_divisors(source.file, spec, schedule)
+    spreads = takes_any_position(source.file, spec, schedule)
 
     # keys, where the output has keys too; else divisors, which are another way than the output's
     if not of_output and not rope_tensors(source.file):
@@ -621,12 +580,6 @@ def _in_llamacpp(
         remark=DIVISORS,
         rule=rule,
     )
-
-
-def _has_states(file: GgufFile) -> bool:
-    """Whether some layers keep a state in place of keys and values, which cannot have gaps."""
-    cache = gguf_cache(file, arch_of(file))
-    return cache is not None and cache.states > 0
 
 
 def _rounded_type(comparison: Comparison) -> str:

@@ -594,7 +594,10 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
     """The number of tokens that llama.cpp decoded."""
 
     llama_cpp: str = ""
-    """The version that decoded them; empty where none did."""
+    """The version that decoded them, or ran the first layers; empty where none did."""
+
+    layers: LayersRecord | None = None
+    """The first layers, run by llama.cpp; None where llama.cpp is not installed."""
 
     @property
     def result(self) -> str:
@@ -610,9 +613,26 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
             tensors = f"{begin} and end as in the source"
         else:
             tensors = f"{counted(self.tensors, 'tensor is', 'tensors are')} there as planned"
-        if not self.decoded:
+        run = self._sentence_of_runs()
+        if not run:
             return f"{header}; {tensors}."
-        return f"{header}; {tensors}; {self.llama_cpp} decoded {self.decoded} tokens."
+        return f"{header}; {tensors}; {self.llama_cpp} {run}."
+
+    def _sentence_of_runs(self) -> str:
+        """What llama.cpp did, after its name; empty where it did nothing."""
+        runs = []
+        if self.decoded:
+            runs.append(f"decoded {self.decoded} tokens")
+        layers = self.layers
+        if layers is not None and layers.layers:
+            numbers = layers.layers[0].layer
+            names = f"{'layers' if '-' in numbers else 'layer'} {numbers}"
+            last = f"position {layers.reached:,}"
+            if layers.unchanged or layers.is_distinguished:
+                runs.append(f"computes the method in {names} up to {last}")
+            else:
+                runs.append(f"runs {names} up to {last}, which do not show the method")
+        return " and ".join(runs)
 
 
 FineTuningLevel = Literal["none", "recommended", "needed"]

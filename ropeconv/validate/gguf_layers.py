@@ -1,0 +1,256 @@
+"""Compare the first layers of a GGUF file in llama.cpp with the method.
+
+`apply` calls `compare_gguf_layers` before a GGUF file gets its name. The file is cut to its first
+layers, so that a model of any size runs in seconds, and so is its source. That computes the method
+in another way than the output (`llamacpp_reference`). A second way shows how far rounding is, and
+the source without the method that a wrong output would be noticed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engines.llamacpp import LlamaCppEngine, LlamaCppError, overrides
+from ..formats.disk import human
+from ..formats.files import scratch
+from ..formats.gguf.edit import COUNT, Edit, recount, write_new
+from ..formats.gguf.file import GgufFile
+from ..formats.gguf.header import ARRAY, STRING, TYPES, GgufValue, array, u32
+from ..inspection.receipts.receipt import LayerRecord, LayersRecord
+from ..rope.errors import counted
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from ..runtimes.llamacpp.purpose import gives_no_logits
+from ..runtimes.llamacpp.read_header import arch_of, rope_tensors
+from .llamacpp_reference import (
+    SECOND_SPLIT,
+    SPLIT,
+    scales_otherwise,
+    takes_any_position,
+    takes_divisors,
+    write_divisors,
+)
+from .sampling import TokenRun, block_runs
+
+Logits = NDArray[np.float32]
+"""Logits after tokens, [tokens, vocabulary]."""
+
+EACH = 32
+"""Tokens of each range of positions that are compared."""
+SEED = 1
+LARGEST = 8 << 30
+"""The most bytes of a cut file; a temporary folder has two of them."""
+NOISE = 5.0
+"""How many times as far as two references are apart an output may be from one of them."""
+FLOAT_FLOOR = 1e-3
+"""The relative error of logits that is always allowed, for weights of 16 or 32 bits."""
+BLOCK_FLOOR = 0.03
+"""The same for quantised weights, whose kernels round activations to 8 bits: one step of one of
+them changes all that follows.
+"""
+BLOCK = re.compile(r"blk\.(\d+)\.")
+"""The beginning of the name of a tensor of a layer."""
+
+
+class NotCompared(Exception):
+    """No layer of a file can be compared; the message is a clause that says why."""
+
+
+def compare_gguf_layers(
+    output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
+) -> LayersRecord:
+    """Compare the first layers of a GGUF file with the method, in llama.cpp.
+
+    Args:
+        output: The file.
+        source: The file that it was made from. None takes the weights of the output, without their
+            scaling: for a conversion, and for a file that was changed in place.
+        spec: The RoPE of the source.
+        schedule: What the output has to compute.
+
+    Returns:
+        The relative error of the logits after these layers, at the median token of each range of
+        positions; or the reason why nothing was compared.
+    """
+    try:
+        return _compare(output, source, spec, schedule)
+    except NotCompared as problem:
+        return LayersRecord(reason=str(problem))
+    except LlamaCppError as problem:
+        # the whole file may run: some architectures expect a number of layers
+        return LayersRecord(reason=f"llama.cpp does not run its first layers alone ({problem})")
+
+
+def _compare(
+    output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
+) -> LayersRecord:
+    """Compare, or raise NotCompared or LlamaCppError."""
+    _refuse_incomparable(output, source, spec, schedule)
+    layers = _count_layers(spec)
+    vocabulary = output.tensors["token_embd.weight"].shape[1]
+    runs = block_runs(schedule.original_context, schedule.context, vocabulary, SEED, EACH)
+
+    # one cut file after another, so that the temporary folder has two of them at most
+    with _cut(output, layers) as short:
+        of_output = _logits(LlamaCppEngine(short.path), runs)
+    with _cut(source or output, layers) as short:
+        if takes_divisors(short, spec, schedule):
+            reference = _logits_by_divisors(short, spec, schedule, SPLIT, runs)
+            second = _logits_by_divisors(short, spec, schedule, SECOND_SPLIT, runs)
+        else:
+            keys = overrides(schedule, arch_of(short).name)
+            reference = _logits(LlamaCppEngine(short.path, keys), runs)
+            second = reference
+        if source is None:
+            control = _logits_by_divisors(short, spec, spec.current(), SPLIT, runs)
+        else:
+            control = _logits(LlamaCppEngine(short.path), runs)
+
+    parts = list(_parts(runs))
+    noise = max(_distance(second[rows], reference[rows]) for _, rows in parts)
+    allowed = NOISE * noise + (BLOCK_FLOOR if _is_quantised(output) else FLOAT_FLOOR)
+    unchanged = schedule.digest == spec.current().digest
+    records = []
+    for last, rows in parts:
+        record = LayerRecord(
+            layer="0" if layers == 1 else f"0-{layers - 1}",
+            last=last,
+            error=_distance(of_output[rows], reference[rows]),
+            allowed=allowed,
+            control=0.0 if unchanged else _distance(control[rows], reference[rows]),
+        )
+        records.append(record)
+    return LayersRecord(
+        tokens=max(len(run.ids) for run in runs),
+        reached=parts[-1][0],
+        layers=tuple(records),
+        unchanged=unchanged,
+    )
+
+
+def _refuse_incomparable(
+    output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
+) -> None:
+    """Raise NotCompared where nothing makes the first layers compute the method in another way."""
+    weights = source or output
+    arch = arch_of(weights)
+    if gives_no_logits(output, arch_of(output)):
+        raise NotCompared("llama.cpp gives no logits of an encoder")
+    if scales_otherwise(weights, output, schedule):
+        raise NotCompared("llama.cpp has one way only to scale queries by their position")
+    if not takes_any_position(weights, spec, schedule):
+        raise NotCompared("its layers do not run at far positions alone")
+    if takes_divisors(weights, spec, schedule):
+        return
+    takes_keys = source is not None and not rope_tensors(source)
+    if not takes_keys or overrides(schedule, arch.name) is None:
+        raise NotCompared(f"llama.cpp has one way only to compute it for {arch.name}")
+
+
+def _count_layers(spec: RopeSpec) -> int:
+    """How many layers there are up to the first of the last kind, by its RoPE and its window."""
+    kinds = set[tuple[str, int | None]]()
+    count = 1
+    for number, kind in enumerate(spec.layers):
+        window = spec.windows[number] if spec.windows else None
+        if (kind, window) not in kinds:
+            kinds.add((kind, window))
+            count = number + 1
+    return count
+
+
+@contextmanager
+def _cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
+    """Give a temporary copy of a file that ends after its first layers.
+
+    Raises NotCompared for one that is too large for a temporary file.
+    """
+    # tensors of later layers go, and so does the part of each list that is about these layers;
+    # some have no prefix, such as xielu.alpha_n of Apertus
+    arch = arch_of(file).name
+    block_count = f"{arch}.block_count"
+    all_layers = file.header.whole(block_count)
+    values: dict[str, GgufValue] = {block_count: u32(layers)}
+    for key, value in file.header.values.items():
+        is_of_model = not key.startswith(("tokenizer.", "general."))
+        if is_of_model and value.kind == ARRAY and value.count() == all_layers:
+            values[key] = _first_elements(value, layers)
+    removed = set()
+    size = 0
+    for name, tensor in file.tensors.items():
+        block = BLOCK.match(name)
+        if block and int(block[1]) >= layers:
+            removed.add(name)
+        else:
+            size += tensor.size
+    if COUNT in file.header.values:
+        values[COUNT] = recount(file.header.values[COUNT], -len(removed))
+    if size > LARGEST:
+        raise NotCompared(f"its first {counted(layers, 'layer')} have {human(size)}")
+
+    # each shard is cut as a file of its own: as a shard, `write_new` would copy it whole
+    with scratch() as folder:
+        for shard, header in zip(file.shards, file.headers, strict=True):
+            edit = Edit(removed=frozenset(removed & header.tensors.keys()))
+            if header is file.header:
+                edit = replace(edit, values=values)
+            write_new(GgufFile((shard,), (header,)), 0, edit, folder / shard.path().name)
+        yield GgufFile.open(folder / file.path.name)
+
+
+def _first_elements(value: GgufValue, count: int) -> GgufValue:
+    """The first elements of a list of numbers; a list of texts as it is."""
+    kind = int.from_bytes(value.raw[:4], "little")
+    if kind == STRING:
+        return value
+    return array(kind, value.decode()[:count])
+
+
+def _logits_by_divisors(
+    file: GgufFile, spec: RopeSpec, schedule: Schedule, split: float, runs: list[TokenRun]
+) -> Logits:
+    """The logits of a copy of a file, with the frequencies of a schedule as divisors."""
+    with scratch() as folder:
+        return _logits(write_divisors(file, spec, schedule, folder, split), runs)
+
+
+def _logits(engine: LlamaCppEngine, runs: list[TokenRun]) -> Logits:
+    """The logits of all runs, one after another, from one process of llama.cpp."""
+    with engine.opened():
+        parts = []
+        for run in runs:
+            positions = run.positions if run.has_gaps else None
+            parts.append(engine.logits_array(run.ids, run.kept, positions=positions))
+    return np.concatenate(parts)
+
+
+def _parts(runs: list[TokenRun]) -> Iterator[tuple[int, slice]]:
+    """Yield the last position of each run, and the slice of its tokens in the logits."""
+    first = 0
+    for run in runs:
+        last = first + len(run.kept)
+        yield run.positions[-1], slice(first, last)
+        first = last
+
+
+def _distance(logits: Logits, reference: Logits) -> float:
+    """The relative error of logits, |logits - reference| / |reference|, at the median token.
+
+    Rounding sends some tokens of a mixture of experts to other experts, which the median leaves
+    out; a wrong RoPE changes all tokens behind the first ones.
+    """
+    width = min(logits.shape[1], reference.shape[1])  # one side may have padded its vocabulary
+    difference = np.linalg.norm(logits[:, :width] - reference[:, :width], axis=1)
+    size = np.linalg.norm(reference[:, :width], axis=1)
+    return float(np.median(difference / size))
+
+
+def _is_quantised(file: GgufFile) -> bool:
+    """Whether most weights are in blocks with a common scale."""
+    return TYPES[file.usual_type].block > 1

@@ -1,0 +1,99 @@
+"""Make llama.cpp compute a schedule from a GGUF file in another way than an output does.
+
+llama.cpp divides the frequencies of a base by the tensor rope_freqs. `write_divisors` uses that
+with another base than the model has, so that no number of the reference is one of the output while
+the result is the same: a fault of one way is not repeated by the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ..engines.llamacpp import LlamaCppEngine, overrides
+from ..formats.gguf.edit import Edit, write_new
+from ..formats.gguf.file import GgufFile
+from ..inspection.kv_cache import gguf_cache
+from ..rope.forms import Plain
+from ..rope.schedule import Schedule
+from ..rope.spec import RopeSpec
+from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, stored_pairs
+from ..runtimes.llamacpp.scaling import ArchKeys
+
+SPLIT = 8.0
+"""The base of a reference with divisors, over that of its source.
+
+So a runtime that ignores the divisors is far away.
+"""
+SECOND_SPLIT = 4.0
+"""The base of a second one, which shows how far two ways of rounding are apart."""
+
+
+def write_divisors(
+    file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, split: float
+) -> LlamaCppEngine:
+    """Copy a file, and make the copy compute a schedule by divisors over `split` times its base.
+
+    Args:
+        file: The file, whose own scaling is taken away.
+        spec: The RoPE of the source.
+        schedule: The frequencies and the attention factor.
+        folder: Where the copy is written.
+        split: The new base over that of the source.
+    """
+    plain = Plain(split * spec.rope_theta)
+    keys = overrides(replace(schedule, form=plain), arch_of(file).name)
+    assert keys is not None, "a plain base has keys"
+
+    # divided by 1e30, a frequency is so small that the pair does not rotate
+    rotates = schedule.inv_freq > 0
+    inv_freq = np.where(rotates, schedule.inv_freq, 1.0)
+    divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / inv_freq, 1e30)
+    # in step35 the tensor is as long as the layers with a window need it
+    unused = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim) - len(divisors)
+    divisors = np.concatenate([divisors, np.ones(unused)])
+
+    removed = frozenset({FREQS} & file.tensors.keys())
+    edit = Edit(added={FREQS: divisors.astype("<f4").tobytes()}, removed=removed)
+    for shard, path in enumerate(file.paths):
+        write_new(file, shard, edit, folder / path.name)
+    return LlamaCppEngine(folder / file.path.name, keys)
+
+
+def scales_otherwise(source: GgufFile, output: GgufFile, schedule: Schedule) -> bool:
+    """Return whether a method changes more than frequencies and one factor on cos and sin.
+
+    Neither keys nor divisors can scale queries by position, or norms, or YaRN's own log factor.
+    """
+    multiplier = f"{arch_of(source).name}.rope.scaling.yarn_log_multiplier"
+    scales_norms = output.get(WINDOW_NORM) is not None
+    return bool(schedule.log_n) or scales_norms or bool(source.get(multiplier))
+
+
+def takes_divisors(file: GgufFile, spec: RopeSpec, schedule: Schedule) -> bool:
+    """Return whether divisors can hold every frequency of a schedule.
+
+    The architecture has to read rope_freqs, whose one list is for all layers and all lengths.
+    """
+    reads_divisors = arch_of(file).freqs == "used"
+    has_one_list = "local" not in spec.layers and not _has_two_lists(spec, schedule)
+    return reads_divisors and has_one_list
+
+
+def takes_any_position(file: GgufFile, spec: RopeSpec, schedule: Schedule) -> bool:
+    """Return whether blocks of tokens can be at far positions, with nothing between them.
+
+    The model must keep nothing but keys and values: the states of Mamba have no gaps. It must not
+    choose its frequencies by the length of the text either.
+    """
+    if _has_two_lists(spec, schedule):
+        return False
+    cache = gguf_cache(file, arch_of(file))
+    return cache is None or cache.states == 0
+
+
+def _has_two_lists(spec: RopeSpec, schedule: Schedule) -> bool:
+    """Whether a model has other frequencies for short texts, before or after the method."""
+    return schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None

@@ -84,7 +84,7 @@ def refuse_wrong_layers(layers: LayersRecord) -> None:
 
 
 def _written(plan: GgufOutput) -> Schedule:
-    """What a file has: the schedule, or the ramp that llama.cpp computes in place of YaRN's own."""
+    """The schedule of a file, or the ramp that llama.cpp computes in place of YaRN's own."""
     if plan.result.ramp is None:
         return plan.schedule
     return plan.result.ramp.apply_to(plan.schedule)

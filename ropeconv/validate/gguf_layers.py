@@ -12,11 +12,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..engines.llamacpp import LlamaCppEngine, LlamaCppError, overrides
+from ..engines.transformers.first_layers import NoLayerRuns
 from ..formats.disk import human
 from ..formats.files import scratch
 from ..formats.gguf.edit import COUNT, Edit, recount, write_new
@@ -58,10 +60,6 @@ BLOCK = re.compile(r"blk\.(\d+)\.")
 """The beginning of the name of a tensor of a layer."""
 
 
-class NotCompared(Exception):
-    """No layer of a file can be compared; the message is a clause that says why."""
-
-
 def compare_gguf_layers(
     output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
 ) -> LayersRecord:
@@ -72,7 +70,7 @@ def compare_gguf_layers(
         source: The file that it was made from. None takes the weights of the output, without their
             scaling: for a conversion, and for a file that was changed in place.
         spec: The RoPE of the source.
-        schedule: What the output has to compute.
+        schedule: The schedule that the output must compute.
 
     Returns:
         The relative error of the logits after these layers, at the median token of each range of
@@ -80,17 +78,17 @@ def compare_gguf_layers(
     """
     try:
         return _compare(output, source, spec, schedule)
-    except NotCompared as problem:
+    except NoLayerRuns as problem:
         return LayersRecord(reason=str(problem))
     except LlamaCppError as problem:
         # the whole file may run: some architectures expect a number of layers
-        return LayersRecord(reason=f"llama.cpp does not run its first layers alone ({problem})")
+        return LayersRecord(reason=f"llama.cpp does not run only its first layers ({problem})")
 
 
 def _compare(
     output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
 ) -> LayersRecord:
-    """Compare, or raise NotCompared or LlamaCppError."""
+    """Compare, or raise NoLayerRuns or LlamaCppError."""
     _refuse_incomparable(output, source, spec, schedule)
     layers = _count_layers(spec)
     vocabulary = output.tensors["token_embd.weight"].shape[1]
@@ -101,14 +99,13 @@ def _compare(
         of_output = _logits(LlamaCppEngine(short.path), runs)
     with _cut(source or output, layers) as short:
         if takes_divisors(short, spec, schedule):
-            reference = _logits_by_divisors(short, spec, schedule, SPLIT, runs)
-            second = _logits_by_divisors(short, spec, schedule, SECOND_SPLIT, runs)
+            compute = partial(_logits_by_divisors, short, spec, runs)
         else:
-            keys = overrides(schedule, arch_of(short).name)
-            reference = _logits(LlamaCppEngine(short.path, keys), runs)
-            second = reference
+            compute = partial(_logits_by_keys, short, runs)
+        reference = compute(schedule, SPLIT)
+        second = compute(schedule, SECOND_SPLIT)
         if source is None:
-            control = _logits_by_divisors(short, spec, spec.current(), SPLIT, runs)
+            control = compute(spec.current(), SPLIT)
         else:
             control = _logits(LlamaCppEngine(short.path), runs)
 
@@ -137,20 +134,21 @@ def _compare(
 def _refuse_incomparable(
     output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
 ) -> None:
-    """Raise NotCompared where nothing makes the first layers compute the method in another way."""
+    """Raise NoLayerRuns where nothing makes the first layers compute the method in another way."""
     weights = source or output
     arch = arch_of(weights)
     if gives_no_logits(output, arch_of(output)):
-        raise NotCompared("llama.cpp gives no logits of an encoder")
+        raise NoLayerRuns("llama.cpp gives no logits of an encoder")
     if scales_otherwise(weights, output, schedule):
-        raise NotCompared("llama.cpp has one way only to scale queries by their position")
+        raise NoLayerRuns("llama.cpp has one way only to scale its attention")
     if not takes_any_position(weights, spec, schedule):
-        raise NotCompared("its layers do not run at far positions alone")
+        raise NoLayerRuns("its layers do not run at far positions without those before")
     if takes_divisors(weights, spec, schedule):
         return
-    takes_keys = source is not None and not rope_tensors(source)
-    if not takes_keys or overrides(schedule, arch.name) is None:
-        raise NotCompared(f"llama.cpp has one way only to compute it for {arch.name}")
+    schedules = [schedule] if source is not None else [schedule, spec.current()]
+    has_keys = all(overrides(wanted, arch.name) is not None for wanted in schedules)
+    if rope_tensors(weights) or not has_keys:
+        raise NoLayerRuns(f"llama.cpp has one way only to compute it for {arch.name}")
 
 
 def _count_layers(spec: RopeSpec) -> int:
@@ -169,7 +167,7 @@ def _count_layers(spec: RopeSpec) -> int:
 def _cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
     """Give a temporary copy of a file that ends after its first layers.
 
-    Raises NotCompared for one that is too large for a temporary file.
+    Raises NoLayerRuns for one that is too large for a temporary file.
     """
     # tensors of later layers go, and so does the part of each list that is about these layers;
     # some have no prefix, such as xielu.alpha_n of Apertus
@@ -192,7 +190,7 @@ def _cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
     if COUNT in file.header.values:
         values[COUNT] = recount(file.header.values[COUNT], -len(removed))
     if size > LARGEST:
-        raise NotCompared(f"its first {counted(layers, 'layer')} have {human(size)}")
+        raise NoLayerRuns(f"its first {counted(layers, 'layer')} have {human(size)}")
 
     # each shard is cut as a file of its own: as a shard, `write_new` would copy it whole
     with scratch() as folder:
@@ -205,7 +203,7 @@ def _cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
 
 
 def _first_elements(value: GgufValue, count: int) -> GgufValue:
-    """The first elements of a list of numbers; a list of texts as it is."""
+    """The first elements of a list of numbers; a list of texts unchanged."""
     kind = int.from_bytes(value.raw[:4], "little")
     if kind == STRING:
         return value
@@ -213,11 +211,22 @@ def _first_elements(value: GgufValue, count: int) -> GgufValue:
 
 
 def _logits_by_divisors(
-    file: GgufFile, spec: RopeSpec, schedule: Schedule, split: float, runs: list[TokenRun]
+    file: GgufFile, spec: RopeSpec, runs: list[TokenRun], schedule: Schedule, split: float
 ) -> Logits:
     """The logits of a copy of a file, with the frequencies of a schedule as divisors."""
     with scratch() as folder:
         return _logits(write_divisors(file, spec, schedule, folder, split), runs)
+
+
+def _logits_by_keys(
+    file: GgufFile, runs: list[TokenRun], schedule: Schedule, split: float
+) -> Logits:
+    """The logits of a file with metadata keys that are given when it is loaded.
+
+    The keys follow from the schedule, and not from those that an output has. `split` has no effect:
+    there is one set of keys, whose noise is that of llama.cpp against itself.
+    """
+    return _logits(LlamaCppEngine(file.path, overrides(schedule, arch_of(file).name)), runs)
 
 
 def _logits(engine: LlamaCppEngine, runs: list[TokenRun]) -> Logits:

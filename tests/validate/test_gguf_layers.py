@@ -13,6 +13,7 @@ import pytest
 import ropeconv
 from ropeconv.bake import gguf_check
 from ropeconv.bake.gguf_check import run_first_layers
+from ropeconv.bake.plan import GgufOutput
 from ropeconv.errors import Disagreement
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
@@ -25,7 +26,7 @@ from ..support.baking import MIXED, make_plan, recipe_of
 from ..support.extent import ALL, sample
 from ..support.gguf_files import write
 from ..support.llamacpp import EXPORTED, bake, checkpoint
-from .test_gguf_against_gguf import CALM, WRONG, Plain, plain, with_divisors
+from .test_gguf_against_gguf import CALM, WRONG, Plain, plain, with_divisors, with_keys
 
 pytest.importorskip("llama_cpp")
 __all__ = ["plain"]
@@ -46,7 +47,9 @@ def extended(
 ) -> tuple[LayersRecord, Callable[[Path], LayersRecord]]:
     """Write an output, and return its layers, and the function that compares another file."""
     plan = make_plan(source, recipe, out, **options)
+    assert isinstance(plan, GgufOutput)
     written = ropeconv.apply(plan, check=False).path  # of several shards the first
+    assert written is not None
 
     def compare(path: Path) -> LayersRecord:
         return run_first_layers(plan, path)
@@ -151,15 +154,19 @@ def test_shards_and_lists_by_layer_are_cut(tmp_path: Path) -> None:
 def test_log_n_has_no_second_way(plain: Plain, tmp_path: Path) -> None:
     recipe = recipe_of("linear", 4.0, log_n="full")
     layers, _ = extended(plain("llama", "f32"), recipe, tmp_path / "out.gguf", carrier="mistral3")
-    assert "scale queries" in layers.reason
+    assert "scale its attention" in layers.reason
     assert layers.layers == ()
 
 
-def test_a_conversion_with_other_frequencies_by_layer_has_no_second_way(tmp_path: Path) -> None:
+def test_a_conversion_without_divisors_is_compared_by_keys(tmp_path: Path) -> None:
     source = checkpoint("gemma3_text", tmp_path / "source")
-    layers, _ = extended(source, YARN, tmp_path / "out.gguf", to="gguf", outtype="f32")
-    assert "one way only" in layers.reason
-    assert layers.layers == ()
+    out = tmp_path / "out.gguf"
+    recipe = recipe_of("linear", 4.0)
+    layers, compare = extended(source, recipe, out, to="gguf", outtype="f32")
+    assert layers.differing is None
+    assert layers.is_distinguished
+    with_keys(out, tmp_path / "wrong.gguf", "scaling.factor", 3.0)
+    assert compare(tmp_path / "wrong.gguf").differing is not None
 
 
 def test_a_file_that_llama_cpp_does_not_run_has_a_reason(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Neighbour(NamedTuple):
 
 
 class KeptNeighbour(msgspec.Struct, frozen=True):
-    """What a journal keeps of a neighbour."""
+    """A neighbour in a journal."""
 
     name: str
 
@@ -349,11 +349,11 @@ def _write_journal(
     os.fsync(kept)
 
 
-class Journal(NamedTuple):
+class ChangeJournal(NamedTuple):
     """The content of a journal, checked."""
 
     size: int
-    """Of the file before its change, in bytes."""
+    """The size of the file before its change, in bytes."""
 
     shift: int
     """Bytes that were to be inserted at its front, negative where they were to be removed."""
@@ -362,7 +362,7 @@ class Journal(NamedTuple):
     neighbour: KeptNeighbour | None
 
 
-def _read_journal(path: Path, file: int, kept: int) -> Journal:
+def _read_journal(path: Path, file: int, kept: int) -> ChangeJournal:
     """Read and check the journal of a file. Raises BadSource where it is damaged or of another."""
     name = journal_of(path)
     journal_size = os.fstat(kept).st_size
@@ -413,7 +413,7 @@ def _read_journal(path: Path, file: int, kept: int) -> Journal:
     removed_in_front = max(0, -shift)
     if size > status.st_size + kept_bytes + removed_in_front:
         raise damaged
-    return Journal(size, shift, entries, neighbour)
+    return ChangeJournal(size, shift, entries, neighbour)
 
 
 def _read_neighbour(path: Path, kept: int, at: int, length: int) -> KeptNeighbour | None:
@@ -597,7 +597,7 @@ def _undo(path: Path, file: int, kept: int) -> None:
 
 
 def _undo_neighbour(place: Path, neighbour: KeptNeighbour) -> None:
-    """Restore a neighbour, unless somebody has changed it since."""
+    """Restore a neighbour, unless someone has changed it since."""
     try:
         is_new = place.is_file() and place.read_bytes() == neighbour.after.encode()
     except FileNotFoundError:

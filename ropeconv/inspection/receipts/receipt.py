@@ -619,7 +619,7 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
         return f"{header}; {tensors}; {self.llama_cpp} {run}."
 
     def _sentence_of_runs(self) -> str:
-        """What llama.cpp did, after its name; empty where it did nothing."""
+        """The runs of llama.cpp in words, after its name; empty where it ran nothing."""
         runs = []
         if self.decoded:
             runs.append(f"decoded {self.decoded} tokens")

@@ -48,6 +48,7 @@ def staged(
     checksum: bool = False,
     writing: AbstractContextManager[Advance] | None = None,
     check: bool = True,
+    validate: Callable[[Plan, Path], None] | None = None,
 ) -> Iterator[tuple[AppliedPlan, UploadSet]]:
     """Write a plan into a temporary folder, and yield the output and its upload set.
 
@@ -58,9 +59,11 @@ def staged(
         writing: Gives the function that is called with the bytes written since the last call. It
             is left before the output is yielded.
         check: Whether the output is checked.
+        validate: Called with the plan and the output before its files are gathered, since the
+            result belongs to them. The output is then written with all its weights.
 
     Raises:
-        RopeconvError: As `apply` does.
+        RopeconvError: As `apply` and `validate` do.
     """
     with scratch() as folder:
         # the name of the output stays, since the repository has files named after it
@@ -73,7 +76,7 @@ def staged(
         with writing as advance:
             applied = apply(
                 plan,
-                staged=plan.is_folder,
+                staged=plan.is_folder and validate is None,
                 checksum=checksum,
                 fsync=False,
                 check=check,
@@ -82,6 +85,8 @@ def staged(
                 remember=False,
             )
 
+        if validate is not None:
+            validate(plan, applied.path)
         if plan.is_folder:
             upload = from_plan(plan, applied.path)
         else:

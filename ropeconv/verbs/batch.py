@@ -366,15 +366,15 @@ class Batch:
         if publication:
             from .publishing import publish_staged
 
-            check, url = publish_staged(
+            return publish_staged(
                 plan,
                 publication,
                 self.reporter,
                 probe=probe,
                 checksum=request.checksum,
                 check=not request.no_check,
+                validation=self.validation_of(plan),
             )
-            return Output(None, plan, check, against=plan.source.reference, published=url)
 
         # the draft of a target is in the command that runs both
         draft = None

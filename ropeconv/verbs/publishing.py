@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
+from ..bake.output import Output
 from ..bake.plan import Plan
 from ..engines.probe import Probe
 from ..errors import UsageError
@@ -17,17 +18,18 @@ from ..formats.kind import is_gguf
 from ..hub.options import PublishOptions, repository
 from ..hub.publish import publish, staged
 from ..hub.upload_set import UploadSet, from_folder, from_gguf, merge
-from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..inspection.receipts.storage import check_files, read_receipt
 from ..keywords import PushKeywords
 from ..reporting import Reporter, SilentReporter
 from ..rope.errors import RopeconvError
+from ..validate.validation import Validation
 from .arguments import (
     check_keywords,
     check_value,
     list_keywords,
     reference_of,
 )
+from .validation import ValidationChoice, validate_written
 
 
 @list_keywords(PushKeywords)
@@ -117,8 +119,11 @@ def publish_staged(
     probe: Probe | None = None,
     checksum: bool = False,
     check: bool = True,
-) -> tuple[CheckRecord | GgufCheckRecord | None, str]:
+    validation: ValidationChoice | None = None,
+) -> Output:
     """Publish a plan from a temporary folder, which holds only files that are not copied unchanged.
+
+    A validation runs the weights, so that the folder holds these too.
 
     Args:
         plan: The plan of a folder.
@@ -127,12 +132,34 @@ def publish_staged(
         probe: A running one; None starts one where transformers is installed.
         checksum: Whether copied files are hashed too.
         check: Whether the output is checked.
+        validation: Whether and where it is validated before it is published; None for not at all.
 
     Returns:
-        The check of the output, and the URL of the commit.
+        The output, which is on the Hub only.
+
+    Raises:
+        Disagreement: The check or the validation found another method; nothing is published.
     """
+    results: list[Validation | None] = []
+
+    def validate(written: Plan, path: Path) -> None:
+        assert validation is not None
+        results.append(validate_written(written, path, validation, reporter))
+
+    is_validated = validation is not None and validation.device != ""
     writing = reporter.progress("Writing", plan.bytes)
-    with staged(plan, probe, checksum, writing, check) as (done, upload):
+    with staged(plan, probe, checksum, writing, check, validate if is_validated else None) as (
+        done,
+        upload,
+    ):
         if done.reason:
             reporter.note(f"Not checked: {done.reason}.")
-        return done.check, send(upload, options, reporter)
+        url = send(upload, options, reporter)
+    return Output(
+        path=None,
+        plan=plan,
+        check=done.check,
+        against=plan.source.reference,
+        validation=results[0] if results else None,
+        published=url,
+    )

@@ -427,8 +427,6 @@ def _check_push(units: Sequence[OutputUnit], request: ApplyRequest, has_folder: 
             "--push publishes one folder, or GGUF files of one repository; leave it out, and"
             " publish each output with `ropeconv push`"
         )
-    if request.validate in ("cuda", "cpu") and has_folder and units[0].given["out"] is None:
-        raise UsageError("--push with --validate needs -o, the folder to validate; add it")
 
 
 def _check_adapter(units: Sequence[OutputUnit], request: ApplyRequest, has_gguf: bool) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from ropeconv.errors import Disagreement
 from ropeconv.hub.upload_set import conventional_name
+from ropeconv.inspection.receipts.storage import read_receipt
 
 from ..conftest import hashes
 from ..support.hub_writing import WritingHub
@@ -305,6 +307,28 @@ def test_validation_stands_in_the_card(push: Push, hub: WritingHub) -> None:
     assert (hub.repos["me/proved"] / "validation.png").read_bytes().startswith(b"\x89PNG")
     shown = json.loads(push("push out me/proved --exist-ok --dry-run --json").stdout)
     assert "validation.png" in {file["name"] for file in shown["uploads"]}
+
+
+def test_an_output_that_is_kept_nowhere_is_validated_before_it_is_published(
+    push: Push, hub: WritingHub, tmp_path: Path
+) -> None:
+    push(f"{BAKE} --validate cpu --push me/proved")
+    assert "PASS: matches the reference at every position" in card_of(hub, "me/proved")
+    result = read_receipt(hub.repos["me/proved"]).validation
+    assert result is not None
+    assert result["agrees"] is True
+    assert not list(tmp_path.glob("tiny*")), "and nothing of it stays"
+
+
+def test_an_output_that_is_kept_nowhere_and_disagrees_is_not_published(
+    push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disagree(*given: object) -> None:
+        raise Disagreement("it computes another RoPE")
+
+    monkeypatch.setattr("ropeconv.verbs.publishing.validate_written", disagree)
+    push(f"{BAKE} --validate cpu --push me/wrong", 3, "it computes another RoPE")
+    assert "me/wrong" not in hub.repos
 
 
 def test_edited_files_are_not_published(push: Push, tmp_path: Path) -> None:

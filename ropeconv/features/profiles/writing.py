@@ -200,8 +200,8 @@ def publish_profiles(
         else:
             options = changed(publication, revision=name, exist_ok=True)
         assert isinstance(plan, CheckpointPlan)
-        _, url = publish_staged(plan, options, reporter)
-        published[name] = options.revision or "main", url
+        output = publish_staged(plan, options, reporter)
+        published[name] = options.revision or "main", output.published
     return published
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from ropeconv.bake.advice import MatrixCell, matrix
 from ropeconv.bake.apply import make_plan
 from ropeconv.bake.hidden import HiddenFolder, discard
-from ropeconv.bake.output import Output
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.ranked import advised
 from ropeconv.bake.warnings import repairs
@@ -128,10 +127,10 @@ def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     publication = _publication(form)
     output_plan = _make_plan(form, task)
     reporter = PageReporter(task, sheet)
-    check, url = publish_staged(output_plan, publication, reporter)
+    output = publish_staged(output_plan, publication, reporter)
     task.finish()
-    sheet.link(url, f"Published: {url}")
-    show_outcome(Output(None, output_plan, check), sheet)
+    sheet.link(output.published, f"Published: {output.published}")
+    show_outcome(output, sheet)
     _show_command_line(output_plan, form, True, sheet)
 
 

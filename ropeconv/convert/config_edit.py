@@ -49,33 +49,18 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         written: The new setting.
     """
     baked = copy.deepcopy(config)
-    keys = family.keys
     # a model with an encoder and a decoder has the settings of both
     for part in text_parts(baked, family):
         rope = _with_kept_keys(part, family, spec, written.rope)
         _put_context(part, family, written.context)
         _put_bases(part, family, spec, written.theta)
         if family.writing.head_dim and not family.mla:
-            put(part, keys.head_dim[0], spec.head_dim, after="hidden_size")
+            put(part, family.keys.head_dim[0], spec.head_dim, after="hidden_size")
+        _put_original_context(part, family, written, rope)
+        _put_query_scale(part, family, rope)
+        _put_rotating_share(part, family, spec)
 
-        # a length at the top level that the source has must not contradict the new one
-        original = written.top_original
-        if original is None and part.get("original_max_position_embeddings") is not None:
-            original = rope.get("original_max_position_embeddings", written.context)
-        if original is not None:
-            put(part, "original_max_position_embeddings", original, after=keys.context[0])
-
-        beta = rope.get(keys.query_beta)
-        if beta:  # a second time, where vLLM reads it (vllm#48621)
-            length = rope["original_max_position_embeddings"]
-            scale = {"original_max_position_embeddings": length, "beta": beta}
-            put(part, QUERY_SCALE, scale, after="rope_parameters")
-
-        if keys.partial and first_present(part, keys.partial) is None:
-            share = _share(part, family, spec)
-            if share != family.defaults.partial_rotary_factor:
-                put(part, keys.partial[0], share)
-
+        # the schema of transformers 4, then that of transformers 5
         if family.writing.rope_scaling:
             put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
         else:
@@ -84,6 +69,38 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         modern = _modern(part, rope, written.theta, family, spec)
         put(part, "rope_parameters", modern, after="rope_scaling")
     return baked
+
+
+def _put_original_context(
+    part: Config, family: Family, written: RopeSetting, rope: JsonObject
+) -> None:
+    """Set original_max_position_embeddings beside max_position_embeddings, where it is needed."""
+    name = "original_max_position_embeddings"
+    original = written.top_original
+    # one that the source has there must not contradict the one in the RoPE dictionary
+    if original is None and part.get(name) is not None:
+        original = rope.get(name, written.context)
+    if original is not None:
+        put(part, name, original, after=family.keys.context[0])
+
+
+def _put_query_scale(part: Config, family: Family, rope: JsonObject) -> None:
+    """Repeat Ministral 3's scaling of queries where vLLM reads it (vllm#48621)."""
+    beta = rope.get(family.keys.query_beta)
+    if beta:
+        length = rope["original_max_position_embeddings"]
+        scale = {"original_max_position_embeddings": length, "beta": beta}
+        put(part, QUERY_SCALE, scale, after="rope_parameters")
+
+
+def _put_rotating_share(part: Config, family: Family, spec: RopeSpec) -> None:
+    """State the share of a head that rotates, where it is absent and not the default."""
+    names = family.keys.partial  # such as partial_rotary_factor
+    if not names or first_present(part, names) is not None:
+        return
+    share = _share(part, family, spec)
+    if share != family.defaults.partial_rotary_factor:
+        put(part, names[0], share)
 
 
 def _put_context(part: Config, family: Family, context: int) -> None:
@@ -98,12 +115,19 @@ def _put_context(part: Config, family: Family, context: int) -> None:
 
 
 def _put_bases(part: Config, family: Family, spec: RopeSpec, theta: float) -> None:
-    """Set the base of global layers to `theta`, and that of local layers to the source's."""
+    """Set the base of global layers to `theta`, and keep the source's for local layers.
+
+    Global layers are those whose context grows; local ones keep their RoPE, as Gemma 3's layers
+    with a sliding window do.
+    """
     keys = family.keys
-    # Step 3.5 has a list under rope_theta
+    # Step 3.5 has a list under rope_theta, which the loop below would overwrite
     listed = part.get(keys.layer_theta) if keys.layer_theta else None
+
+    # the usual name, the family's first name, and its other names where the config has them
+    always = {"rope_theta", *keys.theta[:1]}
     for key in dict.fromkeys((*keys.theta, "rope_theta")):
-        if key in part or key in (*keys.theta[:1], "rope_theta"):
+        if key in part or key in always:
             put(part, key, theta, after=keys.context[0])
 
     if isinstance(listed, list) and listed:
@@ -142,16 +166,17 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
 
     # classes with two kinds of dimensions in a head (qk_rope_head_dim, qk_nope_head_dim) read the
     # share of the former
-    sizes = {}
+    sizes = []
     for key in writing.share_of:
         size = positive_int(part, (key,))
         if not size:
             raise BadSource(f"config.json has no {key}; add it")
-        sizes[key] = size
+        sizes.append(size)
     if sizes:
-        kept["partial_rotary_factor"] = sizes[writing.share_of[0]] / sum(sizes.values())
+        kept["partial_rotary_factor"] = sizes[0] / sum(sizes)
 
-    # the length is the unit of the query scaling too, so it stays where that is kept
+    # Ministral 3 scales queries by position in units of this length, so it stays with the scaling,
+    # whose key is the first that is kept
     if writing.pinned_original and writing.keep and writing.keep[0] in kept:
         kept = {"original_max_position_embeddings": spec.query_length, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
@@ -169,11 +194,12 @@ def _number(key: str, value: object) -> object:
 
 
 def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
-    """The value of `rope_scaling`, the schema of transformers 4."""
+    """The value of `rope_scaling`, the schema of transformers 4; None for no scaling."""
     # null means no scaling, unless the class has a default scaling that null would bring back
     kind = rope["rope_type"]
     has_kept_keys = bool(set(rope) & set(family.writing.keep))
-    if kind == "default" and family.defaults.scaling is None and not has_kept_keys:
+    null_means_none = family.defaults.scaling is None
+    if kind == "default" and null_means_none and not has_kept_keys:
         return None
 
     full = {"rope_type": kind, "type": kind}  # `type` for transformers before 4.43
@@ -189,8 +215,16 @@ def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
 def _modern(
     part: Config, rope: JsonObject, theta: float, family: Family, spec: RopeSpec
 ) -> JsonObject:
-    """The value of `rope_parameters`, the schema of transformers 5."""
-    # one dictionary, which has the base too
+    """The value of `rope_parameters`, the schema of transformers 5.
+
+    Args:
+        part: The text part of the config.
+        rope: The new RoPE dictionary, without the base.
+        theta: The base of the layers that a method extends.
+        family: The family of the model.
+        spec: The RoPE of the source.
+    """
+    # one dictionary, which has the base too; some classes refuse keys that they do not know
     allowed = family.writing.legacy_keys.get(rope["rope_type"])
     modern = {}
     for key, value in rope.items():
@@ -202,21 +236,26 @@ def _modern(
     if not family.writing.nested:
         return modern
 
-    # classes with several layer types have one under the name of each type: also for those that a
-    # method does not change, and null for layers that do not rotate
+    # Classes with several layer types, such as Gemma 3, have one dictionary under the name of each
+    # type: also for layers that a method does not change ("local"), and null for layers that do not
+    # rotate ("none").
     settings: JsonObject = {settings_name(part, family, "global"): modern}
     for name, kind in layer_types(part, family).items():
         if kind == "local" and name == settings_name(part, family, "local"):
-            local: JsonObject = {
-                "rope_type": "default",
-                "rope_theta": spec.local_form.theta if spec.local_form else theta,
-            }
-            if family.keys.partial:
-                local["partial_rotary_factor"] = float(rotary_share(part, family, "local"))
-            settings[name] = {**local, **nested_settings(part, family, "local")}
+            settings[name] = _local_settings(part, theta, family, spec)
         elif kind == "none" and name not in STATES:
             settings[name] = None
     return settings
+
+
+def _local_settings(part: Config, theta: float, family: Family, spec: RopeSpec) -> JsonObject:
+    """The entry of `rope_parameters` for layers that keep the RoPE of the source."""
+    local: JsonObject = {"rope_type": "default", "rope_theta": theta}
+    if spec.local_form is not None:
+        local["rope_theta"] = spec.local_form.theta
+    if family.keys.partial:
+        local["partial_rotary_factor"] = float(rotary_share(part, family, "local"))
+    return {**local, **nested_settings(part, family, "local")}
 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:

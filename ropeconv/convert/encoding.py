@@ -94,15 +94,17 @@ class EncodeRequest:
             loading = [name for name in DEFAULT_RUNTIMES if self._loads(newest(name))]
             names = loading[:1] or ["transformers"]
 
-        if ALL in names:
-            supporting = [
-                row.name for row in runtimes() if without_config(row, self.family) is None
-            ]
-            place = names.index(ALL)
-            names[place : place + 1] = supporting
-
-        # the table has several rows of a runtime, and "all" may name one a second time
-        return [find(name) for name in dict.fromkeys(names)]
+        # the table has a row for each range of versions of a runtime, so names repeat, and "all"
+        # may name a runtime that the user has named too
+        wanted = []
+        for name in names:
+            if name != ALL:
+                wanted.append(name)
+                continue
+            for row in runtimes():
+                if without_config(row, self.family) is None:
+                    wanted.append(row.name)
+        return [find(name) for name in dict.fromkeys(wanted)]
 
     def _loads(self, row: Runtime) -> bool:
         """Whether nothing is known that keeps a runtime from loading the model and its weights."""
@@ -211,30 +213,45 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
     It registers a function from a schedule to a RopeSetting.
     """
 
-    def register(setting: Setting) -> Setting:
-        @encoding(name, order=order, max_ulp=max_ulp, config_only=True)
+    def register(make_setting: Setting) -> Setting:
         def encode(request: EncodeRequest) -> CheckpointResult:
-            refuse_log_n(request)
-            schedule = request.schedule
-            spec = request.spec
-            family = request.family
-            written = setting(schedule, spec, family)
-            baked = bake_config(request.config, family, spec, written)
-            planned = request.judge.planned(baked, family, schedule, spec)
-            return CheckpointResult(
-                name,
-                planned.verdicts,
-                config=baked,
-                family=family,
-                in_config=schedule,
-                written_as=name,
-                context=written.context,
-                notes=written.notes,
-            )
+            return _encode_in_config(name, make_setting, request)
 
-        return setting
+        known = Encoding(
+            encode=encode, max_ulp=max_ulp, config_only=True, model_type=lambda name: name
+        )
+        ENCODINGS.add(name, known, make_setting.__module__, order)
+        return make_setting
 
     return register
+
+
+def _encode_in_config(name: str, make_setting: Setting, request: EncodeRequest) -> CheckpointResult:
+    """The new config.json with a RoPE setting, and what each runtime would compute from it.
+
+    Args:
+        name: The name of the encoding.
+        make_setting: Gives the RoPE setting for a schedule, the RoPE of the source and its family.
+        request: The schedule and the source.
+    """
+    refuse_log_n(request)
+    schedule = request.schedule
+    source_rope = request.spec
+    family = request.family
+
+    setting = make_setting(schedule, source_rope, family)
+    config = bake_config(request.config, family, source_rope, setting)
+    judgement = request.judge.planned(config, family, schedule, source_rope)
+    return CheckpointResult(
+        name,
+        judgement.verdicts,
+        config=config,
+        family=family,
+        in_config=schedule,
+        written_as=name,
+        context=setting.context,
+        notes=setting.notes,
+    )
 
 
 def refuse_log_n(request: EncodeRequest) -> None:
@@ -259,12 +276,18 @@ def try_all(request: EncodeRequest) -> tuple[list[CheckpointResult], Refusals]:
 
 
 def select(request: EncodeRequest) -> CheckpointResult:
-    """Return the result of the encoding that the target names.
+    """Write a schedule by the encoding that the user named, or by the best one for "auto".
 
-    "auto" selects, of the encodings of only a config that every named runtime computes exactly in
-    its newest version, the one that most of its other current versions compute exactly too; where
-    there is none, the first of the others that fits, and with `target.allow_untested` at last one
-    that a named runtime was not tested with.
+    "auto" takes the first of these that exists:
+
+    1. An encoding that only changes config.json and that the newest version of every named runtime
+       computes exactly. If there are several, the one that most older versions compute exactly too.
+    2. An encoding that also changes weights or adds code, and that every named runtime computes.
+    3. An approximation, such as for log-n, where the user allows one.
+    4. With `target.allow_untested`, an encoding that a named runtime was not tested with.
+
+    Args:
+        request: The schedule, the source, and the options of the output.
 
     Raises:
         UnsupportedBake: When nothing fits.
@@ -277,7 +300,7 @@ def select(request: EncodeRequest) -> CheckpointResult:
 
 def _select(request: EncodeRequest) -> CheckpointResult:
     """The result as in `select`, without the note on untested runtimes."""
-    # what the family forbids for every encoding
+    # some families can have no attention factor, whatever the encoding is
     family = request.family
     target = request.target
     reason = why_no_attention_factor(request.config, family)
@@ -285,6 +308,8 @@ def _select(request: EncodeRequest) -> CheckpointResult:
         refuse_attention_factor(
             request.schedule, request.spec.attention_factor, family.name, reason
         )
+
+    # the encoding that the user named, if any
     if target.encoding == "auto":
         return _first_fitting(request)
     if target.encoding not in ENCODINGS:
@@ -301,9 +326,13 @@ def _select(request: EncodeRequest) -> CheckpointResult:
     # where a runtime would silently compute another RoPE, or a named one does not run it.
     result = ENCODINGS[target.encoding].encode(request)
     result.refuse_approximate(request.schedule, target, "use --encoding buffers")
-    silent = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
+
     accepted = (*RUNS, UNTESTED) if target.allow_untested else RUNS
-    if silent or (target.runtimes and not result.suits(request.runtimes, accepted)):
+    is_silently_wrong = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
+    user_named_runtimes = bool(target.runtimes)
+    if is_silently_wrong:
+        raise nothing_fits([result], {}, request)
+    if user_named_runtimes and not result.suits(request.runtimes, accepted):
         raise nothing_fits([result], {}, request)
     return result
 
@@ -336,30 +365,54 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
 
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
-    """The result that "auto" selects."""
+    """The result that "auto" selects, in the order that `select` describes."""
     # first those that only change config.json: the one that most versions compute exactly
     results, refusals = try_all(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
     selected = max(fitting, key=partial(_exact_versions, request), default=None)
 
-    # then those that change weights or add code, one by one
+    # then those that change weights or add code, one by one: each may have to read the checkpoint
     for name, encoding in ENCODINGS.items():
-        if selected is None and not encoding.config_only:
-            further, refused = attempts({name: partial(encoding.encode, request)})
-            selected = _first_that_suits(further, request, GOOD)
-            results = [*results, *further]
-            refusals = refusals | refused
+        if selected is not None:
+            break
+        if encoding.config_only:
+            continue
+        try:
+            result = encoding.encode(request)
+        except UnsupportedBake as refusal:
+            refusals[name] = refusal
+            continue
+        results.append(result)
+        if result.suits(request.runtimes, GOOD):
+            selected = result
 
     # at last an approximation, and where the user allows it, an encoding that was not tested
     if selected is None:
-        selected = _first_that_suits(results, request, RUNS)
-        if selected is None and request.target.allow_untested:
-            selected = _best_untested(results, request)
-        if selected is None:
-            raise nothing_fits(results, refusals, request)
-        repair = "name a runtime that supports --encoding buffers"
-        selected.refuse_approximate(request.schedule, request.target, repair)
+        selected = _last_resort(results, refusals, request)
     return replace(selected, considered=_explain(selected, results, refusals, request))
+
+
+def _last_resort(
+    results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest
+) -> CheckpointResult:
+    """A result that is not known to be right in every named runtime, if the user allows it.
+
+    Args:
+        results: The results of all encodings that can hold the schedule.
+        refusals: The errors of the encodings that cannot hold it, by name.
+        request: The schedule and the runtimes.
+
+    Raises:
+        UnsupportedBake: Where there is none, or the user does not allow it.
+    """
+    selected = _first_that_suits(results, request, RUNS)
+    if selected is None and request.target.allow_untested:
+        selected = _best_untested(results, request)
+    if selected is None:
+        raise nothing_fits(results, refusals, request)
+    repair = "name a runtime that supports --encoding buffers"
+    selected.refuse_approximate(request.schedule, request.target, repair)
+    return selected
 
 
 def _first_that_suits(
@@ -423,10 +476,10 @@ def _describe_result(result: CheckpointResult, is_selected: bool, request: Encod
 
 
 def furthest(request: EncodeRequest) -> CheckpointResult:
-    """Return the result of only config.json with the most exact verdicts.
+    """Return the encoding in config.json that most runtime versions compute exactly.
 
-    All named runtimes compute it exactly. With `target.allow_untested`, it may be one that they
-    were not tested with.
+    Every runtime that the user named computes it exactly. With `target.allow_untested`, it may
+    also be one that they were not tested with.
 
     Raises:
         UnsupportedBake: Where there is none.
@@ -435,12 +488,12 @@ def furthest(request: EncodeRequest) -> CheckpointResult:
     fitting = [result for result in results if result.suits(request.runtimes)]
     if fitting:
         return max(fitting, key=CheckpointResult.exact_count)
-    untested = None
+
     if request.target.allow_untested:
         untested = _best_untested(results, request)
-    if untested is None:
-        raise nothing_fits(results, refusals, request)
-    return untested
+        if untested is not None:
+            return untested
+    raise nothing_fits(results, refusals, request)
 
 
 def nothing_fits(
@@ -463,16 +516,17 @@ def nothing_fits(
     reasons += why_not
 
     # what to do: the most specific repair that is known
-    native = refusals.get("native")  # the only encoding with two factor lists
-    repair = ""
-    if native is not None and request.schedule.short_inv_freq is not None:
-        repair = native.alternatives
-    repairs = [repair or _dropped_key(request) or _repair(results, request)]
+    repairs = []
     untested = _best_untested(results, request)
     if untested is not None:
-        repairs.insert(
-            0, f"pass --allow-untested, which writes it with {untested.encoding} all the same"
+        repairs.append(
+            f"pass --allow-untested, which writes it with {untested.encoding} all the same"
         )
+    has_two_lists = request.schedule.short_inv_freq is not None
+    if has_two_lists and "native" in refusals:  # the only encoding that can hold two lists
+        repairs.append(refusals["native"].alternatives)
+    else:
+        repairs.append(_dropped_key(request) or _repair(results, request))
     return UnsupportedBake(
         "this schedule",
         " and ".join(row.display_name for row in rows),
@@ -541,21 +595,29 @@ def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
 
 
 def _base_instead(request: EncodeRequest) -> str:
-    """The flag of a base for the same context, with "or" behind it, for the front of a sentence.
+    """Advice to change the base in place of a scaling, ending in "or "; empty where it fails.
 
-    It is empty where the named runtimes do not compute one.
+    Every runtime reads rope_theta, so another base often works where a scaling does not.
     """
     schedule = request.schedule
-    spec = request.spec
+    source_rope = request.spec
     factor = schedule.context / schedule.original_context
-    if factor <= 1 or spec.scaled or isinstance(schedule.form, Plain):
+    if factor <= 1:
         return ""
-    # every runtime reads rope_theta, so another base often works where a scaling does not
-    schedule_of_base = replace(
-        Ntk(factor).schedule(spec), context=schedule.context, query_scaling=schedule.query_scaling
+    if source_rope.scaled:
+        return ""
+    has_only_a_base = isinstance(schedule.form, Plain)
+    if has_only_a_base:
+        return ""
+
+    # write the same context with an NTK-aware base instead, and see whether that would do
+    with_base = replace(
+        Ntk(factor).schedule(source_rope),
+        context=schedule.context,
+        query_scaling=schedule.query_scaling,
     )
     try:
-        result = ENCODINGS["native"].encode(replace(request, schedule=schedule_of_base))
+        result = ENCODINGS["native"].encode(replace(request, schedule=with_base))
     except UnsupportedBake:
         return ""
     if not result.suits(request.runtimes):
@@ -570,14 +632,19 @@ REACH = 4096
 
 
 def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple[str, ...]]:
-    """Return lengths (M, O) with `sqrt(1 + ln(M/O) / ln O)` = A, and a note on them.
+    """Return a declared and an original context from which Phi-3 derives this attention factor.
 
-    M is a little above `context`. The equation is `ln M / ln O = A^2`. O is too coarse, so M grows
-    by up to 4096 tokens until the formula gives A within 1e-7, and 1e-6 is accepted.
+    Classes like Phi-3's have no key for the attention factor A. They compute it from the declared
+    context M and the original one O: `A = sqrt(1 + ln(M/O) / ln O)`, which is
+    `A^2 = ln M / ln O`. O is a whole number and too coarse to give any A, so M is searched from
+    `context` upwards, by up to 4096 tokens, until A is within 1e-7; 1e-6 is accepted.
 
     Args:
         context: The wanted context, in tokens.
         attention_factor: The wanted factor, A.
+
+    Returns:
+        The lengths M and O in tokens, and a note on them for the user.
 
     Raises:
         UnsupportedBake: For A < 1, and where no pair fits.
@@ -585,6 +652,7 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
     if abs(attention_factor - 1) < TOLERANCE:
         return context, context, ()
 
+    # the largest error that is accepted; 0 tokens for "none found yet"
     least_error = 1e-6
     declared = 0
     original = 0

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSource, UnsupportedBake
 from ..formats.disk import Advance, threads, write_at
-from ..formats.safetensors import STORED, Tensor, read_header, widen
+from ..formats.safetensors import STORED, Header, Tensor, read_header, widen
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import Which, fused_heads, head_count, key_layers, layer_prefix, layer_prefixes
@@ -122,15 +122,19 @@ def fold(
     if part.get(CLIP) is not None:
         raise _refusal(family.display_name, f"{CLIP} limits the outputs of its projections")
 
-    # the layers that a method extends
+    # only "global" layers are extended by a method; the others keep their RoPE or have none
     scalings: list[Scaling] = []
     makers = key_layers(part, family, len(spec.layers))
     for layer, kind in enumerate(spec.layers):
         if kind != "global":
             continue
+
         # a layer that uses the keys of another one has no keys to multiply
-        sides: list[Which] = ["q"] if "q" in fold_into else []
-        if "k" in fold_into and makers[layer] == layer:
+        makes_own_keys = makers[layer] == layer
+        sides: list[Which] = []
+        if "q" in fold_into:
+            sides.append("q")
+        if "k" in fold_into and makes_own_keys:
             sides.append("k")
         of_layer = _Layer(
             prefix=_prefix(layer, family, tensors),
@@ -191,24 +195,26 @@ def times_queries(
         UnsupportedBake: For dtypes other than F32 and BF16, whose exponents may overflow.
     """
     scalings = []
-    for layer in range(len(spec.layers)):
-        name = _Layer(
-            prefix=_prefix(layer, family, tensors),
+    for number in range(len(spec.layers)):
+        layer = _Layer(
+            prefix=_prefix(number, family, tensors),
             spec=spec,
             family=family,
             part={},
             tensors=tensors,
-        ).queries
-        if tensors[name].dtype not in ("F32", "BF16"):
+        )
+        name = layer.queries
+        projection = tensors[name]
+        if projection.dtype not in ("F32", "BF16"):
             # float16 has numbers down to 6e-8, and weights times 2^-13 would lose their last bits
             raise UnsupportedBake(
                 f"a factor of {gain:g} in the queries",
-                f"{name} in {tensors[name].dtype}",
+                f"{name} in {projection.dtype}",
                 "bits would be lost",
                 "save the checkpoint as bfloat16 first, or use --encoding buffers",
             )
-        scalings.append(Scaling(name, ((0, prod(tensors[name].shape)),), gain))
-
+        all_elements = (0, prod(projection.shape))
+        scalings.append(Scaling(name, spans=(all_elements,), factor=gain))
     return tuple(scalings)
 
 
@@ -217,14 +223,14 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
     prefix = layer_prefix(layer, family, tensors)
     if prefix is not None:
         return prefix
-    # GPTQ and AWQ have qweight and qzeros in place of weight
-    probe = family.weights.k or family.weights.fused
-    quantised = next((name for name in tensors if f"{probe}.q" in name), None)
-    if quantised:
-        raise _refusal(f"{quantised} in {tensors[quantised].dtype}", "it is quantised to integers")
-    raise BadSource(
-        f"the checkpoint has no {layer_prefixes(layer, family)[0]}{probe}.weight; download it again"
-    )
+
+    # no tensor has the expected name: GPTQ and AWQ have qweight and qzeros in place of weight
+    projection = family.weights.k or family.weights.fused
+    for name, tensor in tensors.items():
+        if f"{projection}.q" in name:
+            raise _refusal(f"{name} in {tensor.dtype}", "it is quantised to integers")
+    expected = f"{layer_prefixes(layer, family)[0]}{projection}.weight"
+    raise BadSource(f"the checkpoint has no {expected}; download it again")
 
 
 @dataclass(frozen=True)
@@ -264,64 +270,76 @@ class _Layer:
         return gate
 
     def scalings(self, schedule: Schedule, sides: Iterable[Which], count: int) -> Iterator[Scaling]:
-        """Yield the scalings of the layer.
+        """Yield the scalings of the layer, for an attention factor A and a softmax scale.
 
         Args:
             schedule: The factors.
-            sides: The sides that are multiplied here.
-            count: The number of sides that share the factor.
+            sides: The sides that are multiplied in this layer: queries, keys, or both.
+            count: The number of sides that share the factor in the model, 1 or 2.
         """
         # logits are products of queries and keys: both sides by A, or one of them by A^2
         squared = schedule.attention_factor**2
         factor = schedule.attention_factor if count == 2 else squared
-        for which in sides:
-            if abs(factor - 1) > NEGLIGIBLE:
+        if abs(factor - 1) > NEGLIGIBLE:
+            for which in sides:
                 yield from self._side(which, factor)
 
+        # an indexer compares queries and keys of its own, of which the keys get the whole A^2
         if abs(squared - 1) > NEGLIGIBLE:
             yield from self._further_norms("product", squared)
 
-        # the softmax scale multiplies whole logits, so it goes into all rows of queries, and leaves
-        # out a gate behind them
+        # the softmax scale multiplies whole logits, so it goes into all rows of queries
         if abs(schedule.softmax_scale - 1) > NEGLIGIBLE:
-            rows, *columns = self.tensors[self.queries].shape
-            width = rows // head_count(self.part, self.family) if self.gate else rows
-            spans = tuple((start, start + width - self.gate) for start in range(0, rows, width))
-            yield Scaling(self.queries, _elements(spans, prod(columns)), schedule.softmax_scale)
+            _, *columns = self.tensors[self.queries].shape
+            spans = _elements(self._query_rows(), prod(columns))
+            yield Scaling(self.queries, spans, schedule.softmax_scale)
+
+    def _query_rows(self) -> tuple[Span, ...]:
+        """The rows of the projection of queries, without an output gate behind each head."""
+        rows = self.tensors[self.queries].shape[0]
+        if not self.gate:
+            return ((0, rows),)
+        head_rows = rows // head_count(self.part, self.family)
+        starts = range(0, rows, head_rows)
+        return tuple((start, start + head_rows - self.gate) for start in starts)
 
     def _side(self, which: Which, factor: float) -> Iterator[Scaling]:
         """Yield the scalings of queries or of keys: of their norms, else of their projection."""
-        spec = self.spec
-        tensors = self.tensors
+        # a norm behind the projection would cancel a factor in the projection
         weights = self.family.weights
-        # a norm behind the projection would cancel the factor there
         norm = weights.q_norm if which == "q" else weights.k_norm
         norms = self._norms(f"{self.prefix}{norm}")
-        if norms:
-            # weights of one head [head_dim] that all share, or of all heads [heads * head_dim]
-            for name in norms:
-                heads = prod(tensors[name].shape) // spec.head_dim
-                spans = per_head(heads, spec.head_dim, spec.rotary_dim)
-                yield Scaling(
-                    tensor=name, spans=spans, factor=factor, plus_one=weights.norm == "rms-plus-one"
-                )
-            yield from self._further_norms(which, factor)
+        if not norms:
+            yield from self._projection(which, factor)
             return
 
-        # no norms: the projection is scaled
+        # weights of one head [head_dim] that all share, or of all heads [heads * head_dim]
+        spec = self.spec
+        plus_one = weights.norm == "rms-plus-one"
+        for name in norms:
+            heads = prod(self.tensors[name].shape) // spec.head_dim
+            spans = per_head(heads, spec.head_dim, spec.rotary_dim)
+            yield Scaling(tensor=name, spans=spans, factor=factor, plus_one=plus_one)
+        yield from self._further_norms(which, factor)
+
+    def _projection(self, which: Which, factor: float) -> Iterator[Scaling]:
+        """Yield the scalings of the projection of queries or of keys, and of its bias."""
+        tensors = self.tensors
+        weights = self.family.weights
         if weights.fused:
             name = f"{self.prefix}{weights.fused}.weight"
-            blocks = self._fused_blocks(which, tensors[name].shape[0])
+            rotating_rows = self._fused_blocks(which, tensors[name].shape[0])
         else:
             name = self.queries if which == "q" else f"{self.prefix}{weights.k}.weight"
             if name not in tensors:
                 raise BadSource(f"the checkpoint has no {name}; download it again")
-            blocks = self._blocks(which, prod(tensors[name].shape[:-1]))
-        yield Scaling(name, _elements(blocks, tensors[name].shape[-1]), factor)
+            rotating_rows = self._blocks(which, prod(tensors[name].shape[:-1]))
 
+        columns = tensors[name].shape[-1]
+        yield Scaling(name, _elements(rotating_rows, columns), factor)
         bias = f"{name.removesuffix('.weight')}.bias"
         if bias in tensors:
-            yield Scaling(bias, blocks, factor)
+            yield Scaling(bias, rotating_rows, factor)
 
     def _fused_blocks(self, which: Which, rows: int) -> tuple[Span, ...]:
         """The rows of a fused projection that rotate, of queries or of keys."""
@@ -333,7 +351,12 @@ class _Layer:
         return tuple((start, start + spec.rotary_dim) for start in starts)
 
     def _blocks(self, which: Which, rows: int) -> tuple[Span, ...]:
-        """The rows of a projection of queries or of keys that rotate."""
+        """The rows of a projection of queries or of keys that rotate.
+
+        Args:
+            which: "q" for queries, "k" for keys.
+            rows: The rows of the whole projection.
+        """
         spec = self.spec
         weights = self.family.weights
         if which == "k" and weights.keys_and_values:  # the second half is values
@@ -341,24 +364,33 @@ class _Layer:
         if weights.rows == "first":
             return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
 
-        # latent attention: a head of queries has its rotated rows last, and all heads share the
-        # rotated rows of one key
-        heads = 1
-        gate = 0
-        if which == "q":
-            heads = head_count(self.part, self.family)
-            gate = self.gate
-        ends = [(head + 1) * (rows // heads) - gate for head in range(heads)]
-        return tuple((end - spec.rotary_dim, end) for end in ends)
+        # latent attention: a head of queries has its rotated rows last, before an output gate, and
+        # all heads share the rotated rows of one key
+        if which == "k":
+            return ((rows - spec.rotary_dim, rows),)
+        heads = head_count(self.part, self.family)
+        head_rows = rows // heads
+        spans = []
+        for head in range(heads):
+            end = (head + 1) * head_rows - self.gate
+            spans.append((end - spec.rotary_dim, end))
+        return tuple(spans)
 
     def _further_norms(
         self, side: Literal["q", "k", "product"], factor: float
     ) -> Iterator[Scaling]:
-        """Yield the scalings of the norms of further queries and keys, such as of an indexer."""
+        """Yield the scalings of norms beside those of attention's own queries and keys.
+
+        Args:
+            side: "q" or "k" for norms of further queries or keys; "product" for norms that take the
+                factor of both, such as that of an indexer's keys.
+            factor: The factor of that side.
+        """
         rotary_dim = self.spec.rotary_dim
         for norm in self.family.weights.further_norms:
             if norm.side != side:
                 continue
+            plus_one = norm.kind == "rms-plus-one"
             for name in (f"{self.prefix}{norm.name}.weight", f"{self.prefix}{norm.name}.bias"):
                 if name not in self.tensors:
                     continue
@@ -366,7 +398,6 @@ class _Layer:
                 if norm.rows == "last":  # the dimensions that rotate are the end of the vector
                     start = prod(self.tensors[name].shape) - rotary_dim
                 rotating = (start, start + rotary_dim)
-                plus_one = norm.kind == "rms-plus-one"
                 yield Scaling(name, (rotating,), factor, plus_one=plus_one)
 
     def _norms(self, norm: str) -> list[str]:
@@ -390,31 +421,37 @@ def scale_ranges(path: Path, scalings: Iterable[Scaling]) -> None:
     """Scale elements of tensors in a safetensors file, in place and in pieces.
 
     Scalings of the same element are applied in their order, each rounded.
+
+    Args:
+        path: The file.
+        scalings: The elements to multiply, and their factors.
     """
     header = read_header(path)
     file = os.open(path, os.O_RDWR)
-
-    def scale(tensor: Tensor, scaling: Scaling, start: int, stop: int) -> None:
-        dtype = np.dtype(STORED[tensor.dtype])
-        place = header.data_start + tensor.start + start * dtype.itemsize
-        old = np.frombuffer(os.pread(file, (stop - start) * dtype.itemsize, place), dtype)
-        new = scale_numbers(old, tensor.dtype, scaling.factor, scaling.plus_one)
-        write_at(file, np.ascontiguousarray(new).data, place)
-
     try:
         with ThreadPoolExecutor(threads()) as pool:
             # one scaling after another: two may change the same elements
             for scaling in scalings:
-                starts = []
-                stops = []
+                pieces = []
                 for first, last in scaling.spans:
-                    for at in range(first, last, PIECE):
-                        starts.append(at)
-                        stops.append(min(at + PIECE, last))
-                scale_piece = partial(scale, header.tensors[scaling.tensor], scaling)
-                list(pool.map(scale_piece, starts, stops))  # waits, and raises what a piece raised
+                    for start in range(first, last, PIECE):
+                        pieces.append((start, min(start + PIECE, last)))
+                scale_piece = partial(_scale_piece, file, header, scaling)
+                list(pool.map(scale_piece, pieces))  # waits, and raises what a piece raised
     finally:
         os.close(file)
+
+
+def _scale_piece(file: int, header: Header, scaling: Scaling, piece: Span) -> None:
+    """Scale the elements [start, stop) of a tensor in an open safetensors file, in place."""
+    start, stop = piece
+    tensor = header.tensors[scaling.tensor]
+    dtype = np.dtype(STORED[tensor.dtype])
+    size = (stop - start) * dtype.itemsize
+    place = header.data_start + tensor.start + start * dtype.itemsize
+    old = np.frombuffer(os.pread(file, size, place), dtype)
+    new = scale_numbers(old, tensor.dtype, scaling.factor, plus_one=scaling.plus_one)
+    write_at(file, np.ascontiguousarray(new).data, place)
 
 
 def scale_numbers(
@@ -446,11 +483,10 @@ def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     is_nan = np.isnan(values)
     bits = values.view(np.uint32)
 
-    # half a unit of the upper 16 bits, less one where their last bit is 0: ties go to even
-    half = bits >> 16
-    half &= 1
-    half += 0x7FFF
-    bits += half
+    # bfloat16 is the upper 16 bits. Adding half of their last bit rounds to nearest: 0x7FFF where
+    # that bit is 0, and 0x8000 where it is 1, so that ties go to even.
+    last_bit = (bits >> 16) & 1
+    bits += last_bit + 0x7FFF
     bits >>= 16
     rounded = bits.astype("<u2")
 
@@ -465,15 +501,18 @@ Write = Callable[[Path, Advance], None]
 
 
 def shard_writers(source: Source, fold: Fold) -> dict[str, Write]:
-    """Return how the shards of a checkpoint that a fold changes are written, by name."""
-
-    def write(shard: str, scalings: list[Scaling], target: Path, advance: Advance) -> None:
-        source.copy(shard, target, advance)
-        scale_ranges(target, scalings)
-
-    shards: dict[str, Write] = {}
-    for name, header in source.headers.items():
+    """Return a function that writes each shard of a checkpoint that a fold changes, by name."""
+    writers: dict[str, Write] = {}
+    for shard, header in source.headers.items():
         scalings = [scaling for scaling in fold.scalings if scaling.tensor in header.tensors]
         if scalings:
-            shards[name] = partial(write, name, scalings)
-    return shards
+            writers[shard] = partial(_write_shard, source, shard, scalings)
+    return writers
+
+
+def _write_shard(
+    source: Source, shard: str, scalings: list[Scaling], target: Path, advance: Advance
+) -> None:
+    """Copy a shard of a checkpoint and scale elements of the copy."""
+    source.copy(shard, target, advance)
+    scale_ranges(target, scalings)

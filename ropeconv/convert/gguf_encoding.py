@@ -84,7 +84,7 @@ class GgufModel:
 
     def after(self, edit: Edit) -> GgufModel:
         """Return the model after an edit, without writing anything."""
-        # only keys, tensors and rope vectors count for the RoPE, so places in the file are 0 here
+        # only keys, tensors and rope tensors count for the RoPE, so places in the file are 0 here
         edited = rewrite(self.header, edit)
         header = GgufHeader(
             version=3,
@@ -95,19 +95,22 @@ class GgufModel:
             size=0,
         )
 
-        vectors = {
-            name: vector for name, vector in self.vectors.items() if name not in edit.removed
-        }
+        # the numbers of rope tensors, which an edit changes, adds or removes
+        vectors = {}
+        for name, vector in self.vectors.items():
+            if name not in edit.removed:
+                vectors[name] = vector
         for name in ROPE_TENSORS:
             if name in edit.changes and name in vectors:
                 old = vectors[name].astype("<f4").tobytes()
                 vectors[name] = _floats(edit.changes[name].apply(old))
             if name in edit.added:
                 vectors[name] = _floats(edit.added[name])
-        remaining = {name: info for name, info in self.tensors.items() if name not in edit.removed}
-        return GgufModel(
-            header=header, tensors={**remaining, **edited.tensors}, vectors=vectors, kept=self.kept
-        )
+
+        # the header is that of the first shard, so tensors of other shards are added
+        tensors = {name: info for name, info in self.tensors.items() if name not in edit.removed}
+        tensors |= edited.tensors
+        return GgufModel(header=header, tensors=tensors, vectors=vectors, kept=self.kept)
 
 
 def _floats(data: bytes) -> Vector:
@@ -154,61 +157,79 @@ def gguf_features(model: GgufModel) -> frozenset[Feature]:
 
 
 def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
-    """The features of scaling keys."""
+    """Which features of RoPE the scaling keys of a file use.
+
+    Args:
+        file: The keys of the file.
+        reading: The RoPE that llama.cpp computes from them.
+    """
     arch = file.arch
     # llama.cpp takes a missing type for linear, and a factor of 0 for none (src/llama-model.cpp)
     kind = file.text("rope.scaling.type", "linear")
     factor = 1.0
     if kind != "none":
         factor = file.number("rope.scaling.factor", 1.0) or 1.0
-    linear = factor != 1 and kind == "linear"
-    yarn = factor != 1 and kind == "yarn"
+    is_linear = factor != 1 and kind == "linear"
+    is_yarn = factor != 1 and kind == "yarn"
 
-    # an attn_factor may take back what llama.cpp multiplies by with YaRN
+    # an attn_factor may undo the attention factor that llama.cpp computes for YaRN
     has_attn_factor = abs(file.number("rope.scaling.attn_factor", 1.0) - 1) > CLOSE
-    is_undone = yarn and has_attn_factor and abs(reading.spec.attention_factor - 1) < CLOSE
+    total_is_1 = abs(reading.spec.attention_factor - 1) < CLOSE
+    is_undone = is_yarn and has_attn_factor and total_is_1
 
-    fast = file.number("rope.scaling.yarn_beta_fast", 32.0)
-    slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
+    # the ends of YaRN's ramp, with the defaults that llama.cpp has
+    beta_fast = file.number("rope.scaling.yarn_beta_fast", 32.0)
+    beta_slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
+    has_usual_betas = beta_fast == 32.0 and beta_slow == 1.0
+
+    # the last three features are not about the RoPE itself: single readers of GGUF assume something
+    # where a file has these values (gguf_readers.py has them in words)
     theta = file.number("rope.freq_base", 10000.0)
-    has_keys = (
-        file.get("rope.scaling.type") is not None or file.get("rope.scaling.factor") is not None
-    )
-
-    # the last three are not about the RoPE itself: single readers of GGUF assume something where a
-    # file has these values (gguf_readers.py has them in words)
+    has_type = file.get("rope.scaling.type") is not None
+    has_factor = file.get("rope.scaling.factor") is not None
+    has_keys = has_type or has_factor
     is_gemma3 = arch.name == "gemma3" and file.whole("block_count") in GEMMA3_LAYERS
+    is_linear_8 = is_linear and factor == 8
     return {
-        "linear": linear,
-        "yarn": yarn,
-        "yarn_attention_factor": yarn and not has_attn_factor,
+        "linear": is_linear,
+        "yarn": is_yarn,
+        "yarn_attention_factor": is_yarn and not has_attn_factor,
         "attention_factor_1": is_undone,
         "attn_factor": has_attn_factor and not is_undone,
-        "betas": arch.betas and (fast, slow) != (32.0, 1.0),
-        "stock_theta": not linear and not yarn and theta in STOCK,
+        "betas": arch.betas and not has_usual_betas,
+        "stock_theta": not is_linear and not is_yarn and theta in STOCK,
         "no_scaling_keys": not has_keys and file.whole("context_length") >= COMPAT_CONTEXT,
-        "gemma3_not_8": is_gemma3 and not (linear and factor == 8),
+        "gemma3_not_8": is_gemma3 and not is_linear_8,
     }
 
 
 def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
-    """The features of rope tensors with divisors other than 1, of windows, and of other scales."""
+    """Which features of RoPE a file uses beside its scaling keys.
+
+    These are rope tensors (with divisors other than 1), layers with a window, and other scales.
+
+    Args:
+        file: The keys of the file.
+        model: The file, with the numbers of its rope tensors.
+    """
     arch = file.arch
-    window = file.arch.window
-    freqs = model.vectors.get(FREQS)
-    theta = file.number("rope.freq_base", 10000.0)
-    heads = file.get("attention.head_count")
     in_use = {name for name, vector in model.vectors.items() if not np.all(vector == 1)}
 
-    # ik_llama.cpp requires embedding_length / head_count / 2 divisors, whatever width heads have
-    width = 0
+    # ik_llama.cpp requires embedding_length / head_count / 2 divisors in rope_freqs, whatever width
+    # heads have
+    freqs = model.vectors.get(FREQS)
+    heads = file.get("attention.head_count")
+    expected_width = 0
     if freqs is not None and isinstance(heads, int):
-        width = 2 * len(freqs) * heads
+        expected_width = 2 * len(freqs) * heads
 
     # keys that count only for architectures that read them
+    window = arch.window
+    theta = file.number("rope.freq_base", 10000.0)
     has_window_theta = False
     if window is not None:
-        has_window_theta = window_theta(file, window, theta) != (window.theta or theta)
+        usual_theta = window.theta or theta
+        has_window_theta = window_theta(file, window, theta) != usual_theta
     has_multiplier = False
     if arch.log_multiplier:
         has_multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) != 0
@@ -223,7 +244,7 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
         "factors": not in_use.isdisjoint((LONG, SHORT)),
         "window_theta": has_window_theta,
         "window_norms": abs(file.number(WINDOW_NORM, 1.0, prefix="") - 1) > CLOSE,
-        "rope_freqs_shape": freqs is not None and width != file.whole("embedding_length"),
+        "rope_freqs_shape": freqs is not None and expected_width != file.whole("embedding_length"),
     }
 
 
@@ -242,17 +263,19 @@ class GgufResult(EncodeResult):
     """The RoPE whose window layers the edit does not change."""
 
     def verdict_by(self, reader: Reader) -> Verdict:
-        """Return the verdict of a reader, which may be cut to one version.
+        """Return the verdict on a reader of GGUF files.
 
-        It is one of `verdicts`; only that of a version inside a range is found here, once.
+        `verdicts` has it already, unless the user named one version inside a range of versions.
         """
         for verdict in self.verdicts:
-            if (verdict.runtime, verdict.through) == (reader.key, reader.last):
+            if verdict.runtime == reader.key and verdict.through == reader.last:
                 return verdict
+
         if reader.key not in self._of_versions:
             llamacpp = self.verdicts[0]
             verdict = judge_reader(reader, self.features, self.arch, llamacpp)
-            verdict = with_ramp(with_deviation(verdict, self.deviation), self.ramp)
+            verdict = with_deviation(verdict, self.deviation)
+            verdict = with_ramp(verdict, self.ramp)
             self._of_versions[reader.key] = verdict
         return self._of_versions[reader.key]
 
@@ -381,29 +404,21 @@ def judge_edit(
             "this schedule", f"{table.display_name} with {name}", reason_against, ANOTHER
         )
 
-    if before.arch.assumed:
-        reason = (
-            f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those"
-            " that are"
-        )
-        return Verdict(
-            runtime=table.key,
-            display_name=table.display_name,
-            status="unknown",
-            reason=reason,
-            source=table.source,
-            through=table.version,
-        )
-    known = _evidence(before.arch.family, encoding)
-    return Verdict(
+    exact = Verdict(
         runtime=table.key,
         display_name=table.display_name,
         status="exact",
         reason="",
         source=table.source,
         through=table.version,
-        evidence=known,
     )
+    if before.arch.assumed:
+        reason = (
+            f"{before.arch.name} is not in the table; llama.cpp reads these keys alike for those"
+            " that are"
+        )
+        return replace(exact, status="unknown", reason=reason)
+    return replace(exact, evidence=_evidence(before.arch.family, encoding))
 
 
 def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: GgufModel) -> str:
@@ -447,10 +462,10 @@ def _evidence(family: str, encoding: str) -> Evidence:
 def nothing_suits(
     results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
 ) -> UnsupportedBake:
-    """Return the error, with the result of every encoding in every reader, and a repair.
+    """Return the error, with what every reader does with every encoding, and a repair.
 
     Args:
-        results: Those that llama.cpp computes exactly, the wanted one first.
+        results: The encodings that llama.cpp computes exactly, the wanted one first.
         refusals: Errors of the other encodings.
         readers: The readers that must compute the schedule.
     """
@@ -466,14 +481,17 @@ def nothing_suits(
         reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
     reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
 
-    # what to do
+    # what to do: the first encoding that is not known to be wrong may be written untested
+    repairs = []
+    for result in results:
+        if result.suits(readers, untested=True):
+            if not result.suits(readers):
+                repairs.append(
+                    f"pass --allow-untested, which writes it with {result.encoding} all the same"
+                )
+            break
+    repairs.append(_way_out(results, readers))
     names = " and ".join(reader.display_name for reader in readers)
-    repairs = [_way_out(results, readers)]
-    untested = next((result for result in results if result.suits(readers, untested=True)), None)
-    if untested is not None and not untested.suits(readers):
-        repairs.insert(
-            0, f"pass --allow-untested, which writes it with {untested.encoding} all the same"
-        )
     return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(repairs))
 
 
@@ -493,12 +511,15 @@ def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
             if result.encoding == "carrier":
                 return f"take --carrier {result.arch}"
             return f"take --encoding {result.encoding}"
-    unknown = [reader for reader in readers if results[0].verdict_by(reader).status == "unknown"]
-    if unknown:
-        repair = "measure what it computes with `ropeconv validate FILE --server URL`"
-        return f"leave --runtime {unknown[0].name} out, and {repair}"
-    wrong = next(reader for reader in readers if results[0].verdict_by(reader).status not in GOOD)
-    return f"leave --runtime {wrong.name} out, or choose another method"
+
+    # else the reader that is in the way of the wanted encoding, an unknown one before a wrong one
+    wanted = results[0]
+    for reader in readers:
+        if wanted.verdict_by(reader).status == "unknown":
+            repair = "measure what it computes with `ropeconv validate FILE --server URL`"
+            return f"leave --runtime {reader.name} out, and {repair}"
+    wrong = [reader for reader in readers if wanted.verdict_by(reader).status not in GOOD]
+    return f"leave --runtime {wrong[0].name} out, or choose another method"
 
 
 SCALING = (
@@ -527,14 +548,15 @@ def fitting_keys(arch: Arch) -> str:
 def start(model: GgufModel, schedule: Schedule) -> Edit:
     """Return the edit that declares the context and removes an earlier scaling.
 
-    Where the context is not the trained one, that is kept under
-    rope.scaling.original_context_length. llama.cpp reads the key under every type and uses it only
-    for yarn, for two factor lists, and for query scaling (`pinned_original`)
-    (src/llama-model.cpp:1410, ggml_rope_yarn).
+    Every encoding begins with it. Where the context is not the trained one, the trained one is
+    stated too: llama.cpp reads that key under every type and uses it only for yarn, for two factor
+    lists, and for query scaling, where it must not change (src/llama-model.cpp:1410,
+    ggml_rope_yarn).
     """
     prefix = model.get("general.architecture")
     values = {f"{prefix}.context_length": u32(schedule.context)}
-    if schedule.context != schedule.original_context and not pinned_original(model):
+    is_longer = schedule.context != schedule.original_context
+    if is_longer and not pinned_original(model):
         values[f"{prefix}.rope.scaling.original_context_length"] = u32(schedule.original_context)
     return without_scaling(model).merge(Edit(values))
 
@@ -596,36 +618,43 @@ def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
 def take_back(model: GgufModel, edit: Edit) -> Edit:
     """Return the edit with changed norms, so that the window layers keep their attention factor.
 
+    In llama.cpp, rope.scaling.attn_factor also applies to layers with a sliding window, which a
+    method must not change. Their query norms are divided by what it adds.
+
     Raises:
         UnsupportedBake: Where window layers have no F32 query norm.
     """
-    reading = model.after(edit).reading()
-    kept = model.kept or model.reading()
-    excess = reading.local_attention_factor / kept.local_attention_factor
-    if "local" not in reading.spec.layers or abs(excess - 1) < NEGLIGIBLE:
+    after = model.after(edit).reading()
+    before = model.kept or model.reading()
+    excess = after.local_attention_factor / before.local_attention_factor
+    if "local" not in after.spec.layers:
+        return edit
+    if abs(excess - 1) < NEGLIGIBLE:
         return edit
 
     # the norm multiplies all dimensions of a head, and the factor only those that rotate, so all
-    # must rotate; an earlier edit may have scaled the norms already
-    folded = model.get(WINDOW_NORM, 1.0)
-    whole = reading.spec.rotary_dim == reading.spec.head_dim or reading.arch.halved
+    # must rotate
+    all_rotate = after.spec.rotary_dim == after.spec.head_dim or after.arch.halved
     changes = {}
-    for index, kind in enumerate(reading.spec.layers):
+    for index, kind in enumerate(after.spec.layers):
         if kind != "local":
             continue
         name = f"blk.{index}.attn_q_norm.weight"
         info = model.tensors.get(name)
-        if info is None or info.type != F32 or not whole:
+        if info is None or info.type != F32 or not all_rotate:
             raise UnsupportedBake(
                 "this attention factor",
-                f"the GGUF architecture {reading.arch.name}",
+                f"the GGUF architecture {after.arch.name}",
                 "its key would change the window layers too, and they have no F32 query norm that"
                 " could undo that",
                 "choose an --attention-factor that does not change the key (for yarn its default)",
             )
         # logits scale by the square of the attention factor, and linearly by this norm
         changes[name] = scaled_floats(info.size, excess**-2)
-    return edit.merge(Edit({WINDOW_NORM: f32(folded / excess)}, changes=changes))
+
+    # a key of ours says how the norms were scaled; an earlier edit may have scaled them already
+    earlier = model.get(WINDOW_NORM, 1.0)
+    return edit.merge(Edit({WINDOW_NORM: f32(earlier / excess)}, changes=changes))
 
 
 def scaled_floats(size: int, factor: float) -> Change:
@@ -681,7 +710,7 @@ def _interleave_all(model: GgufModel) -> dict[str, Change]:
             "this schedule", "a carrier", "its projections are fused", "choose another method"
         )
 
-    # whole rows move within each head, so quantised weights stay as they are
+    # whole rows move within each head, so quantised blocks keep their bytes
     head_dim = model.reading().spec.head_dim
     changes = {}
     for name, info in model.tensors.items():

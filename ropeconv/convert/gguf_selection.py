@@ -47,16 +47,20 @@ from .target import (
 )
 
 TO = "mistral3"
+"""The architecture that multiplies queries by position."""
 EXPONENT = 20  # the factor is applied in float32
 
 
 def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult:
     """Return a schedule with log-n, written as the architecture mistral3.
 
+    Log-n multiplies queries by a logarithm of the position, and mistral3 by
+    `1 + beta ln(1 + floor(p / O))`, which is near it for some beta and O.
+
     Args:
         schedule: The schedule.
-        model: The model before.
-        carrier: "mistral3" for files of another architecture, else empty.
+        model: The GGUF file before.
+        carrier: "mistral3" to write a file of another architecture as this one, else empty.
 
     Raises:
         UnsupportedBake: For architectures that cannot be written as mistral3, and files that scale
@@ -79,14 +83,21 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
             "leave --log-n out",
         )
 
-    # three edits that build on one another: the carrier, the query scaling, the frequencies
+    # three edits that build on one another: the other architecture, ...
     steps = approximate_log_n(schedule.log_n, EXPONENT)
-    edit = Edit() if name == TO else carry(model, TO)
+    edit = Edit()
+    if name != TO:
+        edit = carry(model, TO)
+
+    # ... the query scaling, whose gain is a number that multiplies all queries, ...
     keys = {
         f"{TO}.attention.temperature_scale": f32(steps.beta),
         f"{TO}.rope.scaling.original_context_length": u32(steps.length),
     }
-    edit = edit.merge(Edit(keys)).merge(_gain(steps.gain, model, edit))
+    gain = _gain(steps.gain, model, edit)
+    edit = edit.merge(Edit(keys)).merge(gain)
+
+    # ... and the frequencies
     scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
     edit = edit.merge(tensor(scaled, model.after(edit)))
 
@@ -110,9 +121,14 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
 
 
 def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
-    """The edit that multiplies all queries by `gain`.
+    """The edit that multiplies all queries by a number.
 
     It adds a scale tensor for each projection, and changes biases.
+
+    Args:
+        gain: The number.
+        model: The GGUF file before.
+        edit: An edit that comes first, and may change biases too.
     """
     if gain == 1:
         return Edit()
@@ -122,7 +138,9 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
     for layer in range(len(model.reading().spec.layers)):
         name = f"blk.{layer}.attn_q"
         bias = model.tensors.get(f"{name}.bias")
-        if f"{name}.weight" not in model.tensors or f"{name}.scale" in model.tensors:
+        is_fused = f"{name}.weight" not in model.tensors
+        has_scale = f"{name}.scale" in model.tensors
+        if is_fused or has_scale:
             raise UnsupportedBake(
                 "full log-n",
                 "this file",
@@ -167,28 +185,44 @@ Tries = dict[str, Callable[[], GgufResult]]
 
 
 def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufResult:
-    """Return the result of the encoding that the target names.
+    """Write a schedule by the encoding that the user named, or by the best one for "auto".
 
-    "auto" selects, of keys and a rope tensor where llama.cpp and the named readers compute them
-    exactly, the one that most readers compute exactly; where there is none, qwen2 as llama. Other
-    carriers are used only where the target names them. With `target.allow_untested`, it is at last
-    one that a named reader was not tested with.
+    A reader is a program that reads GGUF files, such as llama.cpp or Ollama. A carrier is another
+    architecture that a file is written as, since llama.cpp computes more for it. "auto" takes the
+    first of these that exists:
+
+    1. Metadata keys or a rope tensor, which all named readers compute exactly. If both do, the one
+       that most readers compute exactly.
+    2. For qwen2, the carrier llama. Other carriers are used only where the user names them.
+    3. With `target.allow_untested`, an encoding that a named reader was not tested with.
+
+    Args:
+        schedule: The frequencies, the attention factor, and log-n.
+        model: The GGUF file before.
+        target: The options of the output.
 
     Raises:
         UnsupportedBake: Where nothing fits.
         UsageError: For an unknown name.
     """
-    rows = [find_readers(name) for name in target.runtimes]
-    readers = tuple(versions[-1] for versions in rows if versions)
+    # the newest version of each reader that the user named
+    newest = []
+    for name in target.runtimes:
+        versions = find_readers(name)
+        if versions:
+            newest.append(versions[-1])
+    readers = tuple(newest)
+
     result = _select(schedule, model, target, readers)
-    return say_untested(result, target, [result.verdict_by(reader) for reader in readers])
+    verdicts = [result.verdict_by(reader) for reader in readers]
+    return say_untested(result, target, verdicts)
 
 
 def _select(
     schedule: Schedule, model: GgufModel, target: Target, readers: tuple[Reader, ...]
 ) -> GgufResult:
     """The result as in `select_gguf`, without the note on untested readers."""
-    # what the architecture forbids for every encoding
+    # some architectures read no scaling, or can have no attention factor, whatever the encoding is
     arch = arch_of_header(model)
     present = model.reading().spec
     if arch.fixed:
@@ -199,7 +233,7 @@ def _select(
         reason = "llama.cpp computes it without one"
         refuse_attention_factor(schedule, present.attention_factor, arch.name, reason)
 
-    # log-n needs mistral3, whichever encoding was named
+    # log-n needs the architecture mistral3, whichever encoding was named
     encoding = target.encoding
     carrier = target.carrier or ""
     untested = target.allow_untested
@@ -210,9 +244,11 @@ def _select(
         result.refuse_approximate(schedule, target, "take --log-n full")
         return _check_suits(result, {}, readers, untested)
 
-    # only these two may fall back on another ramp, since only keys can describe one
+    # "auto" and "keys" may fall back on the ramp of YaRN that llama.cpp computes, since keys can
+    # describe it
     tries = _tries(schedule, model, carrier)
-    if encoding in ("auto", "keys") and not carrier:
+    may_use_keys = encoding in ("auto", "keys") and not carrier
+    if may_use_keys:
         try:
             return _exact(encoding, tries, arch.name, readers, untested)
         except UnsupportedBake as refusal:
@@ -220,9 +256,9 @@ def _select(
 
     # the encoding that the user named
     name = "carrier" if carrier else encoding
+    if name not in tries and name == "carrier":
+        return _encode_carrier(schedule, model, "")  # raises: the architecture has no carrier
     if name not in tries:
-        if name == "carrier":
-            return _encode_carrier(schedule, model, "")
         known = ", ".join(GGUF_ENCODINGS)
         raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
     others = {other: make for other, make in tries.items() if other != name}
@@ -244,7 +280,11 @@ def _other_ramp(
 ) -> GgufResult:
     """The result with the ramp that llama.cpp computes in place of YaRN's own, if that is allowed.
 
-    `refusal` is the error of the exact encodings, raised where the ramp is not the reason for it.
+    Args:
+        schedule: The schedule, with YaRN's own ramp.
+        model: The GGUF file before.
+        target: The options of the output.
+        refusal: The error of the exact encodings, raised where the ramp is not the reason for it.
     """
     # whether the ramp is all that keeps the schedule out of the keys
     arch = arch_of_header(model)
@@ -287,38 +327,60 @@ def _keep_fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
 
 
 def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
-    """The encodings to try; without "carrier" for architectures that have none."""
-    tries: Tries = {name: partial(_encode, name, schedule, model) for name in GGUF_ENCODINGS}
+    """A function for each encoding that can be tried, by name.
+
+    There is none for "carrier" where the architecture cannot be written as another one.
+
+    Args:
+        schedule: The schedule to write.
+        model: The GGUF file before.
+        carrier: The architecture that the user named, else empty.
+    """
+    tries: Tries = {}
+    for name in GGUF_ENCODINGS:
+        tries[name] = partial(_encode, name, schedule, model)
+
     arch = arch_of_header(model)
-    host = carrier or DEFAULT_CARRIERS.get(arch.name) or next(iter(arch.carriers), "")
-    if host:
-        tries["carrier"] = partial(_encode_carrier, schedule, model, host)
+    if not carrier:
+        carrier = DEFAULT_CARRIERS.get(arch.name, "")
+    if not carrier and arch.carriers:
+        carrier = next(iter(arch.carriers))
+    if carrier:
+        tries["carrier"] = partial(_encode_carrier, schedule, model, carrier)
     return tries
 
 
 def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
-    """The result that most readers compute exactly, of those that the named readers compute."""
-    # another architecture is the last resort: tools show its name, and queries and keys change
+    """The result that "auto" selects, as `select_gguf` describes.
+
+    Args:
+        tries: The encodings that can be tried.
+        arch: The architecture of the file.
+        readers: The readers that must compute the schedule.
+        untested: Whether a reader may be one that was not tested with an encoding.
+    """
     plain = {name: encode for name, encode in tries.items() if name != "carrier"}
     results, refusals = attempts(plain)
-    if arch in DEFAULT_CARRIERS and not any(result.suits(readers) for result in results):
-        carried, refused = attempts({"carrier": tries["carrier"]})
-        results = [*results, *carried]
-        refusals = refusals | refused
-
     fitting = [result for result in results if result.suits(readers)]
+
+    # another architecture is the last resort: tools show its name, and queries and keys change
+    if not fitting and arch in DEFAULT_CARRIERS:
+        carried, refused = attempts({"carrier": tries["carrier"]})
+        results += carried
+        refusals |= refused
+        fitting = [result for result in carried if result.suits(readers)]
     if not fitting:
-        fitting = [result for result in results if result.suits(readers, untested)]
+        fitting = [result for result in results if result.suits(readers, untested=untested)]
     if not fitting:
         raise _nothing_plain(results, refusals, arch, readers)
 
     selected = max(fitting, key=GgufResult.exact_count)
     reasons = _reasons(selected, results, refusals, readers)
-    considered = [
-        ConsideredEncoding(name, name == selected.encoding, reasons[name])
-        for name in tries
-        if name in reasons
-    ]
+    considered = []
+    for name in tries:
+        if name in reasons:
+            is_selected = name == selected.encoding
+            considered.append(ConsideredEncoding(name, is_selected, reasons[name]))
     return replace(selected, considered=tuple(considered))
 
 
@@ -341,17 +403,24 @@ def _nothing_plain(
 def _reasons(
     selected: GgufResult, results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
 ) -> dict[str, str]:
-    """Why "auto" selected each encoding that it tried, or not."""
+    """Why "auto" selected each encoding that it tried, or not, by name.
+
+    Args:
+        selected: The result that "auto" selected, one of `results`.
+        results: The encodings that llama.cpp computes exactly.
+        refusals: The errors of the other encodings.
+        readers: The readers that must compute the schedule.
+    """
     reasons = {name: refusal.reason for name, refusal in refusals.items()}
     for result in results:
         verdicts = [result.verdict_by(reader) for reader in readers]
-        wrong = next((verdict for verdict in verdicts if verdict.status not in GOOD), None)
-        # one that would do, and was not the best
-        reason = f"no more readers read it exactly; {result.exact_share}"
+        wrong = [verdict for verdict in verdicts if verdict.status not in GOOD]
         if result is selected:
             reason = f"llama.cpp reads it exactly; {result.exact_share}"
-        elif wrong is not None:
-            reason = f"{wrong.display_name}: {wrong.reason}"
+        elif wrong:
+            reason = f"{wrong[0].display_name}: {wrong[0].reason}"
+        else:  # it would do, and is not the best
+            reason = f"no more readers read it exactly; {result.exact_share}"
         reasons[result.encoding] = reason
     return reasons
 

@@ -29,8 +29,16 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
             object.__setattr__(self, "out", expand_home(self.out))
 
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
-        """Raise UsageError for options that contradict each other, or have no effect together."""
-        to_gguf = (from_gguf and self.to is None) or self.to == "gguf"
+        """Raise UsageError for options that contradict each other, or have no effect together.
+
+        Args:
+            recipe: The method, with its settings.
+            from_gguf: Whether the source is a GGUF file.
+        """
+        # without --to, the output has the format of the source
+        to_gguf = self.to == "gguf"
+        if self.to is None:
+            to_gguf = from_gguf
         self._check_values()
 
         # what is done with the scaling that a model has
@@ -43,17 +51,19 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
                 "--on-top keeps the scaling that --replace would take away; give one of them"
             )
 
-        # options that only count for some formats: log-n and llama.cpp's ramp may be approximations
-        if self.allow_approximate and recipe.log_n is None and not to_gguf:
+        # only log-n, and in GGUF the ramp of YaRN, can be written as an approximation
+        can_be_approximate = recipe.log_n is not None or to_gguf
+        if self.allow_approximate and not can_be_approximate:
             raise UsageError("--allow-approximate needs --log-n or GGUF output; leave it out")
         if self.assume_arch_keys and not from_gguf:
             raise UsageError("--assume-arch-keys goes with a GGUF file as SOURCE; leave it out")
-        if self.in_place and (not from_gguf or not to_gguf or self.out is not None):
+        stays_in_file = from_gguf and to_gguf and self.out is None
+        if self.in_place and not stays_in_file:
             raise UsageError(
                 "--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out"
             )
 
-        # the name of the output
+        # the name of the output must fit its format
         if self.out is not None and to_gguf and not is_gguf(self.out):
             to_folder = ", or add --to safetensors" if from_gguf else ""
             raise UsageError(
@@ -90,8 +100,9 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
     def _check_folder(self, from_gguf: bool) -> None:
         """Raise UsageError for options that a folder as output does not have."""
         for flag in self._flags_given("gguf"):
-            if not (flag == "--outtype" and from_gguf):
-                raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
+            if flag == "--outtype" and from_gguf:  # the dtype of the folder that is made from GGUF
+                continue
+            raise UsageError(f"{flag} goes with GGUF; add --to gguf, or leave it out")
         for name in self.runtimes:
             if canonical(name).partition("@")[0] in reader_names():
                 raise UsageError(f"--runtime {name} reads GGUF; add --to gguf, or leave it out")
@@ -134,11 +145,12 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
 
     def _flags_given(self, only: str) -> list[str]:
         """The flags for one format of output that were given."""
-        return [
-            option.flag
-            for option in options(Target)
-            if option.only == only and getattr(self, option.name) != option.default
-        ]
+        given = []
+        for option in options(Target):
+            is_given = getattr(self, option.name) != option.default
+            if option.only == only and is_given:
+                given.append(option.flag)
+        return given
 
 
 Refusals = dict[str, UnsupportedBake]
@@ -222,23 +234,25 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
     Args:
         result: The result of an encoding.
         target: The options of the output.
-        verdicts: On the runtimes for which the output is written.
+        verdicts: The verdicts on the runtimes for which the output is written.
     """
     if not target.allow_untested:
         return result
-    # what is not known, or that the option was not needed
-    untested = [verdict for verdict in verdicts if verdict.status == UNTESTED]
-    notes = []
-    for verdict in untested:
-        why = verdict.reason or "untested"
-        notes.append(
-            f"it is not known what {verdict.display_name} computes ({why}), and --allow-untested"
-            " accepts that; measure it with `ropeconv validate OUTPUT --server URL`"
-        )
 
-    if not untested:
-        tested = " and ".join(verdict.display_name for verdict in verdicts) or "llama.cpp"
-        notes = [f"--allow-untested was not needed: it is known what {tested} computes"]
+    notes = []
+    for verdict in verdicts:
+        if verdict.status == UNTESTED:
+            why = verdict.reason or "untested"
+            notes.append(
+                f"it is not known what {verdict.display_name} computes ({why}), and"
+                " --allow-untested accepts that; measure it with `ropeconv validate OUTPUT"
+                " --server URL`"
+            )
+    if not notes:
+        names = " and ".join(verdict.display_name for verdict in verdicts)
+        notes.append(
+            f"--allow-untested was not needed: it is known what {names or 'llama.cpp'} computes"
+        )
     return replace(result, notes=(*notes, *result.notes))
 
 

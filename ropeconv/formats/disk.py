@@ -59,20 +59,31 @@ def copy_part(
     size: int,
     advance: Advance = lambda done: None,
 ) -> None:
-    """Copy `size` bytes from `origin` in one open file to `goal` in another. Raises OSError.
+    """Copy a range of one open file into another, which has only zeros there. Raises OSError.
 
-    The writer is flushed. It has only zeros at `goal`, so that holes are skipped.
+    Holes of a sparse file are skipped. The writer is flushed.
+
+    Args:
+        reader: The file to read.
+        origin: The first byte of the range there.
+        writer: The file to write.
+        goal: The place of the first byte there.
+        size: The number of bytes.
+        advance: Called with the number of bytes done since the last call.
     """
     writer.flush()
     done = 0
     for start, stop in _data(reader.fileno(), origin, origin + size):
-        if start - origin > done:  # a hole, which the writer has too
-            advance(start - origin - done)
-        _copy(reader, start, writer, goal + start - origin, stop - start, advance)
+        before = start - origin
+        hole = before - done
+        if hole > 0:  # the writer has zeros there too
+            advance(hole)
+        _copy(reader, start, writer, goal + before, stop - start, advance)
         done = stop - origin
 
-    # a hole at the end
-    hole = min(size, os.fstat(reader.fileno()).st_size - origin) - done
+    # a hole at the end is not written either, but the file must be as long as with it
+    available = os.fstat(reader.fileno()).st_size - origin
+    hole = min(size, available) - done
     if hole > 0:
         end = goal + done + hole
         if os.fstat(writer.fileno()).st_size < end:
@@ -85,7 +96,8 @@ def _copy(
     reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance
 ) -> None:
     """Copy a range without holes: by the kernel as far as that can, then through Python."""
-    # copy_file_range fails between filesystems before Linux 5.3, and on some network filesystems
+    # by the kernel, which may let both files share blocks; copy_file_range fails between
+    # filesystems before Linux 5.3, and on some network filesystems
     done = 0
     while hasattr(os, "copy_file_range") and done < size:
         length = min(RANGE, size - done)
@@ -102,6 +114,7 @@ def _copy(
         done += count
         advance(count)
 
+    # what is left, in blocks
     reader.seek(origin + done)
     writer.seek(goal + done)
     while done < size:
@@ -116,9 +129,11 @@ def _copy(
 
 def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of a range that are not holes, as (first byte, last byte + 1)."""
+    # a file without holes has at least as many bytes on the disk as it is long
     status = os.fstat(file)
     bytes_on_disk = status.st_blocks * 512  # st_blocks counts 512 bytes, whatever the block size is
-    if not hasattr(os, "SEEK_DATA") or bytes_on_disk >= status.st_size:
+    has_no_holes = bytes_on_disk >= status.st_size
+    if has_no_holes or not hasattr(os, "SEEK_DATA"):
         yield start, stop
         return
 
@@ -207,7 +222,8 @@ def make_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
         folder: The folder.
         fsync: Wait until the names of those that stay are on the disk.
     """
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]  # deepest first
+    # deepest first, so that one can be removed before the one that it is in
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:  # a file has its name
@@ -467,9 +483,10 @@ def sample_digest(path: Path) -> str:
     with path.open("rb") as file:
         size = file.seek(0, 2)
         digest = hashlib.sha256(str(size).encode())
+
         # 64 places from the first byte to the last piece; a set, as they coincide in small files
-        last = max(0, size - SAMPLE)
-        places = {last * number // (SAMPLES - 1) for number in range(SAMPLES)}
+        last_place = max(0, size - SAMPLE)
+        places = {last_place * number // (SAMPLES - 1) for number in range(SAMPLES)}
         for place in sorted(places):
             file.seek(place)
             digest.update(file.read(SAMPLE))

@@ -102,16 +102,18 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
         draft: The hidden file, on the same filesystem; by default beside `path`.
         fsync: Wait until the file and its name are on the disk.
     """
-    if _is_stream(path):
+    if _is_stream(path):  # a device or a FIFO is written to directly
         yield path
         return
-    # a file of its own gets its name here, and one of a set at the end of `together`
+
+    # a file of its own gets its name at the end of this block
     files = _open_set.get()
     if files is None:
         with _draft_of(path, draft, fsync) as opened:
             yield opened
         return
 
+    # one of a set gets it at the end of `together`
     try:
         opened = files.draft_of(path, draft, fsync)
         yield opened
@@ -196,8 +198,10 @@ def _open_locked(draft: Path) -> BinaryIO:
         try:
             # the lock first: until then, another process may give the file its final name
             is_mine = try_lock(file) != "busy"
-            if is_mine and os.path.samestat(os.fstat(file.fileno()), draft.stat()):
-                return file
+            if is_mine:
+                has_its_name = os.path.samestat(os.fstat(file.fileno()), draft.stat())
+                if has_its_name:
+                    return file
         except FileNotFoundError:
             pass  # another process has renamed it since it was opened
         except BaseException:

@@ -120,9 +120,11 @@ def graph_names(folder: Path) -> list[str]:
         return []
     models = []
     for name in names:
-        # OpenVINO keeps weights in a .bin file of the same stem; an .xml file without is no graph
-        has_weights = name.endswith(".onnx") or f"{name.removesuffix('.xml')}.bin" in names
-        if name.endswith(GRAPHS) and "tokenizer" not in name and has_weights:
+        if not name.endswith(GRAPHS) or "tokenizer" in name:
+            continue
+        # OpenVINO keeps weights in a .bin file of the same stem; other .xml files are not graphs
+        weights = f"{name.removesuffix('.xml')}.bin"
+        if name.endswith(".onnx") or weights in names:
             models.append(name)
     return sorted(models)
 
@@ -188,9 +190,9 @@ def clear() -> None:
     Links are never followed. Nothing is removed on systems without locks.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
-        with suppress(OSError):
-            lock, is_locked = _lock(folder)
-            if is_locked:
+        with suppress(OSError):  # raised where a living process has the lock
+            lock, system_has_locks = _lock(folder)
+            if system_has_locks:
                 _remove(folder, lock)
             else:
                 os.close(lock)
@@ -213,7 +215,11 @@ def _new_folder() -> tuple[Path, int]:
 
 
 def _lock(folder: Path) -> tuple[int, bool]:
-    """Lock a folder: the descriptor of its lock, and whether the system has locks."""
+    """Lock a folder: the descriptor of its lock, and whether the system has locks.
+
+    Raises:
+        OSError: Where another process has the lock, and for a folder of another user.
+    """
     # The temporary folder is open to all users, so everything is opened by way of the descriptor
     # of the folder that was checked: a link that somebody puts there instead is never followed.
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -142,7 +142,7 @@ class Journal(Generic[L]):
         self.close()
 
     def _open_locked(self) -> BinaryIO:
-        """Open the file and lock it, after other runs have moved theirs."""
+        """Open the file and lock it. Raises BadSource while another run has the lock."""
         while True:
             file = self.path.open("a+b")
             if try_lock(file) == "busy":
@@ -150,18 +150,30 @@ class Journal(Generic[L]):
                 raise BadSource(
                     f"another run writes to {self.path}; wait for its end, or {self.kind.elsewhere}"
                 )
+
+            # another run may have moved the file between opening and locking it; then this one
+            # opens the next file of that name
             with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                has_its_name = os.path.samestat(os.fstat(file.fileno()), self.path.stat())
+                if has_its_name:
                     return file
-            file.close()  # another run has just moved it
+            file.close()
 
     def _read(self, fresh: bool) -> int:
-        """Read the lines, and return the length of the complete ones in bytes."""
+        """Read the lines of the file.
+
+        Args:
+            fresh: Whether a new journal is begun, so that damaged lines do not matter.
+
+        Returns:
+            The length of the complete lines in bytes; 0 for a file that may be written over.
+        """
         self._file.seek(0)
         data = self._file.read(FIRST)
         first_line = encode_line(self._head)
         if data == first_line:
             return 0 if fresh else len(first_line)
+
         # a part of a first line, or its zeros: a loss of power keeps the length of a file whose
         # bytes were not on the disk
         is_zeroed = len(data) <= len(first_line) and not data.strip(b"\0")
@@ -175,18 +187,13 @@ class Journal(Generic[L]):
         complete = data.rfind(b"\n") + 1
         first, *others = data[:complete].removesuffix(b"\n").split(b"\n")
         head = decode_line(first, Head)
-        if head is not None and head != self._head:
+        if head is not None and head != self._head:  # of another model or version
             self._refuse(head, fresh)
             return complete
 
+        # The checksum of a line depends on the first line, so lines of another journal count as
+        # damaged. With a damaged first line, lines that fit show that the journal is this one.
         damaged = 0
-        if head is None:
-            damaged += 1
-        if complete < len(data):
-            damaged += 1
-
-        # the seed is the first line's, so lines of another journal count as damaged; with a
-        # damaged first line, those that fit the seed show that the journal is this one
         self.lines = {}
         for text in others:
             line = decode_line(text, self.kind.line, self._seed)
@@ -194,6 +201,11 @@ class Journal(Generic[L]):
                 damaged += 1
             else:
                 self.lines[line.key] = line
+        if head is None:
+            damaged += 1
+        if complete < len(data):
+            damaged += 1
+
         if head is None and not self.lines:
             raise self._not_a_journal()
         if damaged and not fresh:
@@ -204,7 +216,12 @@ class Journal(Generic[L]):
         return complete
 
     def _begin(self, complete: int, fresh: bool) -> None:
-        """Make the file ready for more lines behind the complete ones."""
+        """Make the file ready for more lines.
+
+        Args:
+            complete: The length of the complete lines in bytes, behind which the others are cut.
+            fresh: Begin a new journal, and rename one that has lines.
+        """
         if fresh and complete:
             # the lock of the earlier file is kept until the new one has its own
             earlier = self._file

@@ -69,10 +69,12 @@ def loads(text: str, name: str, longest: int = LONGEST) -> Any:
         )
 
     # "\ud83d" without its other half is valid JSON and becomes a str that cannot be written as
-    # UTF-8. The attempt costs as much as parsing, so plain texts are spared it.
+    # UTF-8. An attempt to write it costs as much as parsing, so plain texts are spared it.
+    may_have_halves = SURROGATE.search(text) is not None or not text.isascii()
+    if not may_have_halves:
+        return data
     try:
-        if SURROGATE.search(text) or not text.isascii():
-            json.dumps(data, ensure_ascii=False).encode()
+        json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError as problem:
         half = ascii(problem.object[problem.start])
         raise BadSource(
@@ -140,49 +142,58 @@ def numbers(
     Raises:
         BadSource: For a string that is too long.
     """
-    keys = list[str | None]()  # the key of each open level, None for a list
+    levels = list[str | None]()  # the present key of each open object, None for a list
     string = b""  # the last string, a key or a value
     missing = set(outer)
 
+    # a token is a string, a bracket, a colon, or a number
     for start, token in _tokens(blocks, name):
         begin = token[:1]
         if begin == b'"':
             string = token
         elif begin == b"{":
-            keys.append("")  # its first key follows
+            levels.append("")  # its first key follows
         elif begin == b"[":
-            keys.append(None)
+            levels.append(None)
         elif begin in b"}]":
-            keys = keys[:-1]  # not pop(), which fails on a text with too many brackets
+            levels = levels[:-1]  # not pop(), which fails on a text with too many brackets
+
         elif begin == b":":  # the string before it was a key
-            if not keys or keys[-1] is None:
+            if not levels or levels[-1] is None:
                 continue
-            at_top = len(keys) == 1
+            at_top = len(levels) == 1
             if first and at_top and not missing:
                 return
-            keys[-1] = ""
-            if at_top or keys[0] in outer:  # other keys are not decoded
-                keys[-1] = _key(string)
+            levels[-1] = ""
+            if at_top or levels[0] in outer:  # other keys are not decoded, since they do not count
+                levels[-1] = _key(string)
             if at_top:
-                missing.discard(keys[-1])
-        elif keys and keys[0] in outer and None not in keys:  # a number, under one of the keys
-            path = tuple(key for key in keys if key is not None)
+                missing.discard(levels[-1])
+
+        elif levels and levels[0] in outer and None not in levels:  # a number under one of the keys
+            path = tuple(key for key in levels if key is not None)
             with suppress(ValueError):  # such as 1-2, which the pattern accepts
                 yield Number(path=path, value=float(token), start=start, stop=start + len(token))
 
 
 def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the tokens of a JSON text with their places, except those in levels beyond DEEPEST."""
+    """Yield the tokens of a JSON text with their places, except those in levels beyond DEEPEST.
+
+    Args:
+        blocks: The text in pieces, which may end within a token.
+        name: The name of the file, for messages.
+    """
     at = 0  # the place of `data` in the text
     rest = b""  # the end of the last block, which may be the beginning of a token
     depth = 0
 
     for block in chain(blocks, (None,)):  # None ends the text, so that its last token is complete
+        is_last = block is None
         data = rest + (block or b"")
         rest = data[-1:]  # may be a sign, whose digits come with the next block
         for match in TOKEN.finditer(data):
             token = match[0]
-            may_continue = match.end() == len(data) and block is not None
+            may_continue = match.end() == len(data) and not is_last
             if may_continue:
                 rest = data[match.start() :]
                 break

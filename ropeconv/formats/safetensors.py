@@ -140,7 +140,7 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
     # (https://github.com/huggingface/safetensors#format)
     end = 0
     data_size = size - 8 - length
-    for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.stop)):
+    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
         if tensor.start != end:
             raise BadSource(
                 f"{name} has a hole or an overlap before {shown(tensor.name)}; it is damaged,"
@@ -163,12 +163,15 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
 
 def _tensor(name: str, entry: _Entry) -> Tensor:
     """A tensor of a header. Raises ValueError where its size is not that of its numbers."""
-    start, stop = entry.data_offsets
     if entry.dtype not in BITS:
         raise ValueError(f"{shown(name)} has the dtype {shown(entry.dtype)}, which is not known")
-    too_many_sides = len(entry.shape) > MAX_SIDES  # checked before they are multiplied
-    # rounded up to bytes: F4 and F6 have numbers of 4 and 6 bits
-    if too_many_sides or stop - start != -(-math.prod(entry.shape) * BITS[entry.dtype] // 8):
+    start, stop = entry.data_offsets
+    is_right = len(entry.shape) <= MAX_SIDES  # checked before they are multiplied
+    if is_right:
+        # rounded up to bytes: F4 and F6 have numbers of 4 and 6 bits
+        bits = math.prod(entry.shape) * BITS[entry.dtype]
+        is_right = stop - start == -(-bits // 8)
+    if not is_right:
         raise ValueError(
             f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes"
         )
@@ -237,12 +240,12 @@ def shards(text: str) -> tuple[str, ...]:
         BadSource: When it is not an index, or names a file outside its own folder.
     """
     names = tuple(sorted(set(_weight_map(text).values())))
-    unsafe = next((name for name in names if not safe_name(name)), None)
-    if unsafe is not None:
-        raise BadSource(
-            f"{INDEX} names the shard {shown(unsafe)}, which is not inside the folder; do not trust"
-            " this checkpoint"
-        )
+    for name in names:
+        if not safe_name(name):
+            raise BadSource(
+                f"{INDEX} names the shard {shown(name)}, which is not inside the folder; do not"
+                " trust this checkpoint"
+            )
     return names
 
 

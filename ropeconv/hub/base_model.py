@@ -142,6 +142,11 @@ def name_of(upload: UploadSet, options: PublishOptions) -> tuple[str, str]:
 def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[BaseModel, str]:
     """Return the base model of an output, from the Hub.
 
+    Args:
+        api: The Hub.
+        upload: The files of the output, with their receipt.
+        options: The options of publishing, one of which may name the base model.
+
     Returns:
         The base model, and a sentence on what could not be read of it; empty where all could.
     """
@@ -153,6 +158,8 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
     licence_files: tuple[str, ...] = ()
     card = ""
     problem = ""
+
+    # whether it is public, its licence files, and its card
     if name:
         try:
             info = api.model_info(name, revision=revision)

@@ -102,6 +102,7 @@ def card(
 
 def _about_change(upload: UploadSet) -> dict[str, object]:
     """Return the values of the template about the method, and about how the output was made."""
+    # an output may be made in several steps, of which one has extended the context
     receipt = upload.receipt
     step = receipt.extension
     method = REGISTRY.get(step.method)
@@ -115,6 +116,10 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
     links = LINK.findall(method.paper)
     authors = LINK_AFTER_COMMA.sub("", method.paper).strip("- ")
     settings = [authors, _settings(method, step)]
+
+    # whether retrieval may be lost at a shorter distance than in the source
+    before = receipt.before
+    worse = is_worse(receipt.effective_length, before.reach, before.context)
     return {
         "receipt": receipt,
         "method": method,
@@ -123,7 +128,7 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
         "settings": "; ".join(part for part in settings if part),
         "before": step.before,
         "context": upload.context,
-        "worse": is_worse(receipt.effective_length, receipt.before.reach, receipt.before.context),
+        "worse": worse,
         "commit": receipt.first.commit or "",
         "commands": commands(receipt),
     }
@@ -135,8 +140,9 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
     run_commands = {}
     for runtime in COMMANDS:
         # `--revision` is not an option of mlx_lm.server
-        if not (branch and runtime == "mlx-lm"):
-            run_commands[runtime] = _run_command(runtime, repo_id, upload, branch)
+        if branch and runtime == "mlx-lm":
+            continue
+        run_commands[runtime] = _run_command(runtime, repo_id, upload, branch)
 
     return {
         "revision": f', revision="{branch}"' if branch else "",
@@ -196,6 +202,12 @@ def _metadata(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> 
     """Return the YAML at the head of a card: the base model's, and what the output adds to it.
 
     https://huggingface.co/docs/hub/model-cards lists the keys that the Hub reads.
+
+    Args:
+        upload: The files of the output, with their receipt.
+        title: The name of the model.
+        base: The base model, whose licence and languages hold for the output too.
+        is_gguf: Whether the repository has GGUF files.
     """
     from huggingface_hub.repocard_data import ModelCardData
 
@@ -288,15 +300,21 @@ def _accepted_runtimes(receipt: Receipt) -> str:
     if not target.allow_untested:
         return ""
 
-    # "vllm@0.20" is a version of vllm; later rows are newer versions, and replace earlier ones
+    # the runtimes that the output was made for; "vllm@0.20" is a version of vllm
     runtimes = target.runtimes or ("transformers",)
     accepted = {canonical(name).partition("@")[0] for name in runtimes}
-    newest = {row.runtime.partition("@")[0]: row for row in receipt.runtimes}
-    names = []
+
+    # the receipt has a row for each range of versions, and the last of a runtime is its newest
+    newest = {}
+    for row in receipt.runtimes:
+        name = row.runtime.partition("@")[0]
+        newest[name] = row
+
+    untested = []
     for name, row in newest.items():
         if name in accepted and row.status == UNTESTED:
-            names.append(row.display_name or row.runtime)
-    return " and ".join(names)
+            untested.append(row.display_name or row.runtime)
+    return " and ".join(untested)
 
 
 def _settings(method: type[Method], step: StepRecord) -> str:
@@ -317,22 +335,31 @@ def _settings(method: type[Method], step: StepRecord) -> str:
 def card_pictures(receipt: Receipt) -> dict[str, bytes]:
     """Return the pictures of validation and evaluation for the card, as PNG by file name.
 
-    There are none without matplotlib.
+    There are none without matplotlib, and for an output that was neither validated nor evaluated.
     """
     evaluation = newest_with_growth(receipt.evaluations)
-    if importlib.util.find_spec("matplotlib") is None or not (receipt.validation or evaluation):
+    if not receipt.validation and evaluation is None:
         return {}
+    if importlib.util.find_spec("matplotlib") is None:
+        return {}
+
     with scratch() as folder:
         if receipt.validation:
-            from ..validate.validation import Validation
-            from ..views.plot_style import write_pictures
-            from ..views.validation_plots import validation_pictures
-
-            pictures = validation_pictures(Validation.from_dict(receipt.validation))
-            write_pictures(pictures, folder / PICTURE)
+            _draw_validation(receipt.validation, folder / PICTURE)
         if evaluation is not None:
             draw(evaluation, folder / EVALUATION_PICTURE)
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _draw_validation(validation: JsonObject, path: Path) -> None:
+    """Write the pictures of a validation, as the receipt has it."""
+    # these modules need numpy and more, which a card without pictures does not
+    from ..validate.validation import Validation
+    from ..views.plot_style import write_pictures
+    from ..views.validation_plots import validation_pictures
+
+    pictures = validation_pictures(Validation.from_dict(validation))
+    write_pictures(pictures, path)
 
 
 def draw(record: EvaluationRecord, path: Path) -> None:
@@ -340,27 +367,41 @@ def draw(record: EvaluationRecord, path: Path) -> None:
 
     The second panel is the difference of the two; it is left out where a length has none.
 
+    Args:
+        record: The evaluation, in which this model may be compared with another one.
+        path: The PNG file.
+
     Raises:
         RopeconvError: matplotlib is not installed.
     """
     cells = _growth(record)
-    style = dict[str, Any](trained=record.trained, unit="nats per token")
+    unit = "nats per token"
     loss = curve((cell.column, cell.value, cell.error) for cell in cells)
     difference = curve((cell.column, cell.difference, cell.margin) for cell in cells)
 
-    # a receipt has the loss of this model and its difference to the other: loss - difference is the
-    # loss of that, whose own error is not known
     curves = {"this model": loss}
-    panels: list[Panel] = []
-    if record.against and not np.isnan(difference.y).any():
+    has_differences = bool(record.against) and not np.isnan(difference.y).any()
+    if has_differences:
+        # a receipt has the loss of this model and its difference to the other: loss - difference is
+        # the loss of that, whose own error is not known
         no_errors = np.full(len(loss.x), np.nan)
         other = Curve(loss.x, loss.y - difference.y, no_errors)
         curves = {record.against: other, "this model": loss}
-        compared = f"Loss by length, compared with {record.against}"
-        panels = [partial(differences, curves={"this model": difference}, title=compared, **style)]
-
     title = f"Loss by length, {record.described_texts}"
-    write(figure(partial(losses, curves=curves, title=title, **style), *panels), path)
+    panels: list[Panel] = [
+        partial(losses, curves=curves, trained=record.trained, title=title, unit=unit)
+    ]
+
+    if has_differences:
+        compared = partial(
+            differences,
+            curves={"this model": difference},
+            trained=record.trained,
+            title=f"Loss by length, compared with {record.against}",
+            unit=unit,
+        )
+        panels.append(compared)
+    write(figure(*panels), path)
 
 
 def newest_with_growth(records: Sequence[EvaluationRecord]) -> EvaluationRecord | None:
@@ -400,19 +441,30 @@ def with_card(plan: Plan) -> Plan:
 
 
 def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
-    """Write the card, only now: the metadata of the source's own card may need fetching."""
+    """Write the card of a planned folder.
+
+    That is done when the folder is written and not when it is planned, since the card of the source
+    may need to be fetched.
+
+    Args:
+        plan: The plan of the folder.
+        target: The file for the card.
+        advance: Called with the number of bytes written.
+    """
+    # the metadata of the source, from its own card or the keys of a GGUF file
     source = plan.source
-    own_card = source.text(SOURCE_CARD) or source.text(CARD) or ""
+    source_card = source.text(SOURCE_CARD) or source.text(CARD) or ""
     from_gguf: JsonObject = {}
     if isinstance(source, GgufCheckpoint):
         from_gguf = gguf_metadata(source.inner.file)
-    upload = replace(planned_upload(plan), card=own_card, known=from_gguf)
+    upload = replace(planned_upload(plan), card=source_card, known=from_gguf)
 
     # the base model as far as the source knows it, without a request to the Hub
-    known = from_gguf | inheritable_metadata(own_card)
+    known = from_gguf | inheritable_metadata(source_card)
     licence, forbids = terms_of(str(known.get("license") or ""))
     name, commit = name_of(upload, PublishOptions())
     base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
 
-    text = card(upload, f"{source.name}-{plan.recipe.method.label}", base)
+    title = f"{source.name}-{plan.recipe.method.label}"
+    text = card(upload, title, base)
     advance(target.write_bytes(text.encode()))

@@ -72,6 +72,10 @@ class Preview:
 def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     """Return what `publish` would do with files, without writing anything.
 
+    Args:
+        upload: The files of the output.
+        options: The repository, and how they are published.
+
     Raises:
         RopeconvError: The licence of the base model forbids it. Errors of huggingface_hub
             are raised too.
@@ -89,6 +93,7 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
     except Exception as problem:
         if not unreachable(problem):
             raise
+
         # without the network, a plan can still be shown as that of a new repository
         name, _ = name_of(upload, options)
         base = BaseModel(name, {**upload.known, **inheritable_metadata(upload.card)})

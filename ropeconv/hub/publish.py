@@ -65,14 +65,14 @@ def staged(
     Raises:
         RopeconvError: As `apply` and `validate` do.
     """
+    if writing is None:
+        writing = nullcontext(lambda done: None)  # nothing is called
     with scratch() as folder:
         # the name of the output stays, since the repository has files named after it
         plan = replace(plan, out=folder / plan.out.name)
         if not plan.is_folder:
             plan = replace(plan, target=replace(plan.target, out=plan.out))
 
-        if writing is None:
-            writing = nullcontext(lambda done: None)
         with writing as advance:
             applied = apply(
                 plan,
@@ -139,11 +139,17 @@ def unreachable(problem: Exception) -> bool:
 
 
 def _publish(repository: Repository, note: Note) -> str:
-    """Make the repository, commit to it, and return the URL of the commit."""
+    """Make the repository, commit to it, and return the URL of the commit.
+
+    Args:
+        repository: The repository, with the files to publish.
+        note: Called with sentences for the user; an empty one is not shown.
+    """
     base, problem = repository.base
     options = repository.options
     note(problem)
-    note(f"Note: {base.licence}." if base.licence else "")
+    if base.licence:
+        note(f"Note: {base.licence}.")
     _add_licences(repository)
 
     # weights that others get only after they accept terms are not made public by default
@@ -166,20 +172,21 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
     options = repository.options
     if options.revision and not options.create_pr:
         api.create_branch(options.repo_id, branch=options.revision, exist_ok=True)
+
     # everything below is decided by this commit; the Hub answers 412 if another one came meanwhile
     head = api.model_info(options.repo_id, revision=options.revision).sha
-
-    stays = repository.why_card_stays()
-    note(stays)
+    why_card_stays = repository.why_card_stays()
+    note(why_card_stays)
     try:
-        generated = {} if stays else repository.card_files(base)
+        generated = {}
+        if not why_card_stays:
+            generated = repository.card_files(base)
         note(_transfers(repository.upload, generated))
         return _commit(repository, head, generated, note)
     except HfHubHTTPError as failure:
-        # The commit that came meanwhile may be our own: it arrived, and its answer was lost.
-        if failure.response.status_code != CHANGED or options.create_pr:
-            raise
-        if not repository.holds():
+        # the commit that came meanwhile may be our own: it arrived, and its answer was lost
+        has_changed = failure.response.status_code == CHANGED
+        if not has_changed or options.create_pr or not repository.holds():
             raise
         commit = api.model_info(options.repo_id, revision=options.revision).sha
         return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
@@ -215,7 +222,14 @@ def _add_licences(repository: Repository) -> None:
 def _commit(
     repository: Repository, head: str | None, generated: dict[str, bytes], note: Note
 ) -> str:
-    """Commit all files after the commit `head`, and return the URL."""
+    """Commit all files, and return the URL of the commit.
+
+    Args:
+        repository: The repository, with the files to publish.
+        head: The commit after which this one comes; None for an empty repository.
+        generated: The card and its pictures, by name.
+        note: Called with sentences for the user.
+    """
     upload = repository.upload
     if not upload.copies:
         return _send(repository, head, _additions(upload, generated))

@@ -61,15 +61,15 @@ class Repository:
         Raises:
             RopeconvError: The repository exists and has other content.
         """
+        # a pull request is made in any repository that exists
         if self.options.create_pr and self.api.repo_exists(self.name):
             return False
         try:
             self.api.create_repo(self.name, private=private, exist_ok=False)
+            return True
         except HfHubHTTPError as problem:
             if problem.response.status_code != 409:  # the status of a repository that exists
                 raise
-        else:
-            return True
 
         blocked = self.why_blocked()
         if blocked:
@@ -137,8 +137,10 @@ class Repository:
 
         # a GGUF file has its receipt inside, so its whole content is compared, by the hash that the
         # Hub keeps for each large file
-        listed = self.api.get_paths_info(self.name, list(adds), revision=revision)
-        hashes = {file.path: file.lfs.sha256 for file in listed if getattr(file, "lfs", None)}
+        hashes = {}
+        for file in self.api.get_paths_info(self.name, list(adds), revision=revision):
+            if getattr(file, "lfs", None):
+                hashes[file.path] = file.lfs.sha256
         return all(hashes.get(name) == sha256(path) for name, path in adds.items())
 
     def why_card_stays(self, exists: bool = True) -> str:

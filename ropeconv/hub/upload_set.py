@@ -128,16 +128,17 @@ def planned_upload(plan: Plan) -> UploadSet:
     if isinstance(plan, GgufPlan | ExportPlan):
         return _planned_gguf(plan)
 
+    # the files, of which the Hub copies those that are the same as in a source on the Hub
     sizes = {}
     copies = {}
     records = []
-    config = None
+    config_text = None
     for file in plan.files:
         sizes[file.name] = file.size
         if plan.source.kind == "hub" and file.action == "copy":
             copies[file.name] = file.name
         if file.name == CONFIG:
-            config = file.text  # which says how the weights are quantised
+            config_text = file.text
         record = FileRecord(
             name=file.name,
             action=file.action,
@@ -151,7 +152,10 @@ def planned_upload(plan: Plan) -> UploadSet:
     receipt = msgspec.structs.replace(plan.receipt(), files=tuple(records))
     upload = _without_base_card(adds, copies, receipt, plan.kv_cache, is_there=False)
     return replace(
-        upload, quantised=quantisation_of(config), sizes=sizes, purpose=plan_purpose(plan)
+        upload,
+        quantised=quantisation_of(config_text),
+        sizes=sizes,
+        purpose=plan_purpose(plan),
     )
 
 
@@ -164,20 +168,27 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
         adds[name] = plan.out.with_name(file.name)
         sizes[name] = file.size
 
+    # the keys of the file: a conversion makes them, and a GGUF file as source has them
+    if isinstance(plan, ExportPlan):
+        known = gguf_metadata(plan.exported.model)
+    else:
+        known = gguf_metadata(plan.source.file)
+
     # what the card says about running the files
-    header = plan.exported.model if isinstance(plan, ExportPlan) else plan.source.file
     context = plan.schedule.context
     purpose = plan_purpose(plan)
-    schedule = diffusion_schedule(plan.family, context) if purpose == "diffusion" else ""
+    diffusion_options = ""
+    if purpose == "diffusion":
+        diffusion_options = diffusion_schedule(plan.family, context)
     return UploadSet(
         adds=adds,
         receipt=plan.receipt(),
         context=context,
-        known=gguf_metadata(header),
+        known=known,
         sizes=sizes,
         kv_cache=plan.kv_cache.short(context) if plan.kv_cache else "",
         purpose=purpose,
-        schedule=schedule,
+        schedule=diffusion_options,
     )
 
 
@@ -204,15 +215,19 @@ def from_folder(folder: Path) -> UploadSet:
     Raises:
         BadSource: A link leads outside the folder, or a file is a FIFO or a device.
     """
+    # the receipt says how each file was made, and where the source is
     receipt = read_receipt(folder)
     records = {file.name: file for file in receipt.files}
+    source_is_on_hub = bool(receipt.source.repository)
     adds = {}
     copies = {}
     for file in FolderSource(folder).files():
         record = records.get(file.name)
-        on_hub = bool(receipt.source.repository)
-        # the hash in the receipt shows that the file is still the one of the source
-        if on_hub and record and record.action == "copy" and record.sha256:
+        is_copied = False
+        if source_is_on_hub and record is not None:
+            # the hash in the receipt shows that the file is still the one of the source
+            is_copied = record.action == "copy" and bool(record.sha256)
+        if record is not None and is_copied:
             copies[file.name] = record.origin or file.name
         else:
             adds[file.name] = folder / file.name
@@ -220,7 +235,9 @@ def from_folder(folder: Path) -> UploadSet:
     own_card = CARD in adds and has_own_card(folder, receipt)
     output = open_source(str(folder), receipt.source.family or "")
     upload = _without_base_card(adds, copies, receipt, _cache_of(output), own_card)
-    purpose: Purpose = checkpoint_purpose(output) if isinstance(output, Source) else "text"
+    purpose: Purpose = "text"
+    if isinstance(output, Source):
+        purpose = checkpoint_purpose(output)
     return replace(upload, purpose=purpose)
 
 
@@ -230,8 +247,11 @@ def from_gguf(path: Path) -> UploadSet:
     Raises:
         BadSource: A shard is missing.
     """
+    count = 1
     match = SHARD.match(path.name)
-    names = shard_names(path.name, int(match["count"]) if match else 1)
+    if match:
+        count = int(match["count"])
+    names = shard_names(path.name, count)
     for name in names:
         if not path.with_name(name).is_file():
             raise BadSource(f"{name} is missing beside {path}; download it, or run apply again")
@@ -247,7 +267,9 @@ def from_gguf(path: Path) -> UploadSet:
     cache = _cache_of(source)
     arch = arch_of(source.file)
     purpose = purpose_of(source.file, arch)
-    schedule = diffusion_schedule(arch.name, context) if purpose == "diffusion" else ""
+    diffusion_options = ""
+    if purpose == "diffusion":
+        diffusion_options = diffusion_schedule(arch.name, context)
     return UploadSet(
         adds=adds,
         receipt=read_receipt(path),
@@ -255,7 +277,7 @@ def from_gguf(path: Path) -> UploadSet:
         known=gguf_metadata(source.file),
         kv_cache=cache.short(context) if cache else "",
         purpose=purpose,
-        schedule=schedule,
+        schedule=diffusion_options,
     )
 
 
@@ -389,10 +411,13 @@ def _without_base_card(
             break
 
     # a card that ropeconv writes follows later; one that the user has written stays
-    left_out = {SOURCE_CARD} if own_card else {SOURCE_CARD, CARD}
+    left_out = {SOURCE_CARD}
+    if not own_card:
+        left_out.add(CARD)
     adds = {name: path for name, path in adds.items() if name not in left_out}
     copies = {name: origin for name, origin in copies.items() if name not in left_out}
 
+    # config.json says how the weights are quantised
     quantised = ""
     config = adds.get(CONFIG)
     if is_there and config is not None and config.is_file():

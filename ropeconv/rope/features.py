@@ -91,9 +91,11 @@ def import_features() -> None:
     Raises:
         RopeconvError: As `load_features` does.
     """
+    features = load_features()
     for entry in _entries():
-        feature = load_features().get(entry.name)
-        for module in feature.modules if feature else ():
+        if entry.name not in features:  # one that it requires is not installed
+            continue
+        for module in features[entry.name].modules:
             try:
                 import_module(module)
             except Exception as problem:

@@ -25,6 +25,7 @@ Vector = NDArray[np.float64]
 def theta_for_length(theta: float, context: int, target: int) -> float:
     """The base with which the critical dimension completes one period in L' tokens.
 
+    The critical dimension is the slowest one that completes a period in training. The base is
     `theta^(ln(L'/2pi) / ln(L/2pi))`: Liu et al. 2024, "Scaling Laws of RoPE-based Extrapolation";
     Gradient used it for Llama 3 262k and 1048k.
 
@@ -106,16 +107,18 @@ def mscale_ratio(factor: float, mscale: float, mscale_all_dim: float) -> float:
 
 
 def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
-    """A pair (mscale, mscale_all_dim) whose `mscale_ratio` is an attention factor.
+    """A pair (mscale, mscale_all_dim) that gives an attention factor, for DeepSeek's keys.
 
-    For readers that know only the pair. mscale_all_dim is 1, unless mscale would then be 0, which
-    readers treat as absent.
+    Some readers of a config only know the pair. They compute the attention factor as
+    `A = (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1)` (`mscale_ratio`).
 
     Args:
         factor: s, above 1.
-        attention_factor: The wanted ratio.
+        attention_factor: The wanted factor, A.
     """
+    # any mscale_all_dim will do, and 1 is usual; but readers take an mscale of 0 for an absent one
     for mscale_all_dim in (1.0, 2.0):
+        # mscale = (A (0.1 mscale_all_dim ln s + 1) - 1) / (0.1 ln s)
         denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)
         mscale = (attention_factor * denominator - 1) / (0.1 * math.log(factor))
         if abs(mscale) > 1e-6:
@@ -274,16 +277,11 @@ class Yarn(Form):
     def ramp(self, rotary_dim: int) -> Vector:
         """Share of interpolation per pair, float64 [rotary_dim / 2], from 0 to 1.
 
-        0 keeps a frequency, 1 divides it by `factor`.
+        0 keeps a frequency, 1 divides it by `factor`. It rises from the pair that rotates
+        `beta_fast` times within the trained context to the one that rotates `beta_slow` times.
         """
-
-        def pair(rotations: float) -> float:
-            """The (fractional) pair that rotates so often within the trained context."""
-            length = self.original_context / (2 * math.pi * rotations)
-            return rotary_dim * math.log(length) / (2 * math.log(self.theta))
-
-        low = pair(self.beta_fast)
-        high = pair(self.beta_slow)
+        low = self._pair_with(self.beta_fast, rotary_dim)
+        high = self._pair_with(self.beta_slow, rotary_dim)
         if self.truncate:
             low = math.floor(low)
             high = math.ceil(high)
@@ -296,6 +294,14 @@ class Yarn(Form):
             high += 0.001  # as the reference code does, against a division by zero
         index = np.arange(rotary_dim // 2, dtype=np.float64)
         return np.clip((index - low) / (high - low), 0.0, 1.0)
+
+    def _pair_with(self, rotations: float, rotary_dim: int) -> float:
+        """The (fractional) pair that rotates so often within the trained context L.
+
+        Pair i rotates `n = L theta^(-2i/r) / 2pi` times, so `i = r ln(L / (2pi n)) / (2 ln theta)`.
+        """
+        length = self.original_context / (2 * math.pi * rotations)
+        return rotary_dim * math.log(length) / (2 * math.log(self.theta))
 
     def inv_freq(self, rotary_dim: int) -> Vector:
         base = base_inv_freq(self.theta, rotary_dim)

@@ -127,12 +127,16 @@ def parse_factor(text: str, flag: str) -> Factor:
     Raises:
         RecipeError: For anything else.
     """
-    # a length: with a suffix, or a whole number that is too large for a factor
+    # a length with a suffix stays as it is written, but for the case of the suffix
     suffixed = re.fullmatch(r"0*([1-9]\d{0,11})([kKmM])", text.strip())
     if suffixed:
         parse_tokens(text)  # refuses a length that is too long
         digits, unit = suffixed.groups()
-        return digits + ("k" if unit in "kK" else "M")
+        if unit in "kK":
+            return f"{digits}k"
+        return f"{digits}M"
+
+    # a whole number that is too large for a factor is a length too
     if re.fullmatch(r"\d{4,}", text.strip()):
         tokens = parse_tokens(text)
         if tokens >= SMALLEST_LENGTH:

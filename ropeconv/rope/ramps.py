@@ -74,9 +74,9 @@ class RampApproximation:
 def approximate_ramp(
     schedule: Schedule, beta_fast: float, beta_slow: float
 ) -> RampApproximation | None:
-    """Return the approximation of a schedule by a rounded ramp.
+    """Return YaRN with a ramp whose ends are rounded to whole pairs, in place of a schedule's own.
 
-    None where the schedule has no ramp, or has exactly this one.
+    None where the schedule is not YaRN, or has exactly this ramp.
 
     Args:
         schedule: The schedule whose ramp is replaced.
@@ -84,13 +84,15 @@ def approximate_ramp(
         beta_slow: Rotations within the trained context at its slow end.
     """
     form = schedule.form
-    if not isinstance(form, Yarn) or schedule.short_inv_freq is not None:
+    has_two_lists = schedule.short_inv_freq is not None
+    if not isinstance(form, Yarn) or has_two_lists:
         return None
-    if (form.beta_fast, form.beta_slow, form.truncate) == (beta_fast, beta_slow, True):
+    has_same_ends = form.beta_fast == beta_fast and form.beta_slow == beta_slow
+    if has_same_ends and form.truncate:
         return None
 
-    # the ramp first: it gives the frequencies, with which its distance is measured
-    bare = RampApproximation(
+    # the ramp gives the frequencies, by which its distance from the schedule is measured
+    unmeasured = RampApproximation(
         beta_fast=beta_fast,
         beta_slow=beta_slow,
         ratio=1.0,
@@ -101,24 +103,37 @@ def approximate_ramp(
         context=schedule.context,
         inv_freq=(),
     )
-    return _measure(bare, bare.apply_to(schedule).inv_freq, schedule.inv_freq)
+    computed = unmeasured.apply_to(schedule).inv_freq
+    return _measure(unmeasured, computed, schedule.inv_freq)
 
 
-def _measure(bare: RampApproximation, computed: Vector, right: Vector) -> RampApproximation | None:
-    """The approximation with its distance; None where both ramps give the same frequencies."""
+def _measure(
+    unmeasured: RampApproximation, computed: Vector, right: Vector
+) -> RampApproximation | None:
+    """The approximation with its distance; None where both ramps give the same frequencies.
+
+    Args:
+        unmeasured: The approximation without its distance.
+        computed: Its frequencies, radians per token, float64 [pairs].
+        right: The frequencies of the schedule, float64 [pairs].
+    """
     # a pair twice as fast and one half as fast are equally far off, so logarithms are compared;
     # pairs that stand still do so in both ramps
     ratio = np.divide(computed, right, out=np.ones(len(right)), where=right > 0)
-    off = np.abs(np.log(ratio))
-    pairs = int(np.sum(off > SAME))
-    if not pairs:
+    distance = np.abs(np.log(ratio))
+    differing = int(np.sum(distance > SAME))
+    if differing == 0:
         return None
 
     # the angle of a pair is position times frequency: off most at the end of the context
-    worst = int(np.argmax(off))
+    worst = int(np.argmax(distance))
     largest_difference = float(np.max(np.abs(computed - right)))
-    turns = largest_difference * bare.context / (2 * np.pi)
-    frequencies = tuple(float(value) for value in computed)
+    rotations_off = largest_difference * unmeasured.context / (2 * np.pi)
     return replace(
-        bare, ratio=float(ratio[worst]), pair=worst, pairs=pairs, turns=turns, inv_freq=frequencies
+        unmeasured,
+        ratio=float(ratio[worst]),
+        pair=worst,
+        pairs=differing,
+        turns=rotations_off,
+        inv_freq=tuple(float(frequency) for frequency in computed),
     )

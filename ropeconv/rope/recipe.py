@@ -54,29 +54,27 @@ def on_top(
 ) -> Schedule:
     """The schedule of a method on top of the scaling of a model, which `--on-top` keeps.
 
-    With theta the base of the model, theta_i = theta^(-2i/r), f_i and A its frequencies and
-    attention factor, L0 its context before the scaling, L1 the one it declares, s the factor of the
-    method (or length / L1), and m_i, A_m what the method gives for the unscaled model over L0:
+    The model was trained over L0 tokens, and its scaling has extended it to L1. The method extends
+    that, as if L1 were the trained length, to L1 s with s its factor. In symbols: theta is
+    the base of the model and theta_i = theta^(-2i/r); f_i and A are its frequencies and attention
+    factor with the scaling; m_i and A_m are those that the method gives for the unscaled model over
+    L0. The new frequencies f_i' and attention factor A' are
 
-    - the same method again (yarn, llama3, linear; by-parts with the same ramp): its formula over L0
-      with the product of both factors, f the old one, and A' = A law(f s) / law(f), law being its
-      attention factor;
-    - a method that is another base (theta, theta-for, theta-bound, ntk, ntk-old): the formula of
-      the scaling with the new base, A' = A;
-    - every other pair: f_i' = f_i m_i / theta_i, of two factor lists both, and A' = A A_m.
+    - for the method that the model is scaled by already (yarn, llama3, linear; by-parts with the
+      same ramp): its formula over L0 with the product of both factors. With f the old factor and
+      law the attention factor that the method gives for a factor, A' = A law(f s) / law(f);
+    - for a method that is another base (theta, theta-for, theta-bound, ntk, ntk-old): the formula
+      of the scaling with the new base, and A' = A;
+    - for all others: f_i' = f_i m_i / theta_i, in both lists where there are two, and A' = A A_m.
 
-    The softmax scale of MLA grows by its own law in the same way, and with (A' / A)^2 where the
-    attention factor multiplies every logit.
-
-    The context becomes L1 s. A method therefore sees L1 as the trained context, at the frequencies
-    that the scaling has divided: the pair that rotates once in L0 unscaled rotates once in L1 under
-    linear scaling by L1 / L0.
+    The softmax scale of latent attention (MLA) grows by its own law in the same way, and with
+    (A' / A)^2 where the attention factor multiplies every logit.
 
     Args:
-        method: With its parameters.
-        spec: The RoPE of the present model.
+        method: The method with its parameters.
+        spec: The RoPE of the scaled model.
         context: Tokens to declare, None for those of the method.
-        explicit: Settings of the method that are not taken from the scaling of the model.
+        explicit: Names of settings that the user gave, which are not taken from the scaling.
 
     Raises:
         RecipeError: For a model without scaling or with dynamic scaling, and for a length within
@@ -98,12 +96,14 @@ def on_top(
     # The method is computed for the model before its scaling, over L0. Lengths shrink with it: 256k
     # over a declared 128k is 16k over a trained 8k.
     start_context = max(1, round((context or declared) * original / declared))
-    start = replace(spec.unscaled(), context=start_context)
+    unscaled = replace(spec.unscaled(), context=start_context)
     relative = method.relative(declared, original)
     factor = relative.factor_over(original)
-    schedule = _widen(relative, factor, start, spec, explicit)
+
+    # the same method again, else a product of both
+    schedule = _widen(relative, factor, unscaled, spec, explicit)
     if schedule is None:
-        schedule = _compose(schedule_of(relative, start), start, spec)
+        schedule = _compose(schedule_of(relative, unscaled), unscaled, spec)
 
     # back to the lengths of the scaled model
     if factor is not None:
@@ -112,6 +112,7 @@ def on_top(
         reached = round(schedule.context * declared / original)
     schedule = replace(schedule, context=context or method.length or reached)
 
+    # a base that keeps the bound in the unscaled model may not keep it with the scaling
     if isinstance(method, ThetaBound):
         first = first_violation(schedule.inv_freq, spec.unrotated, method.target)
         if first is not None:
@@ -124,16 +125,22 @@ def on_top(
 
 
 def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
-    """The factor of a scaling and the one that multiplies it, where `on_top` widens it; else None.
+    """The factor of a model's scaling, and the one by which a method multiplies it with `on_top`.
 
     Args:
-        method: As in `on_top`.
-        spec: As in `on_top`.
+        method: The method that goes on top.
+        spec: The RoPE of the scaled model.
+
+    Returns:
+        Both factors; None where the method is another one than the scaling, so that there is no
+        product of factors.
     """
     relative = method.relative(spec.context, spec.original_context)
     factor = relative.factor_over(spec.original_context)
     form = spec.form
-    if factor is None or not isinstance(form, Scaled) or relative.widen(form, factor) is None:
+    if factor is None or not isinstance(form, Scaled):
+        return None
+    if relative.widen(form, factor) is None:
         return None
     return form.factor, factor
 
@@ -141,70 +148,84 @@ def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
 def _widen(
     method: Method,
     factor: float | None,
-    start: RopeSpec,
+    unscaled: RopeSpec,
     spec: RopeSpec,
     explicit: Sequence[str],
 ) -> Schedule | None:
-    """The schedule with the product of both factors; None over a scaling of another method."""
+    """The schedule where a method extends its own scaling: its formula with both factors' product.
+
+    Args:
+        method: The method that goes on top.
+        factor: Its factor; None for a method without one.
+        unscaled: The RoPE of the model before its scaling.
+        spec: The RoPE of the scaled model.
+        explicit: Names of settings that the user gave, which are not taken from the scaling.
+
+    Returns:
+        The schedule; None where the scaling is that of another method.
+    """
     if factor is None:
         return None
-    total = method.widen(spec.form, factor, explicit)
-    old = method.widen(spec.form, 1.0, explicit)
-    if total is None or old is None:
+    with_both = method.widen(spec.form, factor, explicit)
+    with_old = method.widen(spec.form, 1.0, explicit)
+    if with_both is None or with_old is None:
         return None
 
-    # the model may have been trained with factors of its own, which grow by the law of the method
-    before = schedule_of(old, start)
-    schedule = schedule_of(total, start)
-    law = schedule.attention_factor / before.attention_factor
-    softmax_law = schedule.softmax_scale / before.softmax_scale
+    # the model may have been trained with factors of its own, which grow as those of the method do
+    before = schedule_of(with_old, unscaled)
+    schedule = schedule_of(with_both, unscaled)
+    attention_growth = schedule.attention_factor / before.attention_factor
+    softmax_growth = schedule.softmax_scale / before.softmax_scale
     if spec.softmax_follows:  # llama.cpp multiplies the logits of MLA by the attention factor too
-        softmax_law *= law**2
+        softmax_growth *= attention_growth**2
 
     return replace(
         schedule,
-        attention_factor=spec.attention_factor * law,
-        softmax_scale=spec.softmax_scale * softmax_law,
+        attention_factor=spec.attention_factor * attention_growth,
+        softmax_scale=spec.softmax_scale * softmax_growth,
     )
 
 
-def _compose(schedule: Schedule, start: RopeSpec, spec: RopeSpec) -> Schedule:
+def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
     """The scaling of a model, multiplied by what a method does to the unscaled model.
 
     Args:
-        schedule: The method's, for the unscaled model.
-        start: The unscaled model.
-        spec: The scaled model.
+        method: The schedule of the method for the unscaled model.
+        unscaled: The RoPE of the model before its scaling.
+        spec: The RoPE of the scaled model.
     """
-    current = spec.current()
-    attention_factor = current.attention_factor * schedule.attention_factor
-    softmax_scale = current.softmax_scale * schedule.softmax_scale
+    scaling = spec.current()
+    attention_factor = scaling.attention_factor * method.attention_factor
+    softmax_scale = scaling.softmax_scale * method.softmax_scale
     if spec.softmax_follows:
-        softmax_scale *= schedule.attention_factor**2
+        softmax_scale *= method.attention_factor**2
 
-    # f_i m_i / theta_i; below is the form that gives these frequencies, where there is one
-    unscaled = start.form.inv_freq(spec.rotary_dim)
-    inv_freq = current.inv_freq * _ratio(schedule.inv_freq, unscaled)
+    # f_i' = f_i m_i / theta_i
+    base = unscaled.form.inv_freq(spec.rotary_dim)
+    inv_freq = scaling.inv_freq * _ratio(method.inv_freq, base)
     short = None
     original = spec.original_context
+
+    # the form that gives these frequencies, where there is one
     form: Form | None = None
-    if current.short_inv_freq is not None or schedule.short_inv_freq is not None:
-        # two lists: runtimes change from the short to the long one at the trained context
-        short = _short_or_only(current) * _ratio(_short_or_only(schedule), unscaled)
-        if current.short_inv_freq is None:
+    has_two_lists = scaling.short_inv_freq is not None or method.short_inv_freq is not None
+    if has_two_lists:
+        # runtimes change from the short to the long list at the original context
+        short = _short_or_only(scaling) * _ratio(_short_or_only(method), base)
+        if scaling.short_inv_freq is None:
             original = spec.context
         form = _factor_lists(spec, short, inv_freq, original)
-    elif spec.form == start.form:  # the scaling is only an attention factor
-        form = schedule.form
-    elif schedule.form is not None and schedule.form == spec.base_form(schedule.form.theta):
+    elif spec.form == unscaled.form:  # the scaling is only an attention factor
+        form = method.form
+    elif method.form is not None and method.form == spec.base_form(method.form.theta):
         # the method is another base: the scaling keeps its formula
-        form = replace(spec.form, theta=schedule.form.theta)
+        form = replace(spec.form, theta=method.form.theta)
         inv_freq = form.inv_freq(spec.rotary_dim)
 
     return Schedule(
         inv_freq=inv_freq,
         attention_factor=attention_factor,
-        context=schedule.context,
+        context=method.context,
         original_context=original,
         form=form,
         short_inv_freq=short,
@@ -242,14 +263,16 @@ SAME = 1e-9
 
 
 def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
-    """A schedule as LongRoPE's pair of lists, of which the short one keeps the source.
+    """A schedule as LongRoPE's pair of factor lists, of which the short one keeps the source.
 
-    With theta_i of the source's base, short_factor_i = theta_i / f_i of the source (1 where it is
-    not scaled) and long_factor_i = theta_i / inv_freq_i. The lists change at the context of a
-    scaled source, and at the trained context of another: inside it the unchanged source is right.
+    Short prompts then compute what the source computes. A runtime changes from the short to the
+    long list at one length: the context of a source that is scaled, and the trained context of
+    another. With theta_i = theta^(-2i/r) of the source's base and f_i the source's frequencies,
+    short_factor_i = theta_i / f_i (1 where it is not scaled) and
+    long_factor_i = theta_i / inv_freq_i.
 
     Args:
-        schedule: The one of the method.
+        schedule: The frequencies of the method, inv_freq_i.
         source: The present RoPE of the checkpoint.
 
     Raises:
@@ -295,7 +318,8 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
 
     # pairs that stand still by architecture have the divisor 1e30; others cannot be written
     still = source.rotary_dim // 2 - source.rotating_pairs
-    if count_zero(schedule.inv_freq) > still or count_zero(current.inv_freq) > still:
+    zeros = max(count_zero(schedule.inv_freq), count_zero(current.inv_freq))
+    if zeros > still:
         raise RecipeError(
             "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it"
             " out"
@@ -374,10 +398,15 @@ class Recipe:
                 'a Recipe needs a method, such as METHODS["yarn"](4.0), and got'
                 f" {shown(self.method)}"
             )
+
+        # each check returns what is wrong with a value; None means that a modifier was not given,
+        # but for switches, which are True or False
         for name, check in CHECKS.items():
             value = getattr(self, name)
+            if value is None and name not in SWITCHES:
+                continue
             problem = check(value)
-            if problem and (value is not None or name in SWITCHES):
+            if problem:
                 flag = name.replace("_", "-")
                 raise RecipeError(f"--{flag} {problem}, and {shown(value)} is not")
 
@@ -464,7 +493,7 @@ class Recipe:
                 f"{self.method.flag()} gives frequencies that are 0; check its parameters"
             )
 
-        # the modifiers
+        # the modifiers, which replace what the method gives
         attention_factor = self._attention_factor(schedule)
         softmax_scale = schedule.softmax_scale
         if self.on_top and spec.softmax_follows:
@@ -473,7 +502,7 @@ class Recipe:
         if self.log_n is not None:
             log_n = LogN(self.log_n, self.log_n_length or original)
 
-        done = replace(
+        modified = replace(
             schedule,
             context=self.context or schedule.context,
             attention_factor=attention_factor,
@@ -482,8 +511,8 @@ class Recipe:
             query_scaling=spec.query_scaling,
         )
         if self.keep_short:
-            return keep_short(done, spec if source is None else source)
-        return done
+            return keep_short(modified, spec if source is None else source)
+        return modified
 
     def _attention_factor(self, schedule: Schedule) -> float:
         """The attention factor that the modifiers set, else that of the method."""
@@ -546,8 +575,8 @@ class Recipe:
         kind = REGISTRY[name]
         parameters = data.get("parameters", {})
         known = {item.name for item in dataclasses.fields(kind)}
-        others = ("method", "parameters", "explicit")
-        unknown = [key for key in data if key not in (*MODIFIERS, *others)]
+        known_keys = {"method", "parameters", "explicit", *MODIFIERS}
+        unknown = [key for key in data if key not in known_keys]
         unknown += [key for key in parameters if key not in known]
         if unknown:
             raise RecipeError(
@@ -608,21 +637,26 @@ def parse_recipe(text: str) -> Recipe:
 
     # `key=value` is a setting or a modifier, and another part belongs to the value of the method
     settings: dict[str, Any] = {}
-    values = []
+    value_parts = []
     repeats = False
     for part in parts:
         if "=" not in part:
-            values.append(part)
+            value_parts.append(part)
             continue
         key, setting = _setting(part, text)
-        repeats = repeats or key in settings
+        if key in settings:
+            repeats = True
         settings[key] = setting
     if repeats:
         raise RecipeError(f"{text!r} gives a setting twice; leave one of them out")
-    value = _value(kind, values, text)
+    value = _value(kind, value_parts, text)
 
-    # the first field is the value itself
-    modifiers = {key: settings.pop(key) for key in MODIFIERS if key in settings}
+    # modifiers belong to the recipe, and all other settings must be fields of the method, whose
+    # first field is the value
+    modifiers = {}
+    for key in MODIFIERS:
+        if key in settings:
+            modifiers[key] = settings.pop(key)
     fields = [item.name for item in dataclasses.fields(kind)]
     if value is not None and fields[0] in settings:
         raise RecipeError(f"{text!r} gives {fields[0]} twice; leave one of them out")
@@ -646,14 +680,23 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
-    """The value after the name of a method, None for a switch; `text` is the whole recipe."""
+    """The value after the name of a method: "4" in "yarn:4", None for a method without a value.
+
+    Args:
+        kind: The class of the method.
+        parts: The parts between colons in the recipe, without the name and settings.
+        text: The whole recipe, for messages.
+    """
     if kind.value is Value.SWITCH:
         if parts:
             raise RecipeError(
                 f"{kind.name} has no value, so {text!r} is not a recipe; write {kind.name}"
             )
         return None
-    if len(parts) == 1 or (kind.value is Value.TEXT and parts):  # dynamic:yarn:4
+
+    # the value of a dynamic method has a colon in it: dynamic:yarn:4
+    may_have_colons = kind.value is Value.TEXT
+    if len(parts) == 1 or (may_have_colons and parts):
         return ":".join(parts)
     example = f"{kind.name}:4" if kind.value is Value.FACTOR else f"{kind.name}:VALUE"
     raise RecipeError(f"{text!r} needs one value after the method; write it like {example}")
@@ -718,10 +761,14 @@ def resolved_factor(recipe: Recipe, trained: int, declared: int) -> float | None
 
 
 def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
-    """The flags of a recipe for people: no needless digits, and a length with the factor for it.
+    """The flags of a recipe for people, such as `--yarn 4` or `--yarn 128k (factor 4)`.
 
-    The exact text of a command is that of `flags`. `trained` and `declared` are as in
-    `resolved_factor`.
+    Numbers have no needless digits; the exact text of a command is that of `flags`.
+
+    Args:
+        recipe: The method with its modifiers.
+        trained: Context of the model before its scaling, in tokens.
+        declared: Context of the model with its scaling, in tokens.
     """
     words = flags(recipe) or [recipe.method.flag()]
     value = getattr(recipe.method, "factor", None)
@@ -729,9 +776,10 @@ def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
         words[1] = format_factor(value)
     text = " ".join(words)
 
-    factor = None
-    if recipe.method.length is not None:
-        factor = resolved_factor(recipe, trained, declared)
+    # a method that names a length may have a factor, which follows from it
+    if recipe.method.length is None:
+        return text
+    factor = resolved_factor(recipe, trained, declared)
     if factor is None:
         return text
     return f"{text} (factor {format_factor(factor)})"
@@ -753,8 +801,13 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
-    """The value of the method's flag, none for a switch, and all settings but defaults by name."""
-    # the first field follows the flag, and the others are options of their own
+    """The parts of a recipe as text and commands have them.
+
+    Returns:
+        The value of the method's flag, in a list that is empty for a method without a value; and
+        all settings and modifiers that are not the defaults, by name.
+    """
+    # the first field of a method is its value, and the others are options of their own
     method = recipe.method
     fields = dataclasses.fields(method)
     values = []
@@ -764,7 +817,8 @@ def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
     options = {}
     for item in fields[1:]:
         value = getattr(method, item.name)
-        if value != item.default or item.name in recipe.explicit:
+        is_given = value != item.default or item.name in recipe.explicit
+        if is_given:
             options[item.name] = value
     return values, options | recipe.modifiers()
 

@@ -32,9 +32,11 @@ class Registry(Mapping[str, T]):
         self._complete = False
 
     def add(self, name: str, item: T, place: str, order: int = 0) -> T:
-        """Declare a thing.
+        """Declare a thing, such as a method, under its name.
 
         Args:
+            name: The name by which it is looked up.
+            item: The thing.
             place: The module that declares it.
             order: Its place in lists, lowest first; of equal ones the name decides.
 
@@ -42,14 +44,16 @@ class Registry(Mapping[str, T]):
             RecipeError: For a name that is taken.
         """
         if name in self.declared:
+            _, _, first_place = self._places[name]
             raise RecipeError(
-                f"{self._places[name][2]} and {place} both declare the {self.kind} {name}; rename"
-                " one"
+                f"{first_place} and {place} both declare the {self.kind} {name}; rename one"
             )
 
+        # a dict keeps the order of insertion, so it is built anew, sorted by `order` and by name
         self._places[name] = (order, name, place)
-        items = {**self.declared, name: item}.items()
-        self.declared = dict(sorted(items, key=lambda pair: self._places[pair[0]]))
+        unsorted = {**self.declared, name: item}
+        names = sorted(unsorted, key=self._places.__getitem__)
+        self.declared = {each: unsorted[each] for each in names}
         return item
 
     def _all(self) -> dict[str, T]:

@@ -73,15 +73,23 @@ class QueryScaling:
 def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
     """The log-n approximation: the QueryScaling that comes nearest to log-n.
 
+    Log-n multiplies the query at position p by `ln(p) / ln L`, a QueryScaling by
+    `gain (1 + beta ln(1 + floor(p / length)))`.
+
     For "clamped", `beta = 1 / ln L` with length L gives 1 for p < L, and `ln(kL) / ln L` for p from
     (k - 1) L to kL - 1, which is log-n at the last of these positions and above it before.
 
     For "full", with length 1 and a large beta the 1 in front is negligible. The gain 2^-exponent
     undoes beta; it is a power of two so that no bit of a weight is lost.
+
+    Args:
+        log_n: The kind, and L in tokens.
+        exponent: For "full", how large beta is, as a power of two.
     """
+    log_length = math.log(log_n.length)
     if log_n.kind == "clamped":
-        return QueryScaling(1 / math.log(log_n.length), log_n.length)
-    return QueryScaling(2.0**exponent / math.log(log_n.length), 1, 2.0**-exponent)
+        return QueryScaling(beta=1 / log_length, length=log_n.length)
+    return QueryScaling(beta=2.0**exponent / log_length, length=1, gain=2.0**-exponent)
 
 
 def effective_scaling(

@@ -43,23 +43,33 @@ class Proportional(Form):
 
 
 def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
-    """The proportional form that a vector has; None for other vectors.
+    """The formula of frequencies of which only the first n pairs rotate (p-RoPE).
 
-    Its first pairs are theta^(-2i/r) / factor, and the others are 0.
+    It is theta^(-2i/r) / factor for i < n, and 0 for the other pairs.
 
     Args:
-        inv_freq: Radians per token, float64 [rotary_dim / 2], equal to the form to within 1.2e-7.
-        theta: The base that is tried first, before the one that the vector itself gives.
+        inv_freq: Radians per token, float64 [rotary_dim / 2].
+        theta: The base that is tried first, before the one that the frequencies give.
+
+    Returns:
+        The formula, which gives these frequencies to within 1.2e-7; None where there is none.
     """
     zeros = count_zero(inv_freq)
     rotary_dim = 2 * len(inv_freq)
     rotating = len(inv_freq) - zeros
-    if not zeros or not (inv_freq[:rotating] > 0).all():
+    if zeros == 0:
+        return None
+    zeros_are_last = (inv_freq[:rotating] > 0).all()
+    if not zeros_are_last:
         return None
 
+    # theta^0 is 1, so the first pair is 1 / factor
     factor = 1.0
     if rotating and abs(inv_freq[0] - 1) > SAME:
         factor = float(1 / inv_freq[0])
+
+    # the first and the last pair that rotates differ by theta^(2 (n - 1) / r); bases are usually
+    # round numbers, which the division misses by its rounding
     bases = [theta]
     if rotating > 1 and inv_freq[0] > inv_freq[rotating - 1]:
         with np.errstate(over="ignore"):  # an infinite base is that of no vector
@@ -290,14 +300,14 @@ class RopeSpec:
         None where one of them sees the whole context.
         """
         # `windows` is empty where no layer has one
-        widest = None
+        sizes = []
         for size, kind in zip(self.windows, self.layers, strict=False):
-            if kind != "global":
+            if kind != "global":  # the others keep their RoPE, or have none
                 continue
             if size is None:
                 return None
-            widest = max(size, widest or 0)
-        return widest
+            sizes.append(size)
+        return max(sizes, default=None)
 
     def visible(self, context: int) -> int:
         """The largest distance, in tokens, that the layers an extension changes can see."""

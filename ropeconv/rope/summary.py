@@ -67,11 +67,13 @@ class Summary:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        # names in one column, as wide as the longest; empty values and tables are left out
+        # empty values and tables are left out
         values = {name: value for name, value in self.summary().items() if value}
         tables = [table for table in self.shown_tables() if table.rows]
+
+        # names are in one column, as wide as the longest
         names = [*values] + [table.name for table in tables]
-        width = max(map(len, names), default=0)
+        width = max((len(name) for name in names), default=0)
 
         lines = [type(self).__name__]
         for name, value in values.items():

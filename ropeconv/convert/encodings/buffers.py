@@ -48,6 +48,8 @@ def buffers(request: EncodeRequest) -> CheckpointResult:
     settings: JsonObject = {"attention_factor": float(schedule.attention_factor)}
     if schedule.log_n is not None:
         settings["log_n"] = {"kind": schedule.log_n.kind, "length": schedule.log_n.length}
+
+    # the keys by which transformers finds the class in the modelling file
     named = class_keys(family)
     baked["model_type"] = named["model_type"]
     baked["architectures"] = named["architectures"]
@@ -106,23 +108,29 @@ def _refuse(request: EncodeRequest) -> None:
     schedule = request.schedule
     family = request.family
 
-    def refusal(change: str, reason: str) -> UnsupportedBake:
-        return UnsupportedBake(change, "stored frequencies", reason, OTHERWISE)
-
     # the modelling file is made for a few families, with one vector of frequencies
     if family.code is None:
-        raise refusal(
+        raise _refusal(
             family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only"
         )
-
     part: Config = text_part(request.config, family)
     if part is not request.config:
-        raise refusal("a model with a vision part", "there is code for the language model only")
+        raise _refusal("a model with a vision part", "there is code for the language model only")
     if schedule.short_inv_freq is not None:
-        raise refusal("a pair of factor lists", "there is one tensor of frequencies")
+        raise _refusal("a pair of factor lists", "there is one tensor of frequencies")
+
+    # the frequencies are stored beside the weights
     if not request.tensors():
-        raise refusal("only a config.json", "the frequencies become one of the tensors")
+        raise _refusal("only a config.json", "the frequencies become one of the tensors")
     if TENSOR in request.tensors():
-        raise refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
-    if schedule.log_n and family.code.window_switch and part.get(family.code.window_switch):
-        raise refusal("log-n with window layers", f"the code has no {family.code.window_switch}")
+        raise _refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
+
+    # the config key that switches windows on, such as use_sliding_window of Qwen 2
+    switch = family.code.window_switch
+    if schedule.log_n and switch and part.get(switch):
+        raise _refusal("log-n with window layers", f"the code has no {switch}")
+
+
+def _refusal(change: str, reason: str) -> UnsupportedBake:
+    """The error for something that cannot be written as stored frequencies."""
+    return UnsupportedBake(change, "stored frequencies", reason, OTHERWISE)

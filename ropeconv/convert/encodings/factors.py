@@ -40,9 +40,11 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if schedule.short_inv_freq is not None:
         raise UnsupportedBake("a pair of factor lists", target, "it holds one list", otherwise)
 
-    # pairs that stand still by architecture have a large divisor in the source too
+    # a frequency of 0 is a pair of dimensions that does not rotate; those that stand still by
+    # architecture have a large divisor in the source too
     zeros = count_zero(schedule.inv_freq)
-    if zeros > spec.rotary_dim // 2 - spec.rotating_pairs:
+    still_by_architecture = spec.rotary_dim // 2 - spec.rotating_pairs
+    if zeros > still_by_architecture:
         be = "is" if zeros == 1 else "are"
         raise UnsupportedBake(
             f"{zeros} of {len(schedule.inv_freq)} frequencies that {be} 0",
@@ -54,8 +56,8 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         scale = f"a softmax scale of {schedule.softmax_scale:g}"
         raise UnsupportedBake(scale, target, "only yarn carries mscale_all_dim", otherwise)
 
-    exact = factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)
-    divisors = written_divisors([float(value) for value in exact])
+    nearest = factor_list(schedule.inv_freq, spec.rope_theta, spec.rotary_dim)
+    divisors = written_divisors([float(divisor) for divisor in nearest])
     attention_factor = float(schedule.attention_factor)
     rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
 
@@ -73,8 +75,11 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         "attention_factor": attention_factor,
         "original_max_position_embeddings": original,
     }
-    if attention_factor != 1 or original != schedule.context or family.writing.longrope == "mscale":
-        rope |= {"short_mscale": attention_factor, "long_mscale": attention_factor}
+    # vLLM has its own names for it, which it needs where it would not derive 1
+    derives_1 = attention_factor == 1 and original == schedule.context
+    if not derives_1 or family.writing.longrope == "mscale":
+        rope["short_mscale"] = attention_factor
+        rope["long_mscale"] = attention_factor
     return RopeSetting(
         rope=rope, theta=spec.rope_theta, context=schedule.context, top_original=original
     )
@@ -83,10 +88,11 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
 def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.float32]:
     """Return divisors f for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`.
 
-    The runtimes round three times: theta^x, the product, the quotient. From the float32 neighbours
-    of the exact ratio, the one with the nearest result is chosen: usually at most 1 ulp off, where
-    the ratio itself would be 2. Where theta^x is so near the middle of two floats that a runtime
-    may round it to either, both are held within 2 ulp.
+    x is `2i / rotary_dim` for pair i. The runtimes round three times: theta^x, the product, and the
+    quotient. So the exact ratio, rounded to float32, may give a frequency that is 2 ulp off. One of
+    its float32 neighbours is usually at most 1 ulp off, and is chosen instead. Where theta^x is so
+    near the middle of two floats that a runtime may round it to either, the frequency must be
+    within 2 ulp for both.
 
     Args:
         inv_freq: Radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite.
@@ -96,30 +102,33 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     Returns:
         The divisors, float32 [rotary_dim / 2].
     """
-    shares = np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)
-    exponent = shares.astype(np.float64)
     divisors = np.full(len(inv_freq), np.inf, dtype=np.float32)
     rotates = inv_freq > 0
-    inv_freq = inv_freq[rotates]
+    wanted = inv_freq[rotates]
 
     # theta^x as a float32, and the neighbour to which a runtime may round it
-    exact = np.float64(np.float32(theta)) ** exponent[rotates]
-    power = exact.astype(np.float32)
-    other = np.nextafter(power, np.where(exact > power, np.float32(np.inf), np.float32(0)))
-    gap = np.abs(other.astype(np.float64) - power)
-    doubtful = np.abs(exact - power) > (0.5 - DOUBT) * gap
+    exponents = np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)
+    exact_power = np.float64(np.float32(theta)) ** exponents.astype(np.float64)[rotates]
+    power = exact_power.astype(np.float32)
+    towards = np.where(exact_power > power, np.float32(np.inf), np.float32(0))
+    other_power = np.nextafter(power, towards)
+    gap = np.abs(other_power.astype(np.float64) - power)
+    may_round_to_other = np.abs(exact_power - power) > (0.5 - DOUBT) * gap
 
-    # the neighbours of the exact ratio, which have consecutive bit patterns
-    start = (1.0 / (exact * inv_freq)).astype(np.float32)
+    # the float32 neighbours of the exact ratio, which have consecutive bit patterns:
+    # [2 NEIGHBOURS + 1, pairs]
+    ratio = (1.0 / (exact_power * wanted)).astype(np.float32)
     steps = np.arange(-NEIGHBOURS, NEIGHBOURS + 1)[:, None]
-    candidates = (start.view(np.int32) + steps).astype(np.int32).view(np.float32)
+    candidates = (ratio.view(np.int32) + steps).astype(np.int32).view(np.float32)
 
-    # the least error at worst, then the least usual one, then the nearest neighbour
-    miss = _miss(candidates * power, inv_freq)
-    other_miss = _miss(candidates * other, inv_freq)
-    worst = np.where(doubtful, np.maximum(miss, other_miss), miss)
-    best = np.argmin(100 * worst + 10 * miss + np.abs(steps), axis=0)
-    divisors[rotates] = candidates[best, np.arange(len(inv_freq))]
+    # choose by the error at worst, then by the usual error, then by the distance from the ratio.
+    # One number orders all three, since errors of good candidates and steps are below 10.
+    error = _miss(candidates * power, wanted)
+    other_error = _miss(candidates * other_power, wanted)
+    worst_error = np.where(may_round_to_other, np.maximum(error, other_error), error)
+    rank = 100 * worst_error + 10 * error + np.abs(steps)
+    best = np.argmin(rank, axis=0)
+    divisors[rotates] = candidates[best, np.arange(len(wanted))]
     return divisors
 
 

@@ -29,6 +29,14 @@ OTHERWISE = "use --encoding tensor where the architecture has it, or another met
 def keys(schedule: Schedule, model: GgufModel) -> Edit:
     """Write the schedule in metadata keys.
 
+    Args:
+        schedule: The frequencies and the attention factor. Its `form` is the formula that they
+            follow, None for frequencies without one.
+        model: The GGUF file before.
+
+    Returns:
+        The keys to set and to remove.
+
     Raises:
         UnsupportedBake: For forms that no keys describe, and for keys that llama.cpp does not use.
     """
@@ -40,12 +48,12 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
         raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
 
     # the base, also of layers with a window that are extended like the others
-    pinned = pinned_original(model)
     values: dict[str, GgufValue] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
     if _window_base_follows(model):
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
 
-    # the scaling
+    # the scaling; in Ministral 3 query scaling uses the original context too, which is then pinned
+    pinned = pinned_original(model)
     if not isinstance(form, Plain):
         original = schedule.original_context
         if isinstance(form, Yarn):
@@ -54,7 +62,6 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
         values[f"{prefix}scaling.type"] = string(form.kind)
         values[f"{prefix}scaling.factor"] = f32(form.factor)
         values[f"{prefix}scaling.original_context_length"] = u32(pinned or original)
-
     if isinstance(form, Yarn) and not _has_usual_betas(form, arch):
         values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
         values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
@@ -76,7 +83,13 @@ def _has_usual_betas(form: Yarn, arch: Arch) -> bool:
 
 
 def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
-    """Raise UnsupportedBake for a ramp that the keys of an architecture do not describe."""
+    """Raise UnsupportedBake for a ramp of YaRN that the keys of an architecture do not describe.
+
+    Args:
+        form: YaRN with its settings.
+        pinned: The original context in tokens where query scaling uses it too; else 0.
+        arch: The architecture.
+    """
     # Ministral 3 has one key for both lengths
     target = f"the keys of {arch.name}"
     if pinned and pinned != form.original_context:
@@ -127,22 +140,29 @@ def _window_base_follows(model: GgufModel) -> bool:
 
 
 def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> Edit:
-    """Take back by a key that MLA multiplies its logits by the attention factor too.
+    """The edit with rope.scaling.yarn_log_multiplier, where the softmax scale needs it.
 
-    The multiplier is a slope over ln s. It follows from the softmax scale without one: `start` has
-    removed that of the file.
+    In latent attention llama.cpp multiplies logits by the attention factor too. With the key at m
+    and s the factor, it also multiplies them by `(1 + m ln s)^2`, which can undo that.
     """
-    if not isinstance(form, (InterpolatedForm, Yarn)) or form.factor <= 1:
+    if not isinstance(form, (InterpolatedForm, Yarn)):
         return edit
-    # llama.cpp multiplies the softmax scale by (1 + slope ln s)^2
-    with_factor = with_attention_factor(model, schedule, edit)
-    scale = model.after(with_factor).reading().spec.softmax_scale
-    slope = (math.sqrt(schedule.softmax_scale / scale) - 1) / math.log(form.factor)
-    if abs(slope) < NEGLIGIBLE:
+    if form.factor <= 1:  # ln s would be 0
         return edit
 
-    short = float(f"{slope:.6g}")  # the scale was measured with an attention factor of 32 bits
-    if abs(short - slope) < NEGLIGIBLE:
-        slope = short
+    # the softmax scale that llama.cpp computes without the key, which `start` has removed
+    with_factor = with_attention_factor(model, schedule, edit)
+    scale_without = model.after(with_factor).reading().spec.softmax_scale
+
+    # scale_without (1 + m ln s)^2 = the wanted softmax scale, solved for m
+    wanted = schedule.softmax_scale
+    multiplier = (math.sqrt(wanted / scale_without) - 1) / math.log(form.factor)
+    if abs(multiplier) < NEGLIGIBLE:
+        return edit
+
+    # the attention factor was rounded to 32 bits, which changed the last digits of the multiplier
+    short = float(f"{multiplier:.6g}")
+    if abs(short - multiplier) < NEGLIGIBLE:
+        multiplier = short
     key = f"{arch_of_header(model).name}.rope.scaling.{MULTIPLIER}"
-    return edit.merge(Edit({key: f32(slope)}))
+    return edit.merge(Edit({key: f32(multiplier)}))

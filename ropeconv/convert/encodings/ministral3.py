@@ -29,7 +29,10 @@ BIASES = ("attention_bias", "mlp_bias")
 
 @encoding(NAME, order=4, max_ulp=64, model_type=lambda _: NAME)
 def ministral3(request: EncodeRequest) -> CheckpointResult:
-    """Write the schedule as a Ministral 3 checkpoint.
+    """Write the schedule as a Ministral 3 checkpoint, whose class scales queries by position.
+
+    Log-n multiplies queries by a logarithm of the position. The class multiplies them by
+    `1 + beta ln(1 + floor(p / O))` at position p, and beta and O are chosen so that this is near.
 
     Raises:
         UnsupportedBake: For families with another layout, and for a schedule without log-n.
@@ -64,7 +67,7 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
             raise
         result = weights(inner)
 
-    off = deviation(schedule.log_n, steps, schedule.context)
+    # the gain multiplies all queries by a number, so it becomes part of their weights
     folded = result.fold
     if steps.gain != 1:
         tensors = request.tensors()
@@ -72,10 +75,13 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
             raise UnsupportedBake(
                 "full log-n", "only a config.json", "a factor goes into its weights", OTHERWISE
             )
-        folded = folded or Fold(request.target.fold_into or "k", (), 0.0)
+        if folded is None:
+            folded = Fold(request.target.fold_into or "k", scalings=(), expected_kl=0.0)
         scalings = times_queries(steps.gain, request.spec, family, tensors)
         folded = replace(folded, scalings=(*folded.scalings, *scalings))
 
+    # how far the output is from the formula of log-n, for the verdicts and the user
+    off = deviation(schedule.log_n, steps, schedule.context)
     return replace(
         result,
         encoding=NAME,
@@ -105,7 +111,14 @@ def _check_layout(config: Config, family: Family) -> None:
 
 
 def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
-    """The config as one of Ministral 3, with the defaults that Ministral 3 does not share."""
+    """The config as one of Ministral 3, with the defaults that Ministral 3 does not share.
+
+    Args:
+        config: The whole config.json of the source.
+        family: The family of the source.
+        spec: The RoPE of the source.
+        steps: The scaling of queries by position.
+    """
     # a key that is absent has the default of the old class, and must not get that of the new one
     renamed = copy.deepcopy(config)
     part = text_part(renamed, family)

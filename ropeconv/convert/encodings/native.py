@@ -38,11 +38,16 @@ WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that
 def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """Write the schedule as a rope type of transformers.
 
+    Args:
+        schedule: The frequencies and the attention factor to write. Its `form` is the formula that
+            they follow, such as `Yarn`, or None for frequencies without one.
+        spec: The RoPE of the source.
+        family: The model family of the source.
+
     Raises:
         UnsupportedBake: Where no rope type gives these frequencies and this attention factor, and
             where the class of the family does not support that type.
     """
-    # a vector without a formula has no rope type
     form = schedule.form
     others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
     if form is None:
@@ -54,8 +59,9 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
             )
         raise UnsupportedBake("this frequency vector", "the native keys", why, others)
 
-    # the keys of each rope type, by the names that transformers reads (modeling_rope_utils.py)
     _check_class(form, schedule, spec, family, others)
+
+    # the keys of each rope type, by the names that transformers reads (modeling_rope_utils.py)
     rope: JsonObject = {"rope_type": form.kind}
     if isinstance(form, InterpolatedForm):
         rope["factor"] = form.factor
@@ -86,14 +92,25 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
 def _check_class(
     form: Form, schedule: Schedule, spec: RopeSpec, family: Family, others: str
 ) -> None:
-    """Raise UnsupportedBake where the family's class does not compute a form with these keys."""
-    kind = f"rope_type {form.kind}"
-    two_lists = schedule.short_inv_freq is not None
+    """Raise UnsupportedBake where the family's class does not compute a form with these keys.
 
+    Args:
+        form: The formula of the frequencies, whose `kind` is the `rope_type` of transformers.
+        schedule: The frequencies.
+        spec: The RoPE of the source.
+        family: The model family.
+        others: The repair where another encoding would do.
+    """
+    kind = f"rope_type {form.kind}"
+    has_two_lists = schedule.short_inv_freq is not None
     if form.kind not in family.writing.types:
         known = f"its class supports {', '.join(family.writing.types)}"
-        raise UnsupportedBake(kind, family.name, known, ONE_LIST if two_lists else others)
-    if isinstance(form, Proportional) and (spec.rotary_dim != spec.head_dim or family.keys.partial):
+        raise UnsupportedBake(kind, family.name, known, ONE_LIST if has_two_lists else others)
+
+    # `proportional` computes its exponents over the whole head. A family that rotates only a part
+    # of each head reads the same key, partial_rotary_factor, as the size of that part.
+    rotates_a_part = spec.rotary_dim != spec.head_dim or bool(family.keys.partial)
+    if isinstance(form, Proportional) and rotates_a_part:
         why = (
             "its partial_rotary_factor has another meaning there, and the type would rotate the"
             " whole head"
@@ -102,10 +119,13 @@ def _check_class(
 
     # Ministral 3 scales queries by the length under original_max_position_embeddings, so a form
     # that has another length there would change them
-    if not family.writing.pinned_original or not isinstance(form, (Yarn, Llama3, LongRope)):
+    if not family.writing.pinned_original:
         return
-    may_change = isinstance(form, LongRope) and not two_lists
-    if form.original_context != spec.query_length and not may_change:
+    if not isinstance(form, (Yarn, Llama3, LongRope)):
+        return
+    if isinstance(form, LongRope) and not has_two_lists:  # any length does: no list is switched
+        return
+    if form.original_context != spec.query_length:
         why = f"that length is also the unit of its query scale and must remain {spec.query_length}"
         repair = ONE_LIST if isinstance(form, LongRope) else OTHER_WAYS
         raise UnsupportedBake(
@@ -114,7 +134,12 @@ def _check_class(
 
 
 def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
-    """The keys of YaRN."""
+    """The keys of YaRN, with the attention factor in each form that readers know.
+
+    transformers reads attention_factor. Others only read the pair of DeepSeek: with s the factor,
+    the attention factor is `(0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1)`, and for latent
+    attention the softmax scale is `(0.1 mscale_all_dim ln s + 1)^2`.
+    """
     rope: JsonObject = {
         "factor": form.factor,
         "original_max_position_embeddings": form.original_context,
@@ -129,15 +154,17 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     is_usual = abs(attention_factor - temperature_attention_factor(form.factor)) < SAME
     has_softmax_scale = abs(schedule.softmax_scale - 1) > ROUNDING
     if spec.mla and has_softmax_scale:
-        # for vLLM, an attention_factor of 1 means no softmax scale
+        # the two equations above, solved for the pair
         slope = 0.1 * math.log(form.factor)
         root = math.sqrt(schedule.softmax_scale)
         rope["mscale"] = _as_written((attention_factor * root - 1) / slope)
         rope["mscale_all_dim"] = _as_written((root - 1) / slope)
+        # vLLM takes an attention_factor of 1 to mean that there is no softmax scale
         del rope["attention_factor"]
     elif not spec.mla and not is_usual and form.factor > 1:
-        # for readers that do not know attention_factor
-        rope["mscale"], rope["mscale_all_dim"] = mscale_for(form.factor, attention_factor)
+        mscale, mscale_all_dim = mscale_for(form.factor, attention_factor)
+        rope["mscale"] = mscale
+        rope["mscale_all_dim"] = mscale_all_dim
     return rope
 
 
@@ -150,33 +177,14 @@ def _as_written(mscale: float) -> float:
 
 
 def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
-    """The setting of a pair of factor lists."""
+    """The setting of a pair of factor lists, in a class that reads the attention factor."""
     rope["short_factor"] = written_divisors(form.short_factor)
     rope["long_factor"] = written_divisors(form.long_factor)
+    if family.writing.longrope == "original":
+        return _longrope_from_lengths(rope, form, schedule, family)
 
-    # classes like Phi-3's have no key for the attention factor: they derive it from the two lengths
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
-    if family.writing.longrope == "original":
-        if abs(schedule.attention_factor - usual) <= 1e-6:
-            return RopeSetting(
-                rope=rope,
-                theta=form.theta,
-                context=schedule.context,
-                top_original=form.original_context,
-            )
-        if schedule.short_inv_freq is not None:
-            raise UnsupportedBake(
-                "an attention_factor of your own",
-                f"{family.name} with two factor lists",
-                "its class derives the attention factor from the length at which the lists change",
-                f"pass --attention-factor {usual:.9g}, which it derives, give one list, or take"
-                " --to gguf",
-            )
-        return RopeSetting(
-            rope, form.theta, *original_for(schedule.context, schedule.attention_factor)
-        )
-
     rope |= {
         "factor": float(factor),
         "attention_factor": float(schedule.attention_factor),
@@ -188,4 +196,37 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
         rope["long_mscale"] = schedule.attention_factor
     return RopeSetting(
         rope=rope, theta=form.theta, context=schedule.context, top_original=form.original_context
+    )
+
+
+def _longrope_from_lengths(
+    rope: JsonObject, form: LongRope, schedule: Schedule, family: Family
+) -> RopeSetting:
+    """The setting for classes like Phi-3's, which derive the attention factor from two lengths.
+
+    `rope` has the two factor lists already.
+    """
+    # the attention factor that the class derives from the lengths of the schedule
+    factor = schedule.context / form.original_context
+    derived = longrope_attention_factor(factor, form.original_context)
+    if abs(schedule.attention_factor - derived) <= 1e-6:
+        return RopeSetting(
+            rope=rope,
+            theta=form.theta,
+            context=schedule.context,
+            top_original=form.original_context,
+        )
+
+    # other lengths give another attention factor, but one of them is where the lists change
+    if schedule.short_inv_freq is not None:
+        raise UnsupportedBake(
+            "an attention_factor of your own",
+            f"{family.name} with two factor lists",
+            "its class derives the attention factor from the length at which the lists change",
+            f"pass --attention-factor {derived:.9g}, which it derives, give one list, or take"
+            " --to gguf",
+        )
+    context, original, notes = original_for(schedule.context, schedule.attention_factor)
+    return RopeSetting(
+        rope=rope, theta=form.theta, context=context, top_original=original, notes=notes
     )

@@ -24,6 +24,14 @@ from ..gguf_encoding import (
 def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     """Write the schedule as divisors of the base of the file.
 
+    Args:
+        schedule: The frequencies, `inv_freq`, and perhaps others for short prompts,
+            `short_inv_freq`.
+        model: The GGUF file before.
+
+    Returns:
+        The keys and rope tensors to set.
+
     Raises:
         UnsupportedBake: Where llama.cpp uses no divisors.
     """
@@ -31,11 +39,14 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     arch = arch_of_header(model)
     spec = model.reading().spec
     base = Plain(float(np.float32(spec.rope_theta))).inv_freq(spec.rotary_dim)
+    two_lists = schedule.short_inv_freq is not None
     long = divisors(base, schedule.inv_freq)
-    short = long if schedule.short_inv_freq is None else divisors(base, schedule.short_inv_freq)
+    short = long
+    if schedule.short_inv_freq is not None:
+        short = divisors(base, schedule.short_inv_freq)
 
-    # the pair rope_factors_long and rope_factors_short, or the single rope_freqs
-    two_lists = short is not long
+    # llama.cpp loads the pair rope_factors_long and rope_factors_short for some architectures, and
+    # the single rope_freqs for others
     as_pair = arch.factors == "always"
     if arch.factors == "longrope":
         as_pair = two_lists or LONG in model.vectors

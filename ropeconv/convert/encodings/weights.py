@@ -11,10 +11,8 @@ from ..fold import fold
 def weights(request: EncodeRequest) -> CheckpointResult:
     """Fold the attention factor and softmax scale of the schedule into weights.
 
-    Every runtime multiplies by those.
-
-    The frequencies are written as the encoding of only config.json that most runtimes compute
-    exactly.
+    Runtimes differ in how they read an attention factor, and all of them multiply by weights. The
+    frequencies stay in config.json, in the encoding that most runtime versions compute exactly.
 
     Raises:
         UnsupportedBake: For factors of 1, for log-n, and for only a config.json.
@@ -35,8 +33,8 @@ def weights(request: EncodeRequest) -> CheckpointResult:
         )
 
     # both factors are folded into weights, so that the config has neither
-    bare = replace(schedule, attention_factor=1.0, softmax_scale=1.0)
-    result = furthest(replace(request, schedule=bare))
+    without_factors = replace(schedule, attention_factor=1.0, softmax_scale=1.0)
+    result = furthest(replace(request, schedule=without_factors))
     folded = fold(
         schedule,
         request.spec,

@@ -87,19 +87,26 @@ def family_of(file: GgufFile) -> Family:
 
 
 def _has_keys_of(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
-    """Whether a file has the keys of a family.
+    """Whether a file has the keys that the conversion of a family writes.
 
-    `windows` tells whether families of this architecture have windows.
+    Args:
+        rules: How checkpoints of the family become GGUF.
+        windows: Whether families of this architecture have sliding windows: True, False, or both.
+        file: The GGUF file.
     """
-    for key, text in rules.u32.items():
-        is_needed = names_in(text) and text not in rules.absent
+    # integers that come from config keys, such as "num_experts"
+    for key, expression in rules.u32.items():
+        is_needed = names_in(expression) and expression not in rules.absent
         if is_needed and file.get(f"{rules.arch}.{key}") is None:
             return False
+
+    # values that are the same for every model of the family
     for key, value in rules.fixed.items():
         # a header has floats of 32 bits: 0.1 is 0.10000000149
         expected = float(np.float32(value)) if isinstance(value, float) else value
         if file.get(f"{rules.arch}.{key}", rules.absent.get(key)) != expected:
             return False
+
     if len(windows) == 1:  # windows do not tell the families of this architecture apart
         return True
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
@@ -128,8 +135,10 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     for stem in _stems(file, family, rules, layers):
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
             traced = _trace(name, file, rules.convert, gguf_map)
-            if traced is not None and not by_target.keys() & set(traced.targets):
-                by_target |= dict.fromkeys(traced.targets, traced)
+            if traced is None or any(target in by_target for target in traced.targets):
+                continue
+            for target in traced.targets:
+                by_target[target] = traced
 
     shapes = dict[str, Shape]()
     for target in file.tensors:
@@ -286,18 +295,31 @@ def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
 
 
 def _assumed(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
-    """The settings that have no key: llama.cpp assumes them, or sees them by the tensors."""
+    """The settings that have no key: llama.cpp assumes them, or sees them by the tensors.
+
+    Args:
+        file: The GGUF file.
+        rules: How checkpoints of the family become GGUF.
+        spec: The RoPE of the file.
+    """
+    # values that llama.cpp computes with, whatever a config says
     config: Config = {}
     for need in rules.need:
-        applies = not 0 < need.below_layers <= len(spec.layers)
-        if need.value != need.default and applies:
+        is_for_small_models = need.below_layers > 0
+        if is_for_small_models and len(spec.layers) >= need.below_layers:
+            continue
+        if need.value != need.default:
             config[need.key] = need.value
+
+    # switches of parts that llama.cpp computes where their tensors are there, such as biases
     for name, part in rules.present.items():
         config[name] = any(part in tensor for tensor in file.tensors)
+
+    # the activation, by the name that the class has as its default if that is one of its names
     if rules.act:
-        same = rules.act.split(" | ")  # names of one activation
+        names = rules.act.split(" | ")
         default = rules.defaults.get(rules.act_key)
-        config[rules.act_key] = default if default in same else same[0]
+        config[rules.act_key] = default if default in names else names[0]
     return config
 
 
@@ -316,24 +338,27 @@ def _vocabulary(file: GgufFile, rules: Gguf) -> Config:
 
 
 def _settings(keys: ArchKeys, rules: Gguf) -> Config:
-    """The settings with a key, and the values of `absent` where the file lacks it."""
-    # by the expression over config keys that gave each value, such as "num_experts" or "a * b"
-    values: Config = {}
-    for key, text in rules.u32.items():
+    """The settings that have a key in the file, and values for those whose key is absent."""
+    # An export computed each value by an expression over config keys, such as "num_experts" or
+    # "a * b". These equations are solved for the config keys.
+    equations: Config = {}
+    for key, expression in rules.u32.items():
         if keys.get(key) is not None:
-            values[text] = keys.whole(key)
-    for key, text in rules.f32.items():
+            equations[expression] = keys.whole(key)
+    for key, expression in rules.f32.items():
         if keys.get(key) is not None:
-            values[text] = _shortest(keys.get(key))
-    for key, text in rules.flag.items():
+            equations[expression] = _shortest(keys.get(key))
+    for key, expression in rules.flag.items():
         if keys.get(key) is not None:
-            values[text] = bool(keys.get(key))
+            equations[expression] = bool(keys.get(key))
+    solved = solve(equations)
 
-    settings: Config = {}
+    # what the absence of a key means; TOML has no null, so "none" stands for it
+    defaults: Config = {}
     for name, value in rules.absent.items():
         if name not in rules.fixed:
-            settings[name] = None if value == "none" else value
-    return settings | solve(values)
+            defaults[name] = None if value == "none" else value
+    return defaults | solved
 
 
 def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
@@ -351,8 +376,13 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
 
     for key in file.header.values:
         prefix, _, name = key.partition(".")
+        if prefix != rules.arch:
+            continue
+        if name in read or ROPE.match(name):
+            continue
+        # some keys change nothing at a certain value
         is_idle = name in rules.idle and file.get(key) == rules.idle[name]
-        if prefix == rules.arch and name not in read and not is_idle and not ROPE.match(name):
+        if not is_idle:
             checkpoint = f"a checkpoint of {family.display_name}"
             raise UnsupportedBake(
                 f"{key} = {file.get(key)!r}", checkpoint, "its config has no setting for it", TAKE
@@ -360,23 +390,34 @@ def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
 
 
 def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
-    """The settings of windows and of layers that do not rotate."""
+    """The settings of windows and of layers that do not rotate.
+
+    Args:
+        family: The family of the model.
+        rules: How checkpoints of the family become GGUF.
+        spec: The RoPE of the file. `windows` has a size in tokens or None for each layer, and
+            `layers` has "none" for layers that do not rotate.
+    """
     # the window, which is off where no layer has one
     config: Config = {}
     sizes = [size for size in spec.windows if size is not None]
     if family.window.key:
         config[family.window.key] = sizes[0] if sizes and rules.window else None
-    if family.window.switch:
+    if family.window.switch:  # such as use_sliding_window
         config[family.window.switch] = False
 
     # transformers reads these names under layer_types, one for each layer
-    if rules.window == "pattern" or (sizes and None in spec.windows):
-        kinds = ["full_attention" if size is None else "sliding_attention" for size in spec.windows]
-        config["layer_types"] = kinds
-    for other in rules.layer_flags.values():
-        kinds = [other if kind == "none" else "full_attention" for kind in spec.layers]
-        config["layer_types"] = kinds
+    only_some_have_windows = bool(sizes) and None in spec.windows
+    if rules.window == "pattern" or only_some_have_windows:
+        config["layer_types"] = [
+            "full_attention" if size is None else "sliding_attention" for size in spec.windows
+        ]
+    for other in rules.layer_flags.values():  # the name of layers without attention
+        config["layer_types"] = [
+            other if kind == "none" else "full_attention" for kind in spec.layers
+        ]
 
+    # a list such as no_rope_layers, with 1 for layers that rotate
     if family.layers.flags:
         config[family.layers.flags] = [int(kind != "none") for kind in spec.layers]
     return config

@@ -335,9 +335,9 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
         shard.path()  # fetched as a whole, where it is not here
 
     # threads work ahead of the caller, and the pieces come out in order; the number of elements
-    # that wait is limited, so that memory does not grow with the model
+    # that wait is limited, so that memory does not grow with the model: two pieces for each thread
     workers = threads()
-    pending: deque[tuple[int, Future[NDArray[np.generic]]]] = deque()
+    pending: deque[tuple[int, Future[NDArray[np.generic]]]] = deque()  # elements, and their data
     elements_waiting = 0
     most_waiting = 2 * workers * PIECE
     with ThreadPoolExecutor(workers) as pool:
@@ -356,36 +356,42 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
 
 
 def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
-    """Return bytes start .. stop - 1 of a tensor.
+    """Return the bytes [start, stop) of a tensor of the checkpoint.
 
     Raises:
         BadSource: Where the GGUF file is cut off.
     """
-    blocks = []
-    begin = 0
+    # regions are the parts of a tensor that can be converted on their own, in order; only those
+    # that have some of the bytes are converted
+    pieces = []
+    region_start = 0
     for region in _cut_regions(tensor):
-        end = begin + tensor_bytes(tensor.dtype, (region.size,))
-        is_needed = begin < stop and start < end
+        region_stop = region_start + tensor_bytes(tensor.dtype, (region.size,))
+        is_needed = region_start < stop and start < region_stop
         if is_needed:
             data = _as_bytes(_checkpoint_data(file, region, tensor.dtype))
-            blocks.append(data[max(start - begin, 0) : stop - begin])
-        begin = end
-    return b"".join(blocks)
+            pieces.append(data[max(start - region_start, 0) : stop - region_start])
+        region_start = region_stop
+    return b"".join(pieces)
 
 
 def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
     """Return whether the export of a tensor in another dtype gives the numbers of the GGUF file."""
     for region in _cut_regions(tensor):
         for part in region.parts:
+            # the name of a function that a conversion to GGUF applied, such as "plus_one"
+            function = part.values
+
+            # from GGUF to the checkpoint
             stored = _float_rows(file, part)
-            values = BACK[part.values](stored) if part.values else stored
+            values = BACK[function](stored) if function else stored
             narrow = encode(values, DTYPES[dtype])
 
-            # the way of an export: from the narrow numbers to those of GGUF
+            # and back, as an export does it
             again = widen(narrow.view(STORED[dtype]), dtype)
-            if part.values:
-                again = VALUES[part.values](again)
-            tolerance = ROUNDED.get(part.values, 0.0)
+            if function:
+                again = VALUES[function](again)
+            tolerance = ROUNDED.get(function, 0.0)
             if not np.allclose(again, stored, rtol=tolerance, atol=0.0, equal_nan=True):
                 return False
     return True
@@ -411,10 +417,10 @@ def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
             yield region
             continue
 
-        # whole heads, since `_restore_order` moves rows within a head
-        unit = part.interleave or 1
+        # a piece has whole heads, since rows move within a head; `interleave` is the rows of a head
+        head_rows = part.interleave or 1
         rows_of_piece = PIECE // max(1, part.columns)
-        step = max(unit, rows_of_piece // unit * unit)
+        step = max(head_rows, rows_of_piece // head_rows * head_rows)
         for row in range(0, part.rows, step):
             rows = min(step, part.rows - row)
             piece = replace(part, first=part.first + row * part.columns, rows=rows)
@@ -422,9 +428,10 @@ def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
 
 
 def _checkpoint_data(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
-    """The elements of a region in the dtype of the checkpoint."""
+    """The elements of a region of a tensor, in the dtype and the order of the checkpoint."""
     if region.parts[0].is_packed:
         return _converted_rows(file, region.parts[0], dtype)
+
     # Each part is a matrix in the region with gaps, which the other parts fill. With rows of 4
     # elements, a part of every second row has strides of 8 elements and 1.
     out = np.empty(region.size, STORED[dtype])
@@ -460,7 +467,12 @@ def _float_rows(file: GgufFile, piece: RowRange) -> NDArray[np.float32]:
 
 
 def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
-    """Rows unchanged from the GGUF file: floats [rows, columns], or blocks [rows, bytes]."""
+    """Rows unchanged from the GGUF file: floats [rows, columns], or blocks [rows, bytes].
+
+    Args:
+        file: The GGUF file.
+        piece: The rows: the name of their tensor, `origin`, and their first element there.
+    """
     if piece.origin not in file.tensors:  # a metadata key that lists a number of each layer
         numbers = np.array(file.get(piece.origin), "<f4")
         return numbers[piece.first :][:1].reshape(1, 1)

@@ -133,12 +133,7 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
     for usual, own in own_names.items():
         if own == name:
             name = usual
-
-    pre = next((pre for pre in pre_table().pre if pre.name == name), None)
-    if pre is None:
-        raise UnsupportedBake(
-            f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE
-        )
+    pre = _find_pre_tokenizer(name)
 
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
@@ -153,6 +148,16 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
         "decoder": BYTE_LEVEL | {"use_regex": True},
         "model": model,
     }
+
+
+def _find_pre_tokenizer(name: Any) -> Pre:
+    """The pre-tokenizer that llama.cpp has under a name; raises UnsupportedBake without one."""
+    for pre in pre_table().pre:
+        if pre.name == name:
+            return pre
+    raise UnsupportedBake(
+        f"tokenizer.ggml.pre = {shown(name)}", "tokenizer.json", "it is not in the table", TAKE
+    )
 
 
 def _bpe(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
@@ -205,25 +210,28 @@ def _adds(file: GgufFile, role: str) -> bool:
 
 def _post_processor(file: GgufFile, texts: list[str]) -> JsonObject | None:
     """The template that puts special tokens around a text; None without them."""
-    # bos and eos, as far as llama.cpp adds them; a pair of texts has each once
+    # bos and eos, as far as llama.cpp adds them
     around: dict[str, list[JsonObject]] = {"bos": [], "eos": []}
     special: JsonObject = {}
     for role in around:
         index = file.get(f"tokenizer.ggml.{role}_token_id")
-        if _adds(file, role) and isinstance(index, int) and 0 <= index < len(texts):
+        is_token = isinstance(index, int) and 0 <= index < len(texts)
+        if is_token and _adds(file, role):
             text = texts[index]
             around[role] = [{"SpecialToken": {"id": text, "type_id": 0}}]
             special[text] = {"id": text, "ids": [index], "tokens": [text]}
     if not special:
         return None
 
-    def single(name: str, number: int) -> list[JsonObject]:
-        return [*around["bos"], {"Sequence": {"id": name, "type_id": number}}, *around["eos"]]
-
+    # each text of a pair has them around it
+    first_text = {"Sequence": {"id": "A", "type_id": 0}}
+    second_text = {"Sequence": {"id": "B", "type_id": 1}}
+    first = [*around["bos"], first_text, *around["eos"]]
+    second = [*around["bos"], second_text, *around["eos"]]
     return {
         "type": "TemplateProcessing",
-        "single": single("A", 0),
-        "pair": [*single("A", 0), *single("B", 1)],
+        "single": first,
+        "pair": [*first, *second],
         "special_tokens": special,
     }
 
@@ -234,6 +242,12 @@ def _sentencepiece(
     """The parts of tokenizer.json for SentencePiece, as transformers converts its models.
 
     A space is a character of the vocabulary there, and a text begins with one that decoding strips.
+
+    Args:
+        file: The GGUF file.
+        family: The family of the model.
+        texts: The text of each token.
+        kinds: The `TokenKind` of each token.
     """
     scores = file.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(texts):
@@ -241,31 +255,30 @@ def _sentencepiece(
     unknown_ids = _unknown_ids(kinds)
     unknown = texts[unknown_ids[0]] if unknown_ids else None
 
+    # spaces become U+2581 and back
+    normalizers: list[JsonObject] = [
+        {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    ]
+    decoders: list[JsonObject] = [
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
     # llama.cpp puts the space in front where the key is absent
-    before = []
-    after = []
     if file.get("tokenizer.ggml.add_space_prefix", True):
-        before.append({"type": "Prepend", "prepend": SPACE})
-        after.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        normalizers.insert(0, {"type": "Prepend", "prepend": SPACE})
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
 
-    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    # pieces are merged by their scores
     pieces = {text: index for index, text in enumerate(texts) if kinds[index] == TokenKind.NORMAL}
     model = _bpe(_vocabulary(texts, kinds), _merges(pieces, scores))
-
+    model |= {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True}
     return {
-        "normalizer": {"type": "Sequence", "normalizers": [*before, spaces]},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": None,
         "post_processor": _post_processor(file, texts),
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [
-                {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
-                {"type": "ByteFallback"},
-                {"type": "Fuse"},
-                *after,
-            ],
-        },
-        "model": model | {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True},
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": model,
     }
 
 
@@ -274,16 +287,18 @@ def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]
 
     llama.cpp joins the pair whose result has the highest score first.
     """
-    # every way to cut a piece into two pieces is a merge; of equal scores, that of earlier pieces
-    # comes first
-    merges = []
+    # every way to cut a piece into two pieces is a merge
+    ranked = []
     for text, index in pieces.items():
         for cut in range(1, len(text)):
             left = text[:cut]
             right = text[cut:]
             if left in pieces and right in pieces:
-                merges.append((-scores[index], pieces[left], pieces[right], left, right))
-    return [(left, right) for *_, left, right in sorted(merges)]
+                # the highest score first, and of equal scores those of earlier pieces
+                rank = (-scores[index], pieces[left], pieces[right])
+                ranked.append((rank, (left, right)))
+    ranked.sort()
+    return [merge for _, merge in ranked]
 
 
 def _unknown_ids(kinds: list[int]) -> list[int]:

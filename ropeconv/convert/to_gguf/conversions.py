@@ -40,16 +40,22 @@ def value_of(config: Config, text: str) -> Any:
 
     None where a key of it is absent or null.
 
+    Args:
+        config: The text part of the config.
+        text: A key such as "hidden_size", a number, a sum or product such as "a * b + c", or
+            "a | b" for whichever key is there.
+
     Raises:
         BadSource: For a value in a sum or product that is not a number.
     """
-    # a sum is split before its products, such as in "a * b + c"; "a | b" is whichever key is there
+    # a sum is split before its products: "a * b + c" is (a * b) + c
     for sign, operator in OPERATORS:
         if sign in text:
             values = [value_of(config, part) for part in text.split(sign)]
-            if any(value is None for value in values):
+            if None in values:
                 return None
-            return reduce(operator, (number(value, text) for value in values))
+            numbers = [number(value, text) for value in values]
+            return reduce(operator, numbers)
 
     if text.isdigit():
         return int(text)
@@ -93,41 +99,65 @@ def number(value: Any, name: str) -> Any:
 def solve(values: Mapping[str, object]) -> Config:
     """Return the config keys with which expressions have these values, the inverse of `value_of`.
 
-    Both keys of `a | b` get the value. A key that several expressions do not determine is left out.
+    Both keys of `a | b` get the value. A key that the expressions do not determine is left out.
+
+    Args:
+        values: Values by expression: {"a": 2, "a * b": 6} gives {"a": 2, "b": 3}.
 
     Raises:
         BadSource: Where no values of the keys make all expressions true.
     """
-    # plain keys have their values
+    # an expression without an operator is a key, and has its value
     config: Config = {}
+    unsolved = set()
     for text, value in values.items():
-        if not _operator_in(text):
-            config |= dict.fromkeys(names_in(text), value)
+        if _operator_in(text):
+            unsolved.add(text)
+            continue
+        for name in names_in(text):
+            config[name] = value
 
     # an expression with one unknown key gives that key, which may make others solvable; one without
-    # is checked
-    left = {text for text in values if _operator_in(text)}
+    # an unknown key is checked
     while True:
-        ready = {text for text in left if len(_unknown_keys(text, config)) <= 1}
-        if not ready:
+        solvable = {text for text in unsolved if len(_unknown_keys(text, config)) <= 1}
+        if not solvable:
             return config
-        for text in sorted(ready):
-            sign = _operator_in(text)
-            unknown = _unknown_keys(text, config)
-            known = [value_of(config, part) for part in text.split(sign) if part not in unknown]
-            solution = reduce(INVERSE[sign], known, values[text])
-            config |= dict.fromkeys(unknown, solution)
-            if value_of(config, text) != values[text]:
-                raise BadSource(
-                    f"the header has {shown(values[text])} for {text}, and other keys deny it;"
-                    " fetch it again"
-                )
-        left -= ready
+        for text in sorted(solvable):
+            _solve_for_unknown(text, values[text], config)
+        unsolved -= solvable
+
+
+def _solve_for_unknown(text: str, value: object, config: Config) -> None:
+    """Put the unknown key of an expression into a config, and check that the values agree.
+
+    Args:
+        text: A sum or product with at most one key that the config does not have.
+        value: The value of the expression.
+        config: The keys that are known.
+    """
+    # the inverse operation takes the known parts away: for "a * b" = 6 and a = 2, b is 6 // 2
+    sign = _operator_in(text)
+    unknown = _unknown_keys(text, config)
+    known_parts = [part for part in text.split(sign) if part not in unknown]
+    known_values = [value_of(config, part) for part in known_parts]
+    solution = reduce(INVERSE[sign], known_values, value)
+    for name in unknown:
+        config[name] = solution
+
+    # a division may have a remainder, and keys that were known may not fit
+    if value_of(config, text) != value:
+        raise BadSource(
+            f"the header has {shown(value)} for {text}, and other keys deny it; fetch it again"
+        )
 
 
 def _operator_in(text: str) -> str:
-    """The operator of an expression; empty for a key or a number."""
-    return next((sign for sign, _ in OPERATORS if sign in text), "")
+    """The operator of an expression, " + " before " * "; empty for a key or a number."""
+    for sign, _ in OPERATORS:
+        if sign in text:
+            return sign
+    return ""
 
 
 def _unknown_keys(text: str, known: Config) -> set[str]:
@@ -179,13 +209,26 @@ def convert(
 def _apply(
     tensor: StoredRows, rule: Convert, pattern: re.Pattern[str], sizes: ModelSizes
 ) -> list[StoredRows]:
-    """The tensors that a rule makes of one: the tensor itself where its name does not match."""
+    """The tensors that a rule makes of one: the tensor itself where its name does not match.
+
+    Args:
+        tensor: A tensor of the checkpoint, or a result of earlier rules.
+        rule: The names of the results, factors, and `how`: the name of a conversion.
+        pattern: The regular expression for names of tensors to which the rule applies.
+        sizes: The sizes of the model.
+    """
     if not pattern.search(tensor.name):
         return [tensor]
-    names = [pattern.sub(name, tensor.name) for name in rule.names] or [tensor.name]
+
+    # "model.layers.\1.mlp.up.weight" takes the number of the layer from the name of the tensor
+    names = [pattern.sub(name, tensor.name) for name in rule.names]
+    if not names:
+        names = [tensor.name]
+
     if rule.times:
-        tensor = times(tensor, [_factor(sizes, key) for key in rule.times])
-    if rule.how in VALUES:
+        factors = [_factor(sizes, key) for key in rule.times]
+        tensor = times(tensor, factors)
+    if rule.how in VALUES:  # a function of every number, which is applied when they are written
         return [replace(tensor, name=names[0], values=rule.how)]
     return CONVERSIONS[rule.how](tensor, names, sizes)
 
@@ -198,17 +241,22 @@ def times(tensor: StoredRows, factors: Iterable[float]) -> StoredRows:
 
 
 def _factor(sizes: ModelSizes, key: str) -> float:
-    """The factor under a config key, KEY.N for the N-th of a list; 1 where it is absent."""
-    # such as ssm_multipliers.2 of Falcon H1
+    """The factor under a config key; 1 where it is absent.
+
+    A key may name an entry of a list, such as ssm_multipliers.2 of Falcon H1.
+    """
     name, _, index = key.partition(".")
     value = sizes.config.get(name)
-    if index and value is not None:
-        if not isinstance(value, list) or len(value) <= int(index):
+    if value is None:
+        return 1.0
+    if index:
+        place = int(index)
+        if not isinstance(value, list) or len(value) <= place:
             raise BadSource(
-                f"config.json has {name} = {shown(value)}; write a list of {int(index) + 1} numbers"
+                f"config.json has {name} = {shown(value)}; write a list of {place + 1} numbers"
                 " or more"
             )
-        value = value[int(index)]
+        value = value[place]
     if value is None:
         return 1.0
     return float(number(value, name))
@@ -266,11 +314,7 @@ def split(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[Store
 
     With two names, rows a b c d become a b, and c d.
     """
-
-    def block(matrix: Rows, index: int, rows: int) -> Rows:
-        return matrix.part(index * rows, rows)
-
-    return _divide_rows(tensor, names, block)
+    return _divide_rows(tensor, names, in_turn=False)
 
 
 def alternate(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -278,11 +322,7 @@ def alternate(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[S
 
     With two names, rows a b c d become a c, and b d.
     """
-
-    def every_nth_row(matrix: Rows, index: int, rows: int) -> Rows:
-        return matrix.part(index, rows, len(names))
-
-    return _divide_rows(tensor, names, every_nth_row)
+    return _divide_rows(tensor, names, in_turn=True)
 
 
 def alternate_columns(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -496,9 +536,7 @@ def _linear_attention_sizes(sizes: ModelSizes) -> tuple[int, int, int, int]:
     return key_heads, value_heads // key_heads, key_dim, value_dim
 
 
-def _divide_rows(
-    tensor: StoredRows, names: list[str], cut: Callable[[Rows, int, int], Rows]
-) -> list[StoredRows]:
+def _divide_rows(tensor: StoredRows, names: list[str], in_turn: bool) -> list[StoredRows]:
     """Make a tensor for each name, with an equal share of the rows of every matrix.
 
     A stack [experts, rows, columns] with two names becomes two stacks [experts, rows / 2, columns].
@@ -506,7 +544,7 @@ def _divide_rows(
     Args:
         tensor: The tensor.
         names: The names of the results.
-        cut: Returns the share of a matrix, from the index of the name and the rows of a share.
+        in_turn: Whether rows are dealt out to the names one by one, or in blocks.
     """
     matrices = tensor.matrices
     height = matrices[0].rows
@@ -523,8 +561,13 @@ def _divide_rows(
 
     shares = []
     for index, name in enumerate(names):
-        parts = tuple(cut(matrix, index, rows) for matrix in matrices)
-        shares.append(replace(tensor, name=name, shape=shape, parts=parts))
+        parts = []
+        for matrix in matrices:
+            if in_turn:
+                parts.append(matrix.part(index, rows, step=len(names)))
+            else:
+                parts.append(matrix.part(index * rows, rows))
+        shares.append(replace(tensor, name=name, shape=shape, parts=tuple(parts)))
     return shares
 
 
@@ -574,17 +617,23 @@ def gguf_name(name: str) -> str | None:
 
 
 def as_layer(name: str, layers: int) -> str:
-    """Return the name of a tensor; those in Qwen's `mtp` are named as layers behind the others."""
-    # mtp.layers.0.self_attn.q_proj.weight -> model.layers.48.self_attn.q_proj.weight, and the parts
-    # that only one such layer has: mtp.fc.weight -> model.layers.48.eh_proj.weight
+    """Return the name of a tensor, with that of a layer in Qwen's `mtp` as in other families.
+
+    Layers that predict further tokens are behind the others there. With 48 `layers`,
+    mtp.layers.0.self_attn.q_proj.weight becomes model.layers.48.self_attn.q_proj.weight, and
+    mtp.fc.weight, which only one such layer has, becomes model.layers.48.eh_proj.weight.
+    """
     apart = APART.match(name)
     if apart is None:
         return name
+
     rest = name[apart.end() :]
-    if apart[1] is None:
+    number = apart[1]
+    if number is None:
+        number = "0"
         first, dot, following = rest.partition(".")
         rest = PARTS.get(first, first) + dot + following
-    return f"model.layers.{layers + int(apart[1] or 0)}.{rest}"
+    return f"model.layers.{layers + int(number)}.{rest}"
 
 
 def predicts(name: str, layers: int) -> bool:
@@ -614,7 +663,8 @@ def scalars(
     Raises:
         BadSource: Where a layer has none.
     """
-    # a list needs a number of every layer, in order, and files may have them in any order
+    # a list needs a number of every layer, in order, and files may have them in any order: the
+    # tensor model.layers.3.mlp.act_fn.beta of Apertus is entry 3
     values = {}
     for key, (ending, _) in rules.scalars.items():
         numbers: dict[int, float] = {}

@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import zip_longest
 
 import msgspec
 
@@ -177,43 +178,55 @@ def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
 
     A layer makes its own keys, unless the architecture shares them: then the layers behind the
     first N use those of one of the last layers before, which differs for layers with a window.
+
+    Args:
+        file: The keys of the GGUF file.
+        count: The number of layers.
     """
     arch = file.arch
     makers = list(range(count))
     if not arch.shared_kv:
         return makers
 
-    if arch.kv_layers.isdigit():  # N is fixed, or a key says how many layers share keys
+    # N is fixed, or a key says how many layers share keys
+    if arch.kv_layers.isdigit():
         first_sharing = int(arch.kv_layers)
     else:
         first_sharing = count - file.whole(arch.kv_layers, 0)
+
+    # the architecture says how many layers before N the keys come from
     windows = layer_windows(file)
     for layer in range(max(first_sharing, 0), count):
-        back = arch.shared_kv.window if windows[layer] else arch.shared_kv.other
-        makers[layer] = first_sharing - back
+        distance = arch.shared_kv.window if windows[layer] else arch.shared_kv.other
+        makers[layer] = first_sharing - distance
     return makers
 
 
 def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) -> None:
     """Raise UnsupportedBake where llama.cpp uses the keys of other layers.
 
-    `makers` has for each layer the number of the layer that makes its keys.
+    Args:
+        file: The keys of the GGUF file.
+        family: The family of the model.
+        makers: For each layer of the model, the number of the layer that makes its keys.
     """
     arch = file.arch
     count = len(makers)
     used = _makers_in_llamacpp(file, count)
     making = sum(maker == layer for layer, maker in enumerate(makers))
+    change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
 
-    if list(makers) != used:
-        change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
-        layer = next(layer for layer, maker in enumerate(makers) if maker != used[layer])
+    for layer, maker in enumerate(makers):
+        if maker == used[layer]:
+            continue
         why = (
             f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those"
-            f" of {makers[layer]}"
+            f" of {maker}"
         )
         if arch.kv_layers.isdigit():
             why = f"llama.cpp makes keys in the first {arch.kv_layers} layers"
         raise _other_layers(change, arch, why)
+
     if arch.shared_kv and making < 2:
         raise _other_layers(
             f"{making} layer that makes keys", arch, "llama.cpp stops with fewer than two"
@@ -221,25 +234,34 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
 
 
 def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObject) -> None:
-    """Raise UnsupportedBake where llama.cpp has windows in other layers or of another size."""
+    """Raise UnsupportedBake where llama.cpp has windows in other layers or of another size.
+
+    Args:
+        file: The keys of the GGUF file.
+        family: The family of the model.
+        spec: The RoPE of the checkpoint, with the window of each layer.
+        part: The text part of the config.
+    """
     arch = file.arch
     if arch.window is None:
         return
 
-    windows = layer_windows(file)
     count = len(spec.layers)
-    stated = f"{family.hooks.types_key} = {shown(part.get(family.hooks.types_key))}"
+    windows = layer_windows(file)
     expected_windows = spec.windows or (None,) * count
-
+    types_key = family.hooks.types_key  # such as layer_types
+    stated = f"{types_key} = {shown(part.get(types_key))}"
     for layer, (window, expected) in enumerate(zip(windows, expected_windows, strict=True)):
-        if window != expected:
-            has = f"a window of {window} tokens" if window else "no window"
-            why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
-            # some architectures have windows only with a certain number of layers
-            if arch.window.present.isdigit() and count != int(arch.window.present):
-                stated = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
-                why = f"llama.cpp has windows there in models of {arch.window.present} layers only"
-            raise _other_layers(stated, arch, why)
+        if window == expected:
+            continue
+        has = f"a window of {window} tokens" if window else "no window"
+        why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
+        # some architectures have windows only with a certain number of layers
+        present = arch.window.present
+        if present.isdigit() and count != int(present):
+            stated = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
+            why = f"llama.cpp has windows there in models of {present} layers only"
+        raise _other_layers(stated, arch, why)
 
     if window_in_use(file, count) and not any(windows):
         raise _other_layers(stated, arch, "llama.cpp stops without a layer that has a window")
@@ -251,12 +273,17 @@ def _other_layers(change: str, arch: Arch, why: str) -> UnsupportedBake:
 
 
 def _sizes(header: GgufHeader, arch: str) -> JsonObject:
-    """The sizes that the header has as single numbers, under their names in llama.cpp's source."""
-    sizes = {}
+    """The sizes of a model under their names in llama.cpp's source; None where not known.
+
+    A size that differs between layers is not known either.
+    """
+    sizes: dict[str, int | None] = {}
     for name, key in SIZES.items():
-        value = header.values.get(f"{arch}.{key}")
-        number = value.decode() if value is not None else None
-        sizes[name] = number if isinstance(number, int) else None
+        sizes[name] = None
+        if f"{arch}.{key}" in header.values:
+            value = header.values[f"{arch}.{key}"].decode()
+            if isinstance(value, int):  # else a list with a number for each layer
+                sizes[name] = value
 
     if sizes["n_expert"] is None:
         sizes["n_expert"] = 0
@@ -265,11 +292,13 @@ def _sizes(header: GgufHeader, arch: str) -> JsonObject:
         sizes["n_embd_head_k"] = None
         sizes["n_embd_head_v"] = None
 
-    for letter in "kv":
+    # the width of all key heads together, and of all value heads
+    heads = sizes["n_head_kv"]
+    for letter in ("k", "v"):
         width = sizes[f"n_embd_head_{letter}"]
-        heads = sizes["n_head_kv"]
         sizes[f"n_embd_{letter}_gqa"] = width * heads if width and heads else None
-    return sizes | {"n_embd_gqa": sizes["n_embd_v_gqa"]}
+    sizes["n_embd_gqa"] = sizes["n_embd_v_gqa"]
+    return sizes
 
 
 def general_name(name: str) -> str:
@@ -282,12 +311,19 @@ def general_name(name: str) -> str:
 
 
 def _fits(shape: tuple[int, ...], demand: str, sizes: JsonObject) -> bool:
-    """Whether a shape is as wanted; unknown sizes and trailing dimensions of 1 fit all."""
-    # "n_embd, n_ff" gives [4096, 14336], with None for a size that is not known
-    expected = [None if text == "?" else value_of(sizes, text) for text in demand.split(", ")]
-    sides = list(shape) + [1] * (len(expected) - len(shape))
-    expected += [1] * (len(sides) - len(expected))
-    for side, wanted in zip(sides, expected, strict=True):
-        if wanted is not None and wanted != side:
+    """Whether the shape of a tensor is the one that llama.cpp wants.
+
+    Args:
+        shape: The shape of the tensor, fastest dimension first.
+        demand: The shape in llama.cpp's source, such as "n_embd, n_ff", with "?" for any size.
+        sizes: The sizes by these names, None for a size that is not known.
+    """
+    expected: list[int | None] = []
+    for name in demand.split(", "):
+        expected.append(None if name == "?" else value_of(sizes, name))
+
+    # trailing dimensions of 1 may be left out on both sides
+    for actual, wanted in zip_longest(shape, expected, fillvalue=1):
+        if wanted is not None and wanted != actual:
             return False
     return True

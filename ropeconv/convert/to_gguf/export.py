@@ -104,9 +104,12 @@ def export(
             " folder"
         )
 
-    # sizes and keys of the architecture
+    # llama.cpp quantises in a second step, so the type here is the one that it starts from
     kind = _kind(options.outtype or "auto", source)
     quantised = options.outtype if options.outtype in FTYPES else ""
+
+    # sizes of the model; some have layers that predict further tokens, which llama.cpp computes for
+    # some architectures only
     vocabulary = _vocabulary(source.tensors)  # config.json may be smaller than padded embeddings
     rules = gguf_rules(family)
     sizes = sizes_of(source.config(), family, spec)
@@ -129,40 +132,31 @@ def export(
     values |= scalars(headers, rules, sizes.layers)
 
     # descriptions, with the label of the method and without it, and the tokenizer
-    name = TYPES[kind].name
-    size = _weight_counts(tensors, values)
+    type_name = TYPES[kind].name
+    counts = _weight_counts(tensors, values)
     repository = None
     if source.kind == "hub" or source.commit:
         repository = source.reference.partition("@")[0]
     with scratch() as folder:
         _copy_small(source, folder)
-        described = describe(folder, source.name, repository, label, *size)
-        bare = describe(folder, source.name, repository, "", *size)
-        general = metadata_keys(described, name, options.quantized_by)
-        bare_general = metadata_keys(bare, name, options.quantized_by)
+        described = describe(folder, source.name, repository, label, *counts)
+        bare = describe(folder, source.name, repository, "", *counts)
+        general = metadata_keys(described, type_name, options.quantized_by)
+        bare_general = metadata_keys(bare, type_name, options.quantized_by)
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
         composed = composes_characters(folder, tokens)
 
     # the header: the architecture is the first key, as gguf-py writes it (GGUFWriter.__init__)
     arch = {"general.architecture": values.pop("general.architecture")}
-    entries = infos(tensors)
     header = GgufHeader(
         version=3,
         values={**arch, **general, **values, **tokens},
-        tensors=entries,
+        tensors=infos(tensors),
         alignment=32,
         data_start=0,
         size=0,
     )
-    unlabelled = GgufHeader(
-        version=3,
-        values={**arch, **bare_general, **values, **tokens},
-        tensors=entries,
-        alignment=32,
-        data_start=0,
-        size=0,
-    )
-
+    unlabelled = replace(header, values={**arch, **bare_general, **values, **tokens})
     check_demands(header, rules.arch)
     check_layers(header, sizes, family, spec)
 
@@ -170,7 +164,7 @@ def export(
         model=GgufModel(header, header.tensors, vectors),
         tensors=tensors,
         description=described,
-        outtype=quantised.upper() or name,
+        outtype=quantised.upper() or type_name,
         unlabelled=unlabelled,
         quantised=quantised,
         without_prediction=left_out,
@@ -211,13 +205,15 @@ def _copy_small(source: Source, folder: Path) -> None:
 
 
 def _kind(outtype: str, source: Source) -> int:
-    """The type of most weights in the file.
+    """ggml's number of the type of most weights in the file.
 
-    By default, and before llama.cpp quantises them, that of the source.
+    By default, and before llama.cpp quantises them, it is the type of most tensors of the source.
     """
-    if outtype == "auto" or outtype in FTYPES:
+    is_quantised_later = outtype in FTYPES
+    if outtype == "auto" or is_quantised_later:
         dtypes = [tensor.dtype for tensor in source.tensors.values()]
-        return DTYPES.get(max(set(dtypes), key=dtypes.count), BF16)
+        most_frequent = max(set(dtypes), key=dtypes.count)
+        return DTYPES.get(most_frequent, BF16)
     if outtype not in OUTTYPES:
         known = ", ".join((*OUTTYPES, *FTYPES))
         raise UsageError(f"--outtype {outtype} is not known; choose auto, {known}")
@@ -267,21 +263,24 @@ def describe(
 
     for logger in ("gguf", "metadata"):  # gguf-py logs on stderr how it reads a card
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    origin = (Path(repository or name), total)
 
     # gguf-py guesses from the card and from the name; the keys are made once here, to see whether
     # it can write what it has guessed
+    guess = gguf.Metadata.apply_metadata_heuristic
+    origin = Path(repository or name)
     try:
-        readme = folder / "README.md"
-        card = gguf.Metadata.load_model_card(folder) if _is_harmless(readme) else {}
-        metadata = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, {}, *origin)
+        card = {}
+        if _is_harmless(folder / "README.md"):
+            card = gguf.Metadata.load_model_card(folder)
+        metadata = guess(gguf.Metadata(), card, {}, origin, total)
         values_of(metadata.set_gguf_meta_model)
     except Exception:  # from gguf-py, for cards of unexpected types
-        metadata = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), {}, {}, *origin)
+        metadata = guess(gguf.Metadata(), {}, {}, origin, total)
 
     metadata.name = metadata.name or name
     if not metadata.size_label:  # 8B, or 8x7B with the weights of one expert and the others
-        metadata.size_label = gguf.size_label(total, total - expert * experts, expert, experts)
+        shared = total - expert * experts
+        metadata.size_label = gguf.size_label(total, shared, expert, experts)
 
     # with a label the model is a new one, whose base is the source
     if label:

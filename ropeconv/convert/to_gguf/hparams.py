@@ -210,6 +210,7 @@ def hparams(
     elif rules.window == "size":
         keys["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
 
+    # a list with a flag for each layer, also for those that predict further tokens
     if rules.layer_flags:
         names = [*layer_names(part, family, len(spec.layers))]
         names += [""] * sizes.prediction
@@ -283,7 +284,14 @@ def gguf_rules(family: Family) -> Gguf:
 
 
 def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
-    """Raise UnsupportedBake for settings that llama.cpp computes otherwise."""
+    """Raise UnsupportedBake for settings that llama.cpp computes otherwise.
+
+    Args:
+        part: The text part of the config.
+        rules: How checkpoints of the family become GGUF.
+        spec: The RoPE of the checkpoint.
+    """
+    # settings that have no key in GGUF, since llama.cpp computes with one value of them
     for need in rules.need:
         if need.below_layers and len(spec.layers) >= need.below_layers:
             continue
@@ -295,14 +303,17 @@ def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
             setting = f"{need.key} = {shown(value)}"
             raise _not_supported(setting, rules, f"llama.cpp computes {need.value!r}")
 
-    act = part.get(rules.act_key)
-    if act == "swish":  # another name of the same function
-        act = "silu"
-    if rules.act and act not in (None, *rules.act.split(" | ")):
-        setting = f"{rules.act_key} = {shown(act)}"
+    # the activation, which the graph of an architecture has fixed
+    activation = part.get(rules.act_key)
+    if activation == "swish":  # another name of the same function
+        activation = "silu"
+    if rules.act and activation not in (None, *rules.act.split(" | ")):
+        setting = f"{rules.act_key} = {shown(activation)}"
         raise _not_supported(setting, rules, f"llama.cpp computes {rules.act}")
+
     if rules.tied and part.get("tie_word_embeddings") is False:
         raise _not_supported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
+
     # Gemma: no key has the scale of queries, so it must be the one that llama.cpp chooses by the
     # number of layers
     if rules.scale_layers:
@@ -344,10 +355,20 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
 
 
 def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue]:
-    """The keys of Ministral 3's query scaling, whose length is the original context; else empty."""
-    rope = part.get("rope_parameters") or part.get("rope_scaling") or {}
-    if arch != "mistral3" or not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):
+    """The keys of Ministral 3's scaling of queries by position; empty for a model without it.
+
+    Args:
+        part: The text part of the config.
+        arch: The architecture in GGUF.
+        spec: The RoPE of the checkpoint.
+    """
+    if arch != "mistral3":
         return {}
+    rope = part.get("rope_parameters") or part.get("rope_scaling")
+    if not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):
+        return {}
+
+    # queries grow with every stretch of so many tokens
     original = positive_int(rope, ("original_max_position_embeddings",)) or spec.original_context
     beta = number(rope["llama_4_scaling_beta"], "llama_4_scaling_beta")
     return {

@@ -101,31 +101,44 @@ def _used_tensors(
     for file, header in headers:
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
             name = as_layer(plain_name(tensor.name), sizes.layers)
-            # buffers, vision parts, draft layers that the architecture does not have
+            # layers that predict further tokens, where the architecture has none
             if not rules.prediction and predicts(name, sizes.layers):
                 continue
-            if UNUSED.search(name) or (unwanted and unwanted.search(name)):
+            # buffers, vision parts, and what the family leaves out
+            if UNUSED.search(name):
+                continue
+            if unwanted is not None and unwanted.search(name):
                 continue
             if without_output and name in OUTPUTS:
                 continue
-            if name.endswith("_scales") and tensor.dtype == "U8":  # read with its blocks
+            # scales of MXFP4, which are read together with their blocks
+            if name.endswith("_scales") and tensor.dtype == "U8":
                 continue
             tensors.append(_stored_rows(file, header, tensor, name))
     return tensors
 
 
 def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) -> StoredRows:
-    """The rows of a tensor of the checkpoint; blocks and scales of MXFP4 become one tensor."""
-    start = header.data_start + tensor.start
+    """The rows of a tensor of the checkpoint; blocks and scales of MXFP4 become one tensor.
+
+    Args:
+        file: The file of the tensor.
+        header: The header of the file.
+        tensor: The entry of the tensor in the header.
+        name: Its name without the prefix of a multimodal model.
+    """
     shape = tensor.shape
     dtype = tensor.dtype
+    scales_start = 0
 
     # gpt-oss has NAME_blocks [..., blocks, 16] and NAME_scales [..., blocks], both U8: two numbers
     # of 4 bits per byte, so 32 numbers per block
     scales = header.tensors.get(tensor.name.removesuffix("_blocks") + "_scales")
-    if dtype == "U8" and name.endswith("_blocks") and scales is not None and scales.dtype == "U8":
+    is_blocks = dtype == "U8" and name.endswith("_blocks")
+    if is_blocks and scales is not None and scales.dtype == "U8":
         dtype = "MXFP4"
         shape = (*shape[:-2], shape[-2] * TYPES[MXFP4].block)
+        scales_start = header.data_start + scales.start
     if dtype not in DTYPES:
         why = (
             "only F32, F16 and BF16 are converted, and MXFP4 whose blocks and scales are in one"
@@ -137,13 +150,10 @@ def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) 
 
     columns = shape[-1] if shape else 1
     row_count = prod(shape) // columns if columns else 0
-    scales_start = 0
-    if scales is not None and dtype == "MXFP4":
-        scales_start = header.data_start + scales.start
     rows = Rows(
         file=file,
         dtype=dtype,
-        start=start,
+        start=header.data_start + tensor.start,
         rows=row_count,
         columns=columns,
         stride=columns,
@@ -184,11 +194,16 @@ def _name_and_number(name: str, patterns: list[tuple[re.Pattern[str], str]]) -> 
 
 
 def _stack_group(name: str, group: list[tuple[int, StoredRows]]) -> StoredRows:
-    """A stack of tensors in the order of their numbers; the tensor itself where it has none, -1."""
-    # experts [rows, columns] become [experts, rows, columns]
+    """A stack [experts, rows, columns] of numbered tensors [rows, columns].
+
+    Args:
+        name: The name of the stack.
+        group: The tensors with their numbers; a single one with -1, which is returned unchanged.
+    """
     group = sorted(group, key=lambda item: item[0])
     number, first = group[0]
-    if number < 0:
+    is_numbered = number >= 0
+    if not is_numbered:
         return first
     if any(tensor.shape != first.shape for _, tensor in group):
         raise BadSource(
@@ -205,16 +220,23 @@ def gguf_names(arch: str, layers: int) -> TensorNameMap:
     """Return gguf-py's map from names in checkpoints to those in GGUF. Raises BadSource."""
     import gguf
 
-    number = next((key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch), None)
-    if number is None:
-        raise BadSource(f"the installed gguf does not know {arch}; pip install -U gguf")
-    return gguf.get_tensor_name_map(number, layers)
+    for number, name in gguf.MODEL_ARCH_NAMES.items():
+        if name == arch:
+            return gguf.get_tensor_name_map(number, layers)
+    raise BadSource(f"the installed gguf does not know {arch}; pip install -U gguf")
 
 
 def _named_and_typed(
     tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int
 ) -> StoredRows:
-    """The tensor with its name and ggml's type in the output; `type` is that of matrices."""
+    """The tensor with its name and its type in the output.
+
+    Args:
+        tensor: The tensor after all conversions, with a name as in a checkpoint.
+        names: gguf-py's map from names in checkpoints to those in GGUF.
+        rules: How checkpoints of the family become GGUF.
+        type: ggml's number of the type of matrices, which the user chose.
+    """
     suffixes = (".weight", ".bias", ".scale")
     target = names.get_name(key=tensor.name, try_suffixes=suffixes) or gguf_name(tensor.name)
     if target is None:

@@ -79,10 +79,12 @@ def pre_table() -> PreTable:
 
 
 def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
-    """Return the value of tokenizer.ggml.pre for a tokenizer.json.
+    """Return llama.cpp's name of the pre-tokenizer in a tokenizer.json (tokenizer.ggml.pre).
 
-    `ignore_merges` (words are searched before they are merged) does not matter where merging makes
-    every token of the vocabulary from its own text, as in gpt-oss.
+    llama.cpp has a fixed way to split text into words for each name. Some names split alike, and
+    differ in `ignore_merges`: whether a word that is a token is taken as a whole, before its
+    letters are merged. That does not matter where merging makes every token of the vocabulary from
+    its own text, as in gpt-oss.
 
     Args:
         tokenizer: The content of tokenizer.json.
@@ -92,7 +94,6 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
         BadSource: Where no known pre-tokenizer splits text in the same way.
     """
     own_steps = steps(tokenizer.pre_tokenizer)
-    ignore_merges = bool(tokenizer.kind.ignore_merges)
     same = [pre for pre in pre_table().pre if pre.steps == own_steps]
     if not same:
         cuts = "; ".join(own_steps or ("nothing",))
@@ -101,12 +102,13 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
             f" ({shown(cuts)}), and a guess would change the tokens; if you know its name in"
             " llama.cpp, pass --pre NAME"
         )
-    # two names of llama.cpp may split alike and differ only in ignore_merges, so those that agree
-    # come first; otherwise the difference must not matter for this vocabulary
-    same.sort(key=lambda pre: pre.ignore_merges != ignore_merges)
-    best = same[0]
+
+    # a name that agrees in ignore_merges too, or for this vocabulary the difference must not matter
+    ignore_merges = bool(tokenizer.kind.ignore_merges)
+    agreeing = [pre for pre in same if pre.ignore_merges == ignore_merges]
+    best = agreeing[0] if agreeing else same[0]
     name = names.get(best.name, best.name)
-    if best.ignore_merges == ignore_merges or merges_make_every_token(tokenizer.bpe):
+    if agreeing or merges_make_every_token(tokenizer.bpe):
         return name
 
     stated = str(ignore_merges).lower()
@@ -299,10 +301,14 @@ def _value(entry: GGUFValue) -> GgufValue:
     sub_type = entry.sub_type
     if sub_type is None:
         sub_type = gguf.GGUFValueType.get_type(value[0])
-    element = int(sub_type)
-    if element == STRING:
-        return strings([item if isinstance(item, bytes) else str(item).encode() for item in value])
-    return array(element, value)
+    element_kind = int(sub_type)
+    if element_kind != STRING:
+        return array(element_kind, value)
+
+    texts = []
+    for item in value:
+        texts.append(item if isinstance(item, bytes) else str(item).encode())
+    return strings(texts)
 
 
 def composes_characters(folder: Path, keys: dict[str, GgufValue]) -> bool:
@@ -325,17 +331,23 @@ def _added_tokens(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
 
 
 def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue]:
-    """The keys that gguf-py makes.
+    """The keys that gguf-py makes of a tokenizer, as llama.cpp's converter lets it.
 
-    Merges, ids of special tokens, whether bos and eos are added, the chat template.
+    They are merges, ids of special tokens, whether bos and eos are added, and the chat template.
+
+    Args:
+        folder: The folder of the tokenizer.
+        vocabulary: Rows of the embeddings.
+        merges: Whether merges are among the keys, as for byte-level BPE.
     """
     import gguf
 
     logging.getLogger("gguf").setLevel(logging.CRITICAL)  # it logs what it finds on stderr
 
-    def fill(writer: GGUFWriter) -> None:
+    def add_keys(writer: GGUFWriter) -> None:
         try:
-            gguf.SpecialVocab(folder, merges, n_vocab=vocabulary).add_to_gguf(writer, quiet=True)
+            special = gguf.SpecialVocab(folder, merges, n_vocab=vocabulary)
+            special.add_to_gguf(writer, quiet=True)
         except Exception as problem:  # from gguf-py, which does not check the types of its input
             raise BadSource(
                 f"gguf-py cannot read the special tokens ({type(problem).__name__}:"
@@ -343,4 +355,4 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue
                 " config.json"
             ) from None
 
-    return values_of(fill)
+    return values_of(add_keys)

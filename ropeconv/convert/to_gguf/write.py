@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -59,12 +59,10 @@ def write_tensors(
         # the file has its length from the beginning, so that tasks write their parts in any order
         size = max((info.offset + info.size for info in infos.values()), default=0)
         writer.truncate(start + size)
-        places = [start + infos[tensor.name].offset for tensor in tensors]
-        tasks = chain.from_iterable(
-            _tasks(tensor, place, writer) for tensor, place in zip(tensors, places, strict=True)
-        )
+        tasks = _tasks_of_all(tensors, infos, start, writer)
 
-        # a new task starts when one is done: a large model has more tasks than a queue should hold
+        # a large model has more tasks than a queue should hold: as many start as keep all threads
+        # busy, and a new one when one is done
         pool = ThreadPoolExecutor(threads())
         try:
             running = {pool.submit(task) for task in islice(tasks, 2 * threads())}
@@ -72,9 +70,20 @@ def write_tensors(
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     advance(future.result())
-                    running |= {pool.submit(task) for task in islice(tasks, 1)}
+                    next_task = next(tasks, None)
+                    if next_task is not None:
+                        running.add(pool.submit(next_task))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _tasks_of_all(
+    tensors: list[StoredRows], infos: dict[str, TensorInfo], start: int, target: BinaryIO
+) -> Iterator[Task]:
+    """The tasks that write all tensors into a file whose data begins at the byte `start`."""
+    for tensor in tensors:
+        place = start + infos[tensor.name].offset
+        yield from _tasks(tensor, place, target)
 
 
 def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
@@ -94,22 +103,34 @@ def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
 
     is_plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
     if is_plain and all(_is_copied(part, tensor.type) for part in tensor.parts):
-        # the bytes stay as they are, so the kernel copies them, or shares their blocks
-        for part in tensor.parts:
-            assert part.file.path is not None
-            for first in range(0, part.extent, COPY):
-                size = min(COPY, part.extent - first)
-                yield partial(
-                    _copy, part.file.path, part.start + first, target.name, place + first, size
-                )
-            place += part.extent
-    else:
-        pieces = _pieces(tensor, place)
-        while True:
-            several = list(islice(pieces, PIECES))
-            if not several:
-                return
-            yield partial(_convert, tensor, several, file)
+        yield from _copy_tasks(tensor, place, target)
+        return
+
+    # several pieces for each task, since a task has a cost of its own
+    pieces = _pieces(tensor, place)
+    several = list(islice(pieces, PIECES))
+    while several:
+        yield partial(_convert, tensor, several, file)
+        several = list(islice(pieces, PIECES))
+
+
+def _copy_tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
+    """The tasks that copy a tensor whose bytes do not change, from the byte `place` on.
+
+    The kernel copies them, or lets both files share the blocks on the disk.
+    """
+    for part in tensor.parts:
+        assert part.file.path is not None
+        for first in range(0, part.extent, COPY):
+            yield partial(
+                _copy,
+                source=part.file.path,
+                start=part.start + first,
+                target=target.name,
+                place=place + first,
+                size=min(COPY, part.extent - first),
+            )
+        place += part.extent
 
 
 def _is_copied(part: Rows, type: int) -> bool:
@@ -122,11 +143,11 @@ def _is_copied(part: Rows, type: int) -> bool:
 def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
     """Yield some rows of a tensor at a time, and the place of their first byte in the output."""
     kind = TYPES[tensor.type]
+    # a piece has whole heads, since rows move within a head; `interleave` is the rows of a head
+    head_rows = tensor.interleave or 1
     for part in tensor.parts:
-        # whole heads, since `_output_rows` moves rows within a head
-        unit = tensor.interleave or 1
         rows_of_piece = PIECE // max(1, part.columns)
-        step = max(unit, rows_of_piece // unit * unit)
+        step = max(head_rows, rows_of_piece // head_rows * head_rows)
         for first in range(0, part.rows, step):
             count = min(step, part.rows - first)
             yield part.part(first, count), place
@@ -134,8 +155,11 @@ def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
 
 
 def _convert(tensor: StoredRows, pieces: list[tuple[Rows, int]], target: int) -> int:
-    """Convert and write some pieces. Returns the number of bytes written."""
-    return sum(write_at(target, _output_rows(tensor, rows).data, place) for rows, place in pieces)
+    """Convert and write some rows, each at its place. Returns the number of bytes written."""
+    written = 0
+    for rows, place in pieces:
+        written += write_at(target, _output_rows(tensor, rows).data, place)
+    return written
 
 
 def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
@@ -216,16 +240,22 @@ def mxfp4(rows: Rows) -> NDArray[np.uint8]:
     Returns:
         uint8 [blocks, 17]: the scale of a block, then its numbers in 16 bytes.
     """
-    # a row has some blocks, and the next row may begin behind blocks of other tensors
-    per_row = rows.columns // TYPES[MXFP4].block
+    # the distance from row to row in the file, in blocks: with a gap where other rows are between
+    blocks_of_row = rows.columns // TYPES[MXFP4].block
     stride = rows.stride // TYPES[MXFP4].block
-    extent = (rows.rows - 1) * stride + per_row
-    stored = rows.file.numbers("u1", rows.start, extent * NIBBLES, sparse=True)
-    stored_scales = rows.file.numbers("u1", rows.scales, extent, sparse=True)
-    strided = np.lib.stride_tricks.as_strided
-    packed = strided(stored, (rows.rows, per_row, NIBBLES), (stride * NIBBLES, NIBBLES, 1))
-    packed = packed.reshape(-1, NIBBLES)
-    scales = strided(stored_scales, (rows.rows, per_row), (stride, 1)).reshape(-1)
+    blocks_in_file = (rows.rows - 1) * stride + blocks_of_row
+    stored = rows.file.numbers("u1", rows.start, blocks_in_file * NIBBLES, sparse=True)
+    stored_scales = rows.file.numbers("u1", rows.scales, blocks_in_file, sparse=True)
+
+    # views without the gaps: numbers [blocks, 16 bytes], and scales [blocks]
+    packed = np.lib.stride_tricks.as_strided(
+        stored,
+        shape=(rows.rows, blocks_of_row, NIBBLES),
+        strides=(stride * NIBBLES, NIBBLES, 1),
+    ).reshape(-1, NIBBLES)
+    scales = np.lib.stride_tricks.as_strided(
+        stored_scales, shape=(rows.rows, blocks_of_row), strides=(stride, 1)
+    ).reshape(-1)
 
     # a byte of a checkpoint has neighbours, (0, 1), (2, 3), ..., the first in the low half; in ggml
     # it has numbers 16 places apart, (0, 16), (1, 17), ... (dequantize_row_mxfp4 in ggml-quants.c)

@@ -38,4 +38,11 @@ def bound(
         UsageError: For dimensions that do not fit together.
     """
     width, rotary = head_size(head_dim or rotary_dim, rotary_dim)
-    return compute_bound(parse_tokens(str(length)), rotary, width, windows, proof, tell)
+    return compute_bound(
+        parse_tokens(str(length)),
+        rotary_dim=rotary,
+        head_dim=width,
+        windows=windows,
+        proof=proof,
+        tell=tell,
+    )

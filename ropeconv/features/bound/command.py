@@ -42,10 +42,16 @@ Schedules = dict[str, tuple[Schedule, Reach]]
 def _document(
     spec: RopeSpec, schedules: Schedules, weighted: dict[str, HeadLengths]
 ) -> dict[str, Any]:
-    """Return the JSON of the reach of schedules, with that of the heads of a model."""
+    """Return the JSON of how far schedules reach, and the heads of a model with them.
+
+    Args:
+        spec: The RoPE of the model.
+        schedules: Each schedule with its effective length, by label such as "yarn 4".
+        weighted: The effective lengths of the heads, by label; empty without --weights.
+    """
     rows = {}
-    for label, (schedule, found) in schedules.items():
-        rows[label] = {"context": schedule.context, **found.to_dict()}
+    for label, (schedule, effective) in schedules.items():
+        rows[label] = {"context": schedule.context, **effective.to_dict()}
         if label in weighted:
             rows[label]["weighted"] = weighted[label].to_dict()
 
@@ -220,26 +226,37 @@ def bound_command(
         raise UsageError("--weights does not go with a length; give a SOURCE")
     frequencies_only(recipe)
     check_place(certificate)
-    values = {name: value for name, value in recipe.items() if value is not None}
+    given = [name for name, value in recipe.items() if value is not None]
+
+    # a length: its smallest base
     if argument is not None and is_length(argument):
-        if values:
-            flag = next(iter(values)).replace("_", "-")
+        if given:
+            flag = given[0].replace("_", "-")
             raise UsageError(
                 f"--{flag} does not go with a length; give a length, or a schedule with --up-to"
             )
         width, rotary = head_size(head_dim, rotary_dim)
-        _find_base(parse_tokens(argument), width, rotary, windows, certificate, screen)
+        _find_base(
+            parse_tokens(argument),
+            head_dim=width,
+            rotary_dim=rotary,
+            windows=windows,
+            certificate=certificate,
+            screen=screen,
+        )
         return
 
+    # a model, or a base: its effective length
     if certificate is not None or windows is not None:
         raise UsageError(
             "--certificate and --windows go with a LENGTH, as in `ropeconv bound 128k --windows`"
         )
-    if argument is None and not values:
+    if argument is None and not given:
         raise UsageError("give a length such as 128k, a SOURCE, or --theta B")
     model = find(argument, recipe, head_dim, rotary_dim)
-    if argument is None and not values.keys() - {"theta"}:
-        up_to = up_to or "1M"
+    is_only_a_base = argument is None and given == ["theta"]
+    if is_only_a_base and not up_to:
+        up_to = "1M"  # a base has no context that would limit the search
     _find_reach(model, up_to, weights, screen)
 
 
@@ -257,12 +274,14 @@ def _find_reach(model: GivenModel, up_to: str, weights: bool, screen: Screen) ->
     if weights:
         heads = _head_weights(model, screen)
 
+    # the effective length of each schedule, and with its weights that of each head
     schedules: Schedules = {}
     for label, schedule in model.schedules().items():
         length = model.spec.visible(schedule.context)
         if up_to:
             length = parse_tokens(up_to)
-        schedules[label] = (schedule, reach(schedule.inv_freq, model.spec.unrotated, length))
+        effective = reach(schedule.inv_freq, model.spec.unrotated, length)
+        schedules[label] = (schedule, effective)
     weighted = {}
     if heads is not None:
         weighted = _search_heads(heads, schedules, screen)
@@ -274,8 +293,10 @@ def _find_reach(model: GivenModel, up_to: str, weights: bool, screen: Screen) ->
         _show_reach(model.spec, schedules, screen)
         return
     for label, lengths in weighted.items():
-        _, found = schedules[label]
-        _show_weighted(label, found, lengths, screen)
+        _, effective = schedules[label]
+        _show_weighted(label, effective, lengths, screen)
+
+    # layers that a method does not change have no effective length
     left_out = []
     for kind, words in LEFT_OUT.items():
         count = model.spec.count(kind)
@@ -293,14 +314,25 @@ def _find_base(
     certificate: Path | None,
     screen: Screen,
 ) -> None:
-    """Show the smallest base for a length, and write its proof where one is asked for."""
-    # `bound` appends the intervals that it rules out to a list that it is given
-    proof: list[tuple[float, float, int]] = []
-    with screen.watching() as tell:
-        asked_proof = None if certificate is None else proof
-        bases = bound(length, rotary_dim, head_dim, windows, asked_proof, tell)
+    """Show the smallest base for a length, and write its proof where one is asked for.
 
+    Args:
+        length: In tokens.
+        head_dim: Dimensions of a head.
+        rotary_dim: Dimensions of a head that rotate.
+        windows: Look for the first wide interval and the last violation too; None where that is
+            quick.
+        certificate: The file for the proof, None for no proof.
+        screen: Where the base is shown.
+    """
+    # `bound` appends the intervals of bases that it rules out to a list that it is given
+    proof: list[tuple[float, float, int]] | None = None
     if certificate is not None:
+        proof = []
+    with screen.watching() as tell:
+        bases = bound(length, rotary_dim, head_dim, windows, proof, tell)
+
+    if certificate is not None and proof is not None:
         # repr writes the shortest decimals that give the same float64
         lines = ["# ln b from\tto\tdistance whose sum is negative there\n"]
         for begin, end, distance in proof:

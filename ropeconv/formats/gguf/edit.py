@@ -133,25 +133,31 @@ class RewrittenHeader:
         return max((info.offset + info.size for info in self.tensors.values()), default=0)
 
     def moves(self, header: GgufHeader) -> list[tuple[int, int, int]]:
-        """Return the runs of data that remains, as (old place, new place, size).
+        """Return which ranges of the old data stay, and where they are in the new file.
 
-        Places are bytes within the data.
+        Args:
+            header: The header before the edit.
+
+        Returns:
+            (old place, new place, size) of each range in bytes, places within the data.
         """
-        runs: list[tuple[int, int, int]] = []
+        ranges: list[tuple[int, int, int]] = []
         for name, info in self.tensors.items():
             old = header.tensors.get(name)
-            if old is None or info.offset >= self.kept:
+            if old is None or info.offset >= self.kept:  # a new tensor, perhaps with an old name
                 continue
-            run = (old.offset, info.offset, old.size)
-            if runs:
-                last_old, last_new, _ = runs[-1]
-                moves_alike = old.offset - info.offset == last_old - last_new
-                if moves_alike:  # one run with the tensor before it, and the padding between them
-                    runs.pop()
-                    run = (last_old, last_new, old.offset + old.size - last_old)
-            runs.append(run)
 
-        return runs
+            # a tensor that moves as far as the one before it belongs to the same range, together
+            # with the padding between them
+            if ranges:
+                first_old, first_new, _ = ranges[-1]
+                moves_alike = old.offset - info.offset == first_old - first_new
+                if moves_alike:
+                    size = old.offset + old.size - first_old
+                    ranges[-1] = (first_old, first_new, size)
+                    continue
+            ranges.append((old.offset, info.offset, old.size))
+        return ranges
 
     def exact(self, layout: Layout) -> bytes:
         """Return the header as in an earlier file.
@@ -172,15 +178,16 @@ class RewrittenHeader:
         gap = start - len(bare)
         if gap < 0 or start % self.alignment:
             return None
+
         # readers find the data at the next multiple of the alignment, so a gap up to that is
         # padding, and a longer one must be filled by a key
         if gap < self.alignment:
             return bare + bytes(gap)
-
-        empty_reserve = len(self._render({**self.values, RESERVED: string("")})) - len(bare)
-        if gap < empty_reserve:
+        with_empty_key = self._render({**self.values, RESERVED: string("")})
+        key_size = len(with_empty_key) - len(bare)
+        if gap < key_size:
             return None
-        spaces = " " * (gap - empty_reserve)
+        spaces = " " * (gap - key_size)
         return self._render({**self.values, RESERVED: string(spaces)})
 
     def plain(self) -> bytes:
@@ -192,24 +199,25 @@ class RewrittenHeader:
         """Return the header with a reserve, so that data can share blocks with the original file.
 
         A filesystem shares a block where data moves by whole blocks, so the header gets the length
-        of the old one plus or minus a multiple of 64 KiB.
+        of the old one plus or minus a multiple of 64 KiB. If the alignment of the tensors forbids
+        all such lengths, the next one that it allows is taken.
 
         Args:
-            before: Bytes before the data in the original file, 0 for a new one. If the alignment of
-                the tensors forbids all such lengths, the next one that it allows is taken.
+            before: Bytes before the data in the original file, 0 for a new one.
         """
+        # the shortest length with some space for further keys
         least = len(self._render(self.values)) + ROOM
         pages = math.ceil((least - before) / PAGE)
         start = before + pages * PAGE
 
+        # `layout` has no answer for a length that is not aligned, or too short for the reserve
         can_share = before % self.alignment == 0
         step = PAGE if can_share else 1
-        while True:
-            # `layout` has no answer for a length that is not aligned, or too short for the reserve
-            head = self.layout(start)
-            if head is not None:
-                return head
+        head = self.layout(start)
+        while head is None:
             start += step
+            head = self.layout(start)
+        return head
 
     def _render(self, values: dict[str, GgufValue], version: int = 3) -> bytes:
         """The bytes of the header without padding."""
@@ -239,7 +247,12 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     """Return the header after an edit.
 
     The old reserve is gone, keys stay in their order, new keys and tensors come last.
+
+    Args:
+        header: The header before.
+        edit: The changes.
     """
+    # the keys: those of the file, or those that an edit which restores a file starts from
     values = dict(header.values if edit.base is None else edit.base)
     if edit.layout is None:  # a file that is restored gets back the reserve that it had
         values.pop(RESERVED, None)
@@ -251,7 +264,7 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     if edit.added and COUNT in values:
         values[COUNT] = recount(values[COUNT], len(edit.added))
 
-    # the tensors that stay close up, and new ones come behind them
+    # the tensors that stay fill the gaps of those that are removed
     tensors: dict[str, TensorInfo] = {}
     kept = 0
     next_offset = 0
@@ -261,32 +274,39 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
             kept = next_offset + info.size
             next_offset = pad_size(kept, header.alignment)
 
+    # new ones, vectors of 32-bit floats, come behind them
     for name, data in edit.added.items():
-        floats = len(data) // 4
+        count = len(data) // 4
         tensors[name] = TensorInfo(
-            name=name, shape=(floats,), type=F32, offset=next_offset, size=len(data)
+            name=name, shape=(count,), type=F32, offset=next_offset, size=len(data)
         )
         next_offset = pad_size(next_offset + len(data), header.alignment)
     return RewrittenHeader(values=values, tensors=tensors, alignment=header.alignment, kept=kept)
 
 
 def recount(value: GgufValue, more: int) -> GgufValue:
-    """Return the value of `COUNT` for so many more tensors.
+    """Return split.tensors.count, the number of tensors in all shards, for some more tensors.
+
+    Args:
+        value: The present value.
+        more: The number of tensors that are added; negative for those that are removed.
 
     Raises:
         BadSource: Where it is not a whole number.
     """
+    number = value.decode()
+    is_whole = isinstance(number, int) and not isinstance(number, bool)
+
     # gguf-py writes an i32. The number keeps the width that it has in the file, and stays in the
     # range of a signed one, which suits an unsigned one too.
-    number = value.decode()
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    most = (1 << (8 * len(value.raw) - 1)) - 1
-    if not whole or not 0 <= number + more <= most:
+    width = len(value.raw)
+    most = (1 << (8 * width - 1)) - 1
+    if not is_whole or not 0 <= number + more <= most:
         raise BadSource(
             f"the header has {COUNT} = {shown(number)}, where a whole number from 0 to"
             f" {most - max(0, more):,} belongs; fetch the file again"
         )
-    return replace(value, raw=(number + more).to_bytes(len(value.raw), "little"))
+    return replace(value, raw=(number + more).to_bytes(width, "little"))
 
 
 def _rename_arch(values: dict[str, GgufValue], arch: str) -> dict[str, GgufValue]:
@@ -333,7 +353,7 @@ def write_new(
 
 
 def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
-    """Write one edited shard."""
+    """Write one edited shard, with the parameters of `write_new`."""
     header = source.headers[shard]
     path = source.shards[shard].path()
     changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
@@ -346,6 +366,7 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
             write_changes(file, header, header.data_start, changes)
         return
 
+    # the first shard: its header, the data that stays, and new tensors
     changes = {name: change for name, change in changes.items() if name not in edit.removed}
     edited = rewrite(header, edit)
     head = head_bytes(edited, header, edit)
@@ -376,12 +397,13 @@ def head_bytes(
         edit: The changes.
         keep_data: The data stays where it is if the new header fits.
     """
-    if edit.layout is not None:
+    if edit.layout is not None:  # the file is restored, byte by byte
         return edited.exact(edit.layout)
-    head = None
     if keep_data:
-        head = edited.layout(header.data_start)
-    return head or edited.place(header.data_start)
+        same_length = edited.layout(header.data_start)
+        if same_length is not None:
+            return same_length
+    return edited.place(header.data_start)
 
 
 def write_changes(

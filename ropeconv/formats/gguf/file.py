@@ -82,15 +82,22 @@ def shard_names(name: str, count: int) -> list[str]:
 def _shard_count(name: str, header: GgufHeader) -> int:
     """The number of shards of a model, from the name and the header of the first.
 
+    Args:
+        name: The name of the file, such as model-00001-of-00003.gguf.
+        header: Its header.
+
     Raises:
         BadSource: For another shard than the first, for more shards than any model has, and for a
             first one without the name of one.
     """
-    # gguf-split counts shards from 0 in split.no, and from 1 in the names of the files
     count = header.whole("split.count") or 1
     match = SHARD.match(name)
-    named_number = int(match["number"]) - 1 if match else 0
-    number = header.whole("split.no", named_number)
+
+    # gguf-split counts shards from 0 in split.no, and from 1 in the names of the files
+    number_in_name = 0
+    if match:
+        number_in_name = int(match["number"]) - 1
+    number = header.whole("split.no", number_in_name)
     if number != 0:
         beginning = "the first one"
         if match:

@@ -592,7 +592,11 @@ class _HeaderReader:
         return int(alignment)
 
     def _tensor(self, expected: int) -> TensorInfo:
-        """Read the entry of a tensor, whose data must begin at `expected`."""
+        """Read the entry of a tensor.
+
+        Args:
+            expected: Where its data must begin, in bytes from that of the first tensor.
+        """
         # these are the limits of ggml's own reader, which needs a zero byte behind a name
         # (GGML_MAX_NAME, GGML_MAX_DIMS in ggml.h; gguf.cpp)
         name = self._text("a tensor name")
@@ -612,7 +616,8 @@ class _HeaderReader:
 
         # a row is whole blocks, such as 32 weights of Q8_0; ggml counts elements in an int64
         row = shape[0] if shape else 1
-        if row % kind.block or prod(shape) >= 1 << 62:
+        has_whole_blocks = row % kind.block == 0
+        if not has_whole_blocks or prod(shape) >= 1 << 62:
             raise self._bad(f"gives {name!r} the shape {shape}, impossible for {kind.name}")
 
         # llama.cpp loads only files whose tensors follow one another in the order of their entries

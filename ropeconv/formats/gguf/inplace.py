@@ -146,19 +146,22 @@ def _rewrite_in_place(header: GgufHeader, edit: Edit, path: Path) -> RewrittenHe
     Raises:
         RopeconvError: Where the edit changes another shard, or moves tensors.
     """
-    # one file is locked and has one journal; data that moved could not be undone from it
-    elsewhere = [name for name in edit.changes if name not in header.tensors]
-    if elsewhere:
-        raise RopeconvError(
-            f"{elsewhere[0]} is in another shard; in place only the first is changed; write new"
-            " files with -o"
-        )
+    # one file is locked and has one journal
+    for name in edit.changes:
+        if name not in header.tensors:
+            raise RopeconvError(
+                f"{name} is in another shard; in place only the first is changed; write new"
+                " files with -o"
+            )
+
+    # data that moved could not be undone from a journal, which has only the bytes that change
     rewritten = rewrite(header, edit)
-    if any(old != new for old, new, _ in rewritten.moves(header)):
-        raise RopeconvError(
-            f"a tensor that goes is before others in {path.name}, which would have to move; write a"
-            " new file with -o"
-        )
+    for old_place, new_place, _ in rewritten.moves(header):
+        if old_place != new_place:
+            raise RopeconvError(
+                f"a tensor that goes is before others in {path.name}, which would have to move;"
+                " write a new file with -o"
+            )
     return rewritten
 
 
@@ -174,7 +177,13 @@ def _final_size(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader, shif
 
 
 def _places(header: GgufHeader, edit: Edit, rewritten: RewrittenHeader) -> list[Place]:
-    """The ranges of a file that an edit overwrites or cuts off."""
+    """The ranges of a file that an edit overwrites or cuts off, as (first byte, length).
+
+    Args:
+        header: The header before.
+        edit: The changes.
+        rewritten: The header after.
+    """
     places = [(0, header.data_start)]
     for name in edit.changes:
         if name not in edit.removed:
@@ -298,15 +307,25 @@ def _open_journal(path: Path, flags: int) -> int:
         if problem.errno == errno.ELOOP:
             raise BadSource(f"{path} is a link, so it is not of ropeconv; remove it") from None
         raise
+
     # another process may have renamed or removed the file between opening and locking it
-    if lock(kept) and path.exists() and os.path.samestat(os.fstat(kept), path.lstat()):
+    is_locked = lock(kept)
+    if is_locked and path.exists() and os.path.samestat(os.fstat(kept), path.lstat()):
         return kept
     os.close(kept)
     raise RopeconvError(f"another ropeconv is at work with {path}; run again when that has ended")
 
 
 def _keep_neighbour(path: Path, beside: Neighbour | None) -> KeptNeighbour | None:
-    """The text beside a model before and after its change. Raises RopeconvError for a long one."""
+    """The text beside a model before and after its change, as the journal keeps it.
+
+    Args:
+        path: The model.
+        beside: The text that changes together with it, such as a Modelfile; None without one.
+
+    Raises:
+        RopeconvError: For a present one that is not text, and for texts that are too long.
+    """
     if beside is None:
         return None
     place = path.with_name(beside.name)
@@ -316,8 +335,10 @@ def _keep_neighbour(path: Path, beside: Neighbour | None) -> KeptNeighbour | Non
             before = place.read_bytes().decode()
         except UnicodeDecodeError:
             raise RopeconvError(f"{place} is not text; move it away and run again") from None
-    # JSON has up to six bytes for a character
-    if 6 * (len(before or "") + len(beside.text)) > MAX_NEIGHBOUR - 1000:
+
+    # JSON has up to six bytes for a character, and names of its own beside the texts
+    characters = len(before or "") + len(beside.text)
+    if 6 * characters > MAX_NEIGHBOUR - 1000:
         raise RopeconvError(f"{place} is too long to be changed together with {path.name}")
     return KeptNeighbour(beside.name, before, beside.text)
 
@@ -325,28 +346,43 @@ def _keep_neighbour(path: Path, beside: Neighbour | None) -> KeptNeighbour | Non
 def _write_journal(
     kept: int, file: int, shift: int, places: list[Place], neighbour: KeptNeighbour | None
 ) -> None:
-    """Write the journal of a file that is about to be changed, and wait until it is on the disk."""
-    status = os.fstat(file)
-    digest = hashlib.sha256()
-    end = BODY
-    os.ftruncate(kept, 0)
+    """Write the journal of a file that is about to be changed, and wait until it is on the disk.
 
-    def append(data: bytes) -> None:
-        nonlocal end
+    Args:
+        kept: Descriptor of the journal.
+        file: Descriptor of the file.
+        shift: Bytes that will be inserted at its front, negative where they are removed.
+        places: The ranges that are overwritten or cut off.
+        neighbour: The text that changes together with the file.
+    """
+    os.ftruncate(kept, 0)
+    digest = hashlib.sha256()
+    end = BODY  # behind the place of the digest
+    for data in _journal_body(file, shift, places, neighbour):
         digest.update(data)
         end += write_at(kept, data, end)
-
-    append(FIXED.pack(status.st_ino, status.st_size, shift, len(places)))
-    for place, length in places:
-        append(ENTRY.pack(place, length))
-        for _, block in pieces_of(file, place, length):
-            append(block)
-    if neighbour is not None:
-        append(msgspec.json.encode(neighbour))
 
     # the digest is at the front and written last: a journal that a kill cut off has none
     write_at(kept, MAGIC + digest.digest(), 0)
     os.fsync(kept)
+
+
+def _journal_body(
+    file: int, shift: int, places: list[Place], neighbour: KeptNeighbour | None
+) -> Iterator[bytes]:
+    """Yield the bytes of a journal behind its digest, with the parameters of `_write_journal`.
+
+    They are the identity and size of the file, then each range with its present bytes, then the
+    neighbour as JSON.
+    """
+    status = os.fstat(file)
+    yield FIXED.pack(status.st_ino, status.st_size, shift, len(places))
+    for place, length in places:
+        yield ENTRY.pack(place, length)
+        for _, block in pieces_of(file, place, length):
+            yield block
+    if neighbour is not None:
+        yield msgspec.json.encode(neighbour)
 
 
 class ChangeJournal(NamedTuple):
@@ -363,7 +399,16 @@ class ChangeJournal(NamedTuple):
 
 
 def _read_journal(path: Path, file: int, kept: int) -> ChangeJournal:
-    """Read and check the journal of a file. Raises BadSource where it is damaged or of another."""
+    """Read and check the journal of a file.
+
+    Args:
+        path: The file.
+        file: Its descriptor.
+        kept: Descriptor of the journal.
+
+    Raises:
+        BadSource: Where the journal is damaged or that of another file.
+    """
     name = journal_of(path)
     journal_size = os.fstat(kept).st_size
     status = os.fstat(file)
@@ -374,6 +419,7 @@ def _read_journal(path: Path, file: int, kept: int) -> ChangeJournal:
     if not BODY + FIXED.size <= journal_size <= largest:
         raise damaged
 
+    # a journal that a kill cut off has no digest
     digest = hashlib.sha256()
     for _, block in pieces_of(kept, BODY, journal_size - BODY):
         digest.update(block)
@@ -388,6 +434,7 @@ def _read_journal(path: Path, file: int, kept: int) -> ChangeJournal:
             " the journal, else fetch the model again"
         )
 
+    # the ranges, each with its old bytes behind it
     entries = []
     at = BODY + FIXED.size
     for _ in range(count):
@@ -399,6 +446,8 @@ def _read_journal(path: Path, file: int, kept: int) -> ChangeJournal:
             raise damaged
         entries.append((place, length, at))
         at += length
+
+    # the text beside the model is all that may follow
     neighbour = None
     if at != journal_size:
         neighbour = _read_neighbour(path, kept, at, journal_size - at)
@@ -578,14 +627,22 @@ def recover(path: Path) -> bool:
 
 
 def _undo(path: Path, file: int, kept: int) -> None:
-    """Restore a file from its journal and remove that. Each step can be repeated after a kill."""
+    """Restore a file from its journal and remove that. Each step can be repeated after a kill.
+
+    Args:
+        path: The file.
+        file: Its locked descriptor.
+        kept: Descriptor of the journal.
+    """
+    # the data first; a change that moves it also changes the size (`_refuse_not_undoable`)
     size, shift, entries, neighbour = _read_journal(path, file, kept)
-    data_has_moved = os.fstat(file).st_size != size  # see `_refuse_not_undoable`
+    data_has_moved = os.fstat(file).st_size != size
     if shift and data_has_moved:
         os.ftruncate(file, size + shift)
         move_data(file, -shift)
     os.ftruncate(file, size)
 
+    # then the bytes that were overwritten
     for place, length, at in entries:
         for done, block in pieces_of(kept, at, length):
             write_at(file, block, place + done)
@@ -597,12 +654,17 @@ def _undo(path: Path, file: int, kept: int) -> None:
 
 
 def _undo_neighbour(place: Path, neighbour: KeptNeighbour) -> None:
-    """Restore a neighbour, unless someone has changed it since."""
+    """Restore the text beside a model, unless another program has changed it since.
+
+    Args:
+        place: The file with the text.
+        neighbour: The text before and after the change of the model.
+    """
     try:
-        is_new = place.is_file() and place.read_bytes() == neighbour.after.encode()
+        is_ours = place.is_file() and place.read_bytes() == neighbour.after.encode()
     except FileNotFoundError:
         return
-    if not is_new:
+    if not is_ours:
         return
     if neighbour.before is None:
         place.unlink()
@@ -611,7 +673,14 @@ def _undo_neighbour(place: Path, neighbour: KeptNeighbour) -> None:
 
 
 def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:
-    """Undo a change that failed, and return the error to raise."""
+    """Undo a change that failed, and return the error to raise.
+
+    Args:
+        path: The file.
+        file: Its locked descriptor.
+        kept: Descriptor of its journal.
+        problem: The error that ended the change.
+    """
     reason = _reason_of(problem)
 
     # without a journal the change had not begun
@@ -629,10 +698,12 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
                 f" {journal.name}"
             )
 
-    # the file is as it was
+    # the file has its old content again
     with suppress(OSError):
         draft.unlink()
-    left = f"; remove {draft.name}" if os.path.lexists(draft) else ""
+    left = ""
+    if os.path.lexists(draft):
+        left = f"; remove {draft.name}"
     if isinstance(problem, KeyboardInterrupt):
         return Interruption(f"interrupted; {path} has not changed{left}")
     if not isinstance(problem, OSError | RopeconvError):

@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -65,10 +64,11 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
         rotary_dim: All dimensions of the head.
         length: In tokens.
     """
-    # the base is a staircase over the length: the last step that begins at or before it holds
     table = _read(kind, rotary_dim)
     if table is None or length > table["through"]:
         return None
+
+    # the base is a staircase over the length: the last step that begins at or before it holds
     row = bisect_right(table["length"], length) - 1
     if row < 0:
         return FIRST
@@ -242,9 +242,10 @@ def bound(
     proof: Proof | None = None,
     tell: Callable[[str], None] = lambda message: None,
 ) -> Bound:
-    """The bound for one length and head, from the package's tables where they have it.
+    """The smallest base for one length and head, from the package's tables where they have it.
 
-    Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    The sum (d - r)/2 + sum_i cos(m theta_i), with theta_i = base^(-2i/r), must not be negative for
+    any distance m below the length. Men et al. 2024, https://arxiv.org/abs/2405.14591.
 
     Args:
         length: In tokens.
@@ -281,18 +282,22 @@ def bound(
         search_wide = windows
         search_last = windows
 
-    # each answer comes from a table of the package, else from a search
+    # The bases that keep the bound are intervals. Each answer comes from a table of the package,
+    # else from a search: the smallest base, the first interval that is wide enough to use, and the
+    # last base that does not keep it.
     smallest = _smallest(sums, length, tell, proof)
     wide = _table("wide", sums, length)
     if wide is None and search_wide:
         tell("looking for the first interval that is 1 % wide")
         low, high = next(wide_intervals(sums, length, math.log(smallest.begin)))
         wide = Step(length=length, begin=exp(low), end=exp(high), distance=None)
-
     last = _table("last", sums, length)
     if last is None and search_last:
         last = _last(sums, length, tell)
 
+    last_violating_base = None
+    if last is not None and last.distance:
+        last_violating_base = last.begin
     return Bound(
         length=length,
         rotary_dim=rotary_dim,
@@ -301,7 +306,7 @@ def bound(
         binding_distance=smallest.distance,
         window=_ends(smallest),
         first_wide_window=_ends(wide) if wide else None,
-        last_violating_base=last.begin if last and last.distance else None,
+        last_violating_base=last_violating_base,
         known_windows=wide is not None and last is not None,
     )
 
@@ -315,6 +320,8 @@ def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
 
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
     """The first 1 %, (b, 1.01 b), of one of the intervals of bases that are at least 1 % wide.
+
+    All bases in these intervals keep the bound up to a length.
 
     Args:
         length: In tokens.
@@ -333,10 +340,15 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     if known is not None and skip == 0:
         return known.begin, min(known.end, known.begin * (1 + WIDTH))
 
-    lowest = known or _smallest(sums, length, lambda message: None)
+    # no base below the smallest one has to be searched
+    lowest = known
+    if lowest is None:
+        lowest = _smallest(sums, length, lambda message: None)
     intervals = wide_intervals(sums, length, math.log(lowest.begin))
-    low, high = next(islice(intervals, skip, None), (math.inf, math.inf))
-    return exp(low), min(exp(high), exp(low) * (1 + WIDTH))
+    for number, (low, high) in enumerate(intervals):
+        if number == skip:
+            return exp(low), min(exp(high), exp(low) * (1 + WIDTH))
+    return math.inf, math.inf
 
 
 def _sums(length: int, rotary_dim: int, head_dim: int) -> Sums:
@@ -359,25 +371,32 @@ def _table(kind: Kind, sums: Sums, length: int) -> Step | None:
 def _smallest(
     sums: Sums, length: int, tell: Callable[[str], None], proof: Proof | None = None
 ) -> Step:
-    """The smallest base for a length with its interval; `proof` and `tell` are as in `bound`."""
-    # the table holds for this length, or gives a shorter one whose base is a lower bound
-    known_length = 1
-    known_base = 1.0
-    if proof is None:  # a proof begins at the base 1
+    """The smallest base for a length, and the end of the interval that begins with it.
+
+    Args:
+        sums: The sums of the head.
+        length: In tokens.
+        tell: Called with a sentence about the progress.
+        proof: A list to which (from ln b, to ln b, distance) is appended, as in `bound`.
+    """
+    # the table has this length, or a shorter one, whose base is a lower bound; but a proof begins
+    # at the base 1
+    reached = (1, 1.0)
+    if proof is None:
         known = _table("base", sums, length)
         if known is not None:
             return known
         if not sums.unrotated:
-            known_length, known_base = farthest(sums.rotary_dim)
+            reached = farthest(sums.rotary_dim)
 
     def tell_base(log_base: float) -> None:
         tell(f"ruled out: all bases up to {exp(log_base):,.0f}")
 
-    exact, distance = smallest_log_base(sums, length, (known_length, known_base), proof, tell_base)
+    log_base, distance = smallest_log_base(sums, length, reached, proof, tell_base)
     if distance is None:
         return FIRST
-    end = interval_end(sums, length, float(exact))
-    return Step(length=length, begin=up(exact.exp()), end=exp(end), distance=distance)
+    end = interval_end(sums, length, float(log_base))
+    return Step(length=length, begin=up(log_base.exp()), end=exp(end), distance=distance)
 
 
 def _last(sums: Sums, length: int, tell: Callable[[str], None]) -> Step:

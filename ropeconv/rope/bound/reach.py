@@ -61,9 +61,10 @@ def refuse_beyond(length: int) -> None:
 def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
     """Every distance 1 <= m < length with B(m) < 0, in rising order, as arrays of int64.
 
-    All distances are tried, and every sign is right. The sums are computed in float32, and those
-    that are too close to zero again: in float64, and in decimal arithmetic of 50 digits where that
-    is not enough.
+    B(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. All
+    distances are tried, and every sign is right. The sums are computed in float32, and those that
+    are too close to zero again: in float64, and in decimal arithmetic of 50 digits where that is
+    not enough.
 
     Args:
         inv_freq: theta_i in radians per token, float64 [rotary_dim / 2], taken as exact.
@@ -78,24 +79,24 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
         return
 
     blocks = Blocks(inv_freq, unrotated)
-    float32_error = blocks.slack
-    error = float64_error(len(inv_freq), length)
+    error_32 = blocks.slack
+    error_64 = float64_error(len(inv_freq), length)
     # some consecutive blocks of 256 distances at a time, each named by its first distance
     for first_distances in starts(1, length):
         start = int(first_distances[0])
-        value = (blocks.cosine_sums(first_distances) + np.float32(unrotated)).reshape(-1)
-        value = value[: length - start]  # the last block may end beyond the length
-        negative = value < -float32_error
+        sums = (blocks.cosine_sums(first_distances) + np.float32(unrotated)).reshape(-1)
+        sums = sums[: length - start]  # the last block may end beyond the length
+        is_negative = sums < -error_32
 
         # float64 decides where float32 cannot, and decimal arithmetic where float64 cannot
-        unclear = np.flatnonzero(np.abs(value) <= float32_error)
+        unclear = np.flatnonzero(np.abs(sums) <= error_32)
         unclear_distances = start + unclear
-        surer = values(inv_freq, unrotated, unclear_distances)
-        for index in np.flatnonzero(np.abs(surer) < error):
+        sums_64 = values(inv_freq, unrotated, unclear_distances)
+        for index in np.flatnonzero(np.abs(sums_64) < error_64):
             distance = int(unclear_distances[index])
-            surer[index] = float(exact_value(inv_freq, unrotated, distance))
-        negative[unclear] = surer < 0
-        yield start + np.flatnonzero(negative)
+            sums_64[index] = float(exact_value(inv_freq, unrotated, distance))
+        is_negative[unclear] = sums_64 < 0
+        yield start + np.flatnonzero(is_negative)
 
 
 def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | None:
@@ -109,6 +110,8 @@ def first_violation(inv_freq: Vector, unrotated: float, length: int) -> int | No
 def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tuple[Vector, Vector]:
     """The smallest B(m) in each of some intervals of the distances 1 .. length - 1, to 1e-4.
 
+    B(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate.
+
     Args:
         inv_freq: Radians per token, float64 [rotary_dim / 2].
         unrotated: (d - r)/2, the term of the dimensions that do not rotate.
@@ -120,22 +123,21 @@ def margins(inv_freq: Vector, unrotated: float, length: int, points: int) -> tup
     """
     ends = np.unique(np.geomspace(1, length, points + 1).round().astype(np.int64))
     lowest_at = []
-    lowest = []
-
+    lowest_sums = []
     for start, stop in pairwise(ends):
-        best_distance = 0.0
-        best_value = np.inf
+        lowest_distance = 0.0
+        lowest_sum = np.inf
+        # some distances at a time, so that memory does not grow with the length
         for first in range(int(start), int(stop), CHUNK):
             distances = np.arange(first, min(first + CHUNK, int(stop)))
-            value = rough(inv_freq, unrotated, distances)
-            low = int(value.argmin())
-            if value[low] < best_value:
-                best_distance = float(distances[low])
-                best_value = float(value[low])
-        lowest_at.append(best_distance)
-        lowest.append(best_value)
-
-    return np.array(lowest_at), np.array(lowest)
+            sums = rough(inv_freq, unrotated, distances)
+            index = int(sums.argmin())
+            if sums[index] < lowest_sum:
+                lowest_distance = float(distances[index])
+                lowest_sum = float(sums[index])
+        lowest_at.append(lowest_distance)
+        lowest_sums.append(lowest_sum)
+    return np.array(lowest_at), np.array(lowest_sums)
 
 
 @dataclass(frozen=True)
@@ -229,18 +231,26 @@ class _Runs:
     """The last distance."""
 
     def add(self, distances: Distances) -> None:
-        """Add at least one distance; the first ones may continue the last run."""
-        gaps = np.diff(distances, prepend=self.last) > 1
-        begins = np.flatnonzero(gaps)
-        stops = np.append(begins, len(distances))  # behind the last run, and behind each new one
+        """Add distances; the first ones may continue the last run.
 
+        Args:
+            distances: Rising, at least one, and larger than those before, int64 [n].
+        """
+        # a run begins behind a gap, and ends where the next one begins
+        has_gap_before = np.diff(distances, prepend=self.last) > 1
+        begins = np.flatnonzero(has_gap_before)
+        ends = np.append(begins[1:], len(distances))
+        continuing = int(begins[0]) if len(begins) else len(distances)
+
+        # places are kept as long as there are few runs
         are_all_kept = len(self.places) == self.count
         if are_all_kept:
-            if stops[0] > 0:  # the last run has further distances
+            if continuing > 0:
                 first, _ = self.places[-1]
-                self.places[-1] = (first, int(distances[stops[0] - 1]))
-            for begin, stop in zip(begins[:SHOWN], stops[1 : SHOWN + 1], strict=True):
-                self.places.append((int(distances[begin]), int(distances[stop - 1])))
+                self.places[-1] = (first, int(distances[continuing - 1]))
+            for number, begin in enumerate(begins[:SHOWN]):
+                last_of_run = ends[number] - 1
+                self.places.append((int(distances[begin]), int(distances[last_of_run])))
 
         self.distances += len(distances)
         self.count += len(begins)
@@ -250,12 +260,13 @@ class _Runs:
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
     """Count the violations of a schedule below a length.
 
-    Where there is none, the search continues up to 2^24 tokens, and for heads of more than 256
-    dimensions to fewer, in proportion.
+    A violation is a distance m at which B(m) = (d - r)/2 + sum_i cos(m theta_i) is negative. Where
+    there is none, the search continues up to 2^24 tokens, and for heads of more than 256 dimensions
+    to fewer, in proportion.
 
     Args:
-        inv_freq: Radians per token, float64 [rotary_dim / 2].
-        unrotated: (d - r)/2.
+        inv_freq: theta_i in radians per token, float64 [rotary_dim / 2].
+        unrotated: (d - r)/2, half of the dimensions that do not rotate.
         length: In tokens.
 
     Raises:
@@ -302,10 +313,11 @@ REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 
 
 def effective_length(schedule: Schedule, spec: RopeSpec, length: int | None = None) -> int | None:
-    """L_theta of a schedule in tokens where it is below `length`; None where B(m) >= 0 up to there.
+    """The longest distance in tokens up to which B(m) = (d - r)/2 + sum_i cos(m theta_i) is >= 0.
 
-    For base 10,000 and heads of 128 dimensions it is 1,706, the last distance before the first with
-    a negative sum; with a `length` of 1,024 it is None.
+    None where it is not negative at any distance below `length`. For base 10,000 and heads of 128
+    dimensions the effective length is 1,706, the last distance before the first with a negative
+    sum; with a `length` of 1,024 it is None.
 
     Args:
         schedule: The frequencies that count.
@@ -328,20 +340,23 @@ def source_reach(schedule: Schedule, source: RopeSpec) -> int | None:
 
 
 def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
-    """Whether an effective length is worse than the one of its source.
+    """Whether the effective length of an output is worse than that of its source.
 
-    That is so if it is shorter, or if it is the same and the source's context was within it.
+    It is worse if it is shorter. If it is the same, it is worse if it covered the whole context of
+    the source, which is shorter than that of the output.
 
     Args:
-        reached: The effective length of the output; None where B(m) is never negative.
-        before: As `source_reach` gives it.
-        covered: Tokens that the source declares.
+        reached: The effective length of the output in tokens; None where it has no end.
+        before: The effective length of the source; None where it has no end.
+        covered: The context of the source in tokens.
     """
     if reached is None:
         return False
     if before is None or before > reached:
         return True
-    return before == reached and before >= covered
+    is_same = before == reached
+    covered_all = before >= covered
+    return is_same and covered_all
 
 
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
@@ -349,7 +364,8 @@ def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
     # both up to the same distance, so that the lengths can be compared
     reached = effective_length(schedule, source)
     before = source_reach(schedule, source)
-    if reached is None or not is_worse(reached, before, source.visible(source.context)):
+    covered = source.visible(source.context)
+    if reached is None or not is_worse(reached, before, covered):
         return ""
 
     if before is None:
@@ -397,13 +413,14 @@ def head_reach(
     """
     refuse_beyond(length)
     heads = len(weights.rotated)
-    columns = np.ascontiguousarray(weights.rotated.T, dtype=np.float32)
-    unrotated = weights.unrotated.astype(np.float32)
+    weights_32 = np.ascontiguousarray(weights.rotated.T, dtype=np.float32)  # [pairs, heads]
+    unrotated_32 = weights.unrotated.astype(np.float32)
+
     # an angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum; a head
     # whose weights are all zero has no error, and nothing of it is unclear
     total = weights.rotated.sum(axis=1) + weights.unrotated
     error = total * (1e-6 + 1e-7 * len(inv_freq))
-    slack = np.where(total > 0, error, -1).astype(np.float32)
+    error_32 = np.where(total > 0, error, -1).astype(np.float32)
 
     # sums are [distances, heads]: all heads share the cosines [distances, pairs]
     first = np.zeros(heads, np.int64)
@@ -411,20 +428,21 @@ def head_reach(
     size = max(16, ELEMENTS // heads)
     for start in range(1, length, size):
         distances = np.arange(start, min(start + size, length))
-        value = np.cos(phases(distances, inv_freq)) @ columns + unrotated
-        negative = value < 0
+        cosines = np.cos(phases(distances, inv_freq))
+        sums = cosines @ weights_32 + unrotated_32
+        is_negative = sums < 0
 
         # the unclear sums again in float64, one row each: the distance row[k] for the head head[k]
-        row, head = np.nonzero(np.abs(value) <= slack)
+        row, head = np.nonzero(np.abs(sums) <= error_32)
         if len(row):
-            cosines = np.cos(np.multiply.outer(distances[row], inv_freq))
-            surer = (cosines * weights.rotated[head]).sum(axis=1) + weights.unrotated[head]
-            negative[row, head] = surer < 0
+            cosines_64 = np.cos(np.multiply.outer(distances[row], inv_freq))
+            sums_64 = (cosines_64 * weights.rotated[head]).sum(axis=1) + weights.unrotated[head]
+            is_negative[row, head] = sums_64 < 0
 
-        # heads with their first violation among these distances; argmax finds the first True
-        fresh = negative.any(axis=0) & (first == 0)
-        first[fresh] = start + negative[:, fresh].argmax(axis=0)
-        count += negative.sum(axis=0)
+        # heads that have their first violation among these distances; argmax finds the first True
+        is_first = is_negative.any(axis=0) & (first == 0)
+        first[is_first] = start + is_negative[:, is_first].argmax(axis=0)
+        count += is_negative.sum(axis=0)
         advance(len(distances))
     return first, count
 
@@ -482,21 +500,23 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
         spec: The model as it was trained. Where it is scaled, it was trained with the scaling at
             its whole `context`.
     """
-    inv_freq = schedule.inv_freq
+    # the distances that layers see, which a window limits, now and in training
     visible = spec.visible(schedule.context)
-    trained = spec.current().inv_freq
     trained_length = spec.context if spec.scaled else schedule.original_context
     trained_visible = spec.visible(trained_length)
 
-    # the largest angles, now and in training
-    largest = visible * inv_freq
-    trained_largest = trained_visible * trained
-    complete = trained_largest >= math.tau
-    beyond = largest > trained_largest * (1 + ROUNDING)
+    # the largest angle of each pair, now and in training; one that completed a rotation has seen
+    # every angle
+    inv_freq = schedule.inv_freq
+    trained_inv_freq = spec.current().inv_freq
+    largest_angle = visible * inv_freq
+    trained_angle = trained_visible * trained_inv_freq
+    saw_all_angles = trained_angle >= math.tau
+    is_beyond = largest_angle > trained_angle * (1 + ROUNDING)
 
     # how much each pair changes, whether it is slower or faster than in training
-    rotates = (inv_freq > 0) & (trained > 0)
-    ratio = np.divide(trained, inv_freq, out=np.ones(len(trained)), where=rotates)
+    rotates = (inv_freq > 0) & (trained_inv_freq > 0)
+    ratio = np.divide(trained_inv_freq, inv_freq, out=np.ones(len(inv_freq)), where=rotates)
     change = np.maximum(ratio, 1 / ratio)
     largest_change_at = None
     if rotates.any():
@@ -505,10 +525,10 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     length = min(visible, FARTHEST, MOST_COUNTED // len(inv_freq))
     return Profile(
         reach=reach(inv_freq, spec.unrotated, length),
-        critical_dimension=2 * int(complete.sum()),
-        outside=2 * int((beyond & ~complete).sum()),
+        critical_dimension=2 * int(saw_all_angles.sum()),
+        outside=2 * int((is_beyond & ~saw_all_angles).sum()),
         largest_change=float(change.max()),
         largest_change_at=largest_change_at,
-        fast_change=float(change[complete].max(initial=1.0)),
+        fast_change=float(change[saw_all_angles].max(initial=1.0)),
         not_rotating=int((inv_freq == 0).sum()),
     )

@@ -105,16 +105,23 @@ class Sweep:
                 self.proof.append((begin, log_base, distance))
 
     def witnesses(self, log_base: float) -> Distances:
-        """Some of the distances that violate at one base, int64; empty only if the base fits."""
-        # from cheap to complete: first distances that violated before, then blocks of 256 distances
-        # in which the slow pairs have a low sum, and at last all distances
+        """Some of the distances that violate at one base, int64; empty only if the base fits.
+
+        A distance violates where its sum is negative. Cheap searches come before complete ones.
+        """
+        # distances that violated at an earlier base
         inv_freq = self.sums.inv_freq(log_base)
         witnesses = self._violating_in_pool(inv_freq)
-        if not len(witnesses) and self._search_slow(inv_freq):
-            witnesses = self._violating_in_pool(inv_freq)
         if len(witnesses):
             return witnesses
 
+        # blocks of 256 distances in which the slow pairs have a low sum
+        if self._search_slow(inv_freq):
+            witnesses = self._violating_in_pool(inv_freq)
+            if len(witnesses):
+                return witnesses
+
+        # all distances
         distances = scan(inv_freq, self.sums.unrotated, 1, self.length, NEAR)
         value = values(inv_freq, self.sums.unrotated, distances)
         self._keep(distances, value)
@@ -170,6 +177,10 @@ class Sweep:
 
         All witnesses take one step from `log_base`, and those that get furthest walk on, until
         their sums are no longer surely negative.
+
+        Args:
+            witnesses: Distances that violate at `log_base`, int64 [n].
+            log_base: The ln b to start from.
         """
         # frequencies fall with the base, so the bound on the curvature here holds further on
         distances = witnesses.astype(np.float64)
@@ -182,7 +193,9 @@ class Sweep:
         while len(walking):
             steps, value = self._steps(distances[walking], log_bases[walking], curvatures[walking])
             log_bases[walking] += steps
-            walking = walking[(value < -self.error) & (steps > FURTHER * log_base)]
+            is_surely_negative = value < -self.error
+            gets_further = steps > FURTHER * log_base
+            walking = walking[is_surely_negative & gets_further]
 
         best = int(log_bases.argmax())
         return float(log_bases[best]), int(witnesses[best])
@@ -219,14 +232,19 @@ NEGATIVE = Decimal("-1e-30")
 
 
 def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
-    """The exact smallest ln b >= log_base without violation, and the distance with sum zero there.
+    """The exact smallest ln b without violation, and the distance whose sum is zero there.
 
     The search in float64 comes within rounding of it, and Newton's method in decimal arithmetic
     finds the root of each distance whose sum is close to zero there. Where another sum is still
     negative at the largest of these roots, the search continues behind that.
 
+    Args:
+        sweep: The search in float64, for a head and a length.
+        log_base: The ln b from which on it searches.
+
     Returns:
-        (0, None) where every base from there on is free of violations.
+        The ln b and the distance in tokens; (0, None) where every base from there on is free of
+        violations.
     """
     sums = sweep.sums
     while True:
@@ -275,11 +293,12 @@ def _surely_negative_to(sums: Sums, distance: int, log_base: Decimal) -> float:
 
 def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
     """The ln b near `log_base` at which the sum of a distance becomes zero; None without one."""
-    # Newton's method doubles the digits of float64 in each round, so twelve are plenty
+    # Newton's method starts with the 16 digits of float64 and doubles them in each round, so twelve
+    # rounds are plenty; of 50 digits, a sum keeps about 40
     with localcontext(prec=DIGITS):
         for _ in range(12):
             value, slope = sums.exact(distance, log_base)
-            if slope <= 0:
+            if slope <= 0:  # the sum does not rise through zero here
                 return None
             step = value / slope
             log_base -= step
@@ -317,17 +336,19 @@ def smallest_log_base(
         (0, None) where any base fits.
     """
     known_length, known_base = reached
-    start = math.log(known_base) * (1 - 1e-12)  # below it, whichever way it was rounded
+    log_base = math.log(known_base) * (1 - 1e-12)  # below it, whichever way it was rounded
 
     # the lengths between the known one and this one, by halves: 1M, 512k, 256k, ...
+    halves = []
     half = length // 2
-    shorter = []
     while half > max(SHORTEST, known_length):
-        shorter.append(half)
+        halves.append(half)
         half //= 2
-    for size in reversed(shorter):
-        start = Sweep(sums, size, proof, tell).feasible_from(start)
-    return exact_smallest(Sweep(sums, length, proof, tell), start)
+
+    # the base of a shorter length is a lower bound for that of the next
+    for shorter in reversed(halves):
+        log_base = Sweep(sums, shorter, proof, tell).feasible_from(log_base)
+    return exact_smallest(Sweep(sums, length, proof, tell), log_base)
 
 
 def up(value: Decimal) -> float:
@@ -350,34 +371,37 @@ WIDTH = 0.01
 def tail(sums: Sums, length: int) -> float:
     """A ln b from which on every base fits, found without a search over distances.
 
-    It is on the safe side: 16.2 for 4,096 tokens and heads of 128 dimensions, where every base from
-    ln b = 11.0 on fits.
-
-    Let g(x) be cos x up to pi and -1 beyond. It is never above the cosine and never rises, so the
-    sum of g at the largest distance is below the sum at every distance, there and for larger bases.
+    A base fits where no distance below the length has a negative sum. The result is on the safe
+    side: 16.2 for 4,096 tokens and heads of 128 dimensions, where every base from ln b = 11.0 on
+    fits.
 
     Args:
         sums: The sums of the head.
         length: In tokens; distances below it count.
     """
-
-    def is_free(log_base: float) -> bool:
-        angle = (length - 1) * sums.inv_freq(log_base)
-        below = np.where(angle < math.pi, np.cos(np.minimum(angle, math.pi)), -1)
-        return bool(sums.unrotated + below.sum() >= 0)
-
-    # bisection, which keeps `high` free
+    # some ln b that fits, and then bisection, during which `high` always fits
     low = 0.0
     high = 1.0
-    while not is_free(high):
+    while not _surely_fits(sums, length, high):
         high *= 2
     for _ in range(50):
         middle = (low + high) / 2
-        if is_free(middle):
+        if _surely_fits(sums, length, middle):
             high = middle
         else:
             low = middle
     return high
+
+
+def _surely_fits(sums: Sums, length: int, log_base: float) -> bool:
+    """Whether a lower bound shows that all sums below a length are >= 0, also for larger bases.
+
+    Let g(x) be cos x up to pi and -1 beyond. It is never above the cosine and never rises, so the
+    sum of g at the largest distance is below the sum at every distance, there and for larger bases.
+    """
+    angle = (length - 1) * sums.inv_freq(log_base)
+    g = np.where(angle < math.pi, np.cos(np.minimum(angle, math.pi)), -1)
+    return bool(sums.unrotated + g.sum() >= 0)
 
 
 LARGEST_PIECE = 0.1
@@ -447,14 +471,18 @@ class Walk:
             The other end of the interval as ln b, the distances as int64 [n], and for each the
             first ln b of the walk at which it violates, float64 [n].
         """
-        # both bounds below are largest at the smaller end of the interval
+        # A sum of distance m changes by at most steepness * m per ln b. `reach` is by how much the
+        # sums of the largest distances may change in an interval, which gives its size. Steepness
+        # and curvature are largest at the smaller end of the interval.
         farthest_stop = begin + self.direction * LARGEST_PIECE
         steepness = self.sums.steepness(min(begin, farthest_stop))
         remaining = abs(end - begin)
         size = min(self.reach / (self.length * steepness), LARGEST_PIECE, remaining)
-        stop = end if size == remaining else begin + self.direction * size
+        stop = begin + self.direction * size
+        if size == remaining:
+            stop = end
 
-        # a sum of distance m changes by at most steepness * m * size
+        # distances whose sum can become negative within the interval
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
         self._adapt(len(distances))
@@ -464,10 +492,11 @@ class Walk:
         # with the slope of each distance, fewer are left
         curvature = self.sums.curvature(distances, min(begin, stop))
         lowest = lower_bounds(self.sums, distances, begin, size, curvature)
-        near = lowest < self.sums.sure_margin
-        distances = distances[near]
-        curvature = curvature[near]
+        may_violate = lowest < self.sums.sure_margin
+        distances = distances[may_violate]
+        curvature = curvature[may_violate]
 
+        # follow each of them to the zero of its sum
         zeros = self._zeros(distances.astype(np.float64), curvature, begin, stop)
         violating = (stop - zeros) * self.direction > 0
         return stop, distances[violating], zeros[violating]
@@ -485,12 +514,18 @@ class Walk:
         """The ln b at which each sum turns negative, or one beyond `end`.
 
         Each sum walks from `begin` in steps h that end where its lower bound
-        f + f' h - M h^2 / 2 becomes zero, M being `curvature`, so that no zero is skipped.
+        f + f' h - M h^2 / 2 becomes zero, so that no zero is skipped.
+
+        Args:
+            distances: The distances of the sums, float64 [n].
+            curvature: M, a bound on |f''| of each, float64 [n].
+            begin: The ln b at which the walk begins.
+            end: The ln b at which it ends.
         """
         log_bases = np.full(len(distances), begin)
         smallest_step = FURTHER * max(begin, 1.0)
 
-        walking = np.arange(len(distances))
+        walking = np.arange(len(distances))  # the sums that have not arrived yet
         while len(walking):
             value, slope = self.sums.taylor(distances[walking], log_bases[walking])
             slope = slope * self.direction
@@ -500,14 +535,15 @@ class Walk:
             is_at_zero = value < self.error
             arrived = is_negative | (is_at_zero & (slope <= 0))
 
+            # h = (f' + sqrt(f'^2 + 2 M f)) / M
             bound = curvature[walking]
             root = np.sqrt(slope**2 + 2 * bound * np.maximum(value, 0))
             steps = np.maximum((slope + root) / bound, smallest_step)
             steps[arrived] = 0
             log_bases[walking] += self.direction * steps
 
-            inside = (end - log_bases[walking]) * self.direction > 0
-            walking = walking[~arrived & inside]
+            is_inside = (end - log_bases[walking]) * self.direction > 0
+            walking = walking[~arrived & is_inside]
         return log_bases
 
 
@@ -526,10 +562,12 @@ def lower_bounds(
     Returns:
         float32 or float64 [n].
     """
+    # f = (d - r)/2 + sum_i cos(m theta_i), and f' = m sum_i c_i theta_i sin(m theta_i), c_i = 2i/r
     inv_freq = sums.inv_freq(log_base)
     angle = phases(distances, inv_freq)
     value = np.cos(angle).sum(axis=1) + np.float32(sums.unrotated)
-    slope = distances * (np.sin(angle) @ (sums.exponents * inv_freq).astype(np.float32))
+    weighted = (sums.exponents * inv_freq).astype(np.float32)
+    slope = distances * (np.sin(angle) @ weighted)
     return np.asarray(value - np.abs(slope) * size - curvature * size**2 / 2)
 
 

@@ -167,7 +167,8 @@ def scan(
 ) -> Distances:
     """Every distance m in start .. stop - 1 with f(m) < limit + rate m, rising, int64 [n].
 
-    A few that are just above may be among them.
+    f(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. A few
+    distances that are just above the limit may be among the results.
 
     Args:
         inv_freq: Radians per token, float64 [r/2].
@@ -177,17 +178,18 @@ def scan(
         limit: The value below which f is searched.
         rate: By how much that value rises per token.
     """
-    # the limit without the constant term, and higher by the error of float32 and by what it rises
-    # within a block: too many distances are found, and never too few
+    # the limit for the cosines, higher by the error of float32 and, for a whole block, by what it
+    # rises within it: too many distances are found, and never too few
     blocks = Blocks(inv_freq, unrotated)
     limit += blocks.slack - unrotated
-    pieces = [np.empty(0, dtype=np.int64)]
-    for first in starts(start, stop):
-        allowed = (limit + rate * (first + BLOCK)).astype(np.float32)
-        below = (blocks.cosine_sums(first) < allowed[:, None]).reshape(-1)
-        distances = first[0] + np.flatnonzero(below)
-        pieces.append(distances[distances < stop])
-    return np.concatenate(pieces)
+    found = [np.empty(0, dtype=np.int64)]
+    # some blocks of 256 distances at a time, each named by its first distance
+    for first_distances in starts(start, stop):
+        limit_of_block = (limit + rate * (first_distances + BLOCK)).astype(np.float32)
+        is_below = blocks.cosine_sums(first_distances) < limit_of_block[:, None]
+        distances = first_distances[0] + np.flatnonzero(is_below.reshape(-1))
+        found.append(distances[distances < stop])
+    return np.concatenate(found)
 
 
 def starts(start: int, stop: int) -> Iterator[Distances]:
@@ -250,11 +252,12 @@ def phases(distances: NDArray[np.number], inv_freq: Vector) -> Single:
 
 
 def score_bound(inv_freq: Vector, distances: NDArray[np.number]) -> Vector:
-    """(1/(r/2)) sum_{n = 1}^{r/2} |S_n|, S_n = sum_{i < n} exp(j m theta_i), float64 [n].
+    """RoFormer's bound on the score of a query and a key at some distances, float64 [n].
 
-    With h_i the complex product of pair i of a query and a key, and h_{r/2} = 0, the score of the
-    rotated dimensions is at most max_i |h_{i+1} - h_i| sum_n |S_n|. At distance 0 the result is
-    (r/2 + 1)/2. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3.
+    It is (1/(r/2)) sum_{n = 1}^{r/2} |S_n| with S_n = sum_{i < n} exp(j m theta_i), where j is the
+    imaginary unit. With h_i the complex product of pair i of a query and a key, and h_{r/2} = 0,
+    the score of the rotated dimensions is at most max_i |h_{i+1} - h_i| sum_n |S_n|. At distance 0
+    the result is (r/2 + 1)/2. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3.
 
     Args:
         inv_freq: theta_i in radians per token, float64 [r/2], in the order of the pairs.
@@ -281,14 +284,15 @@ class PairWeights(NamedTuple):
 def pair_weights(
     queries: Vector, keys: Vector, rotary_dim: int, layout: Literal["half", "interleaved"] = "half"
 ) -> PairWeights:
-    """The weights of all heads of a layer from the variances of their dimensions.
+    """How much each pair of dimensions counts in the logits of each head of a layer.
 
+    The weight of a pair is the square root of the product of its variances in queries and in keys.
     Variances are in any unit, since the result is relative.
 
     Args:
-        queries: float64 [heads, head_dim].
-        keys: float64 [kv_heads, head_dim]; each serves heads / kv_heads consecutive heads of
-            queries.
+        queries: The variances of queries, float64 [heads, head_dim].
+        keys: The variances of keys, float64 [kv_heads, head_dim]; each serves heads / kv_heads
+            consecutive heads of queries.
         rotary_dim: The first so many dimensions rotate.
         layout: Pairs are (i, i + rotary_dim / 2) in "half", (2i, 2i + 1) in "interleaved".
     """

@@ -193,17 +193,29 @@ class ThetaBound(LengthMethod):
 
 @cache
 def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: float) -> float | None:
-    """The middle of the first wide interval that keeps the bound in float32 too, rounded down.
+    """A base that keeps the bound of Men et al. up to a length, in float32 too.
 
-    None where no interval does.
+    The bases that keep it are intervals. The result is the middle of the first interval that is at
+    least 1 % wide, rounded down.
+
+    Args:
+        target: The length in tokens.
+        rotary_dim: Dimensions of a head that rotate.
+        head_dim: Dimensions of the head.
+        unrotated: Half of the dimensions that do not rotate.
+
+    Returns:
+        The base; None where none of the first hundred intervals has one.
     """
-    # runtimes compute float32 frequencies, whose sums may be negative where the exact ones are not
     for number in range(100):
-        low, high = wide_base(target, rotary_dim, head_dim, number)
+        low, high = wide_base(target, rotary_dim, head_dim, skip=number)
         if math.isinf(low):
             return None
-        theta = float(math.floor(math.sqrt(low * high)))
-        stored = base_inv_freq(theta, rotary_dim).astype(np.float32).astype(np.float64)
-        if first_violation(stored, unrotated, target) is None:
-            return theta
+        middle = float(math.floor(math.sqrt(low * high)))  # on the scale of ln b
+
+        # runtimes compute float32 frequencies, whose sums may be negative where the exact ones are
+        # not
+        in_float32 = base_inv_freq(middle, rotary_dim).astype(np.float32).astype(np.float64)
+        if first_violation(in_float32, unrotated, target) is None:
+            return middle
     return None

@@ -144,13 +144,15 @@ class NtkMixed(ScaledMethod):
             return Linear(self.factor).schedule(spec)
         if self.mixed_exponent == 1:
             return NtkFixed(self.factor).schedule(spec)
-        pair = np.arange(1, spec.rotary_dim // 2 + 1, dtype=np.float64)
-        factor = self.factor_over(spec.original_context)
-        slope = math.log(factor) / (spec.rotary_dim / 2) ** self.mixed_exponent
 
+        # theta_i / exp(a (i+1)^e) with a = ln s / (r/2)^e
+        exponent = self.mixed_exponent
+        factor = self.factor_over(spec.original_context)
+        slope = math.log(factor) / (spec.rotary_dim / 2) ** exponent
+        number = np.arange(1, spec.rotary_dim // 2 + 1, dtype=np.float64)  # i + 1
         base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
         return Schedule(
-            inv_freq=base / np.exp(slope * pair**self.mixed_exponent),
+            inv_freq=base / np.exp(slope * number**exponent),
             attention_factor=1.0,
             context=round(spec.original_context * factor),
             original_context=spec.original_context,
@@ -230,7 +232,9 @@ class YarnMethod(ScaledMethod):
         )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        # classes with latent attention multiply the softmax scale too; others read only the ratio
+        # DeepSeek's pair, m and m_all, replaces YaRN's attention factor 0.1 ln s + 1 by
+        # (0.1 m ln s + 1) / (0.1 m_all ln s + 1). Classes with latent attention also multiply the
+        # softmax scale by (0.1 m_all ln s + 1)^2; others do not.
         factor = self.factor_over(spec.original_context)
         attention_factor = temperature_attention_factor(factor)
         softmax_scale = 1.0

@@ -255,10 +255,11 @@ class Method:
         return ""
 
     def relative(self, declared: int, original: int) -> Method:
-        """The method for `--on-top`: its factor is over the declared context, as are its lengths.
+        """The method for `--on-top`, with its lengths as if the model were not scaled.
 
-        To a method that goes on top of a scaling, the declared context is the trained one; a length
-        of T tokens is then `T original / declared`.
+        A method that goes on top of a scaling is computed for the unscaled model, which was trained
+        over `original` tokens, and takes the declared context for the trained one. So a length of
+        T tokens becomes `T original / declared`. Methods without lengths stay the same.
 
         Args:
             declared: Context of the present model, in tokens.
@@ -281,18 +282,20 @@ class Method:
         Raises:
             RecipeError: Where those of the form and those of the method contradict each other.
         """
-        # a setting at its default may be one that the user did not think of
         if form.kind != self.name:
             return self
+
+        # a setting at its default may be one that the user did not think of
         defaults = {item.name: item.default for item in dataclasses.fields(self)}
-        settings = {}
+        taken_over = {}
         for name in self.inherited:
-            if getattr(self, name) == defaults[name] and name not in explicit:
-                settings[name] = getattr(form, name)
+            is_default = getattr(self, name) == defaults[name]
+            if is_default and name not in explicit:
+                taken_over[name] = getattr(form, name)
         try:
-            return replace(self, **settings)
+            return replace(self, **taken_over)
         except RecipeError as problem:
-            own = " and ".join(f"{name} {value:g}" for name, value in settings.items())
+            own = " and ".join(f"{name} {value:g}" for name, value in taken_over.items())
             raise RecipeError(f"{problem}; the model's scaling has {own}") from None
 
     def widen(self, form: Form, factor: float, explicit: Sequence[str] = ()) -> Method | None:
@@ -338,8 +341,10 @@ def register(cls: M) -> M:
     """
     kinds: dict[str, type[Method]] = {**REGISTRY.declared, cls.name: cls}
     for kind in kinds.values():
+        # the first field is the value of the flag, and the others are options: --beta-fast
         for item in dataclasses.fields(kind)[1:]:
-            if item.name.replace("_", "-") in kinds:
+            option = item.name.replace("_", "-")
+            if option in kinds:
                 raise RecipeError(
                     f"{item.name} is a method and a setting of {kind.flag()}; rename one"
                 )
@@ -426,13 +431,19 @@ ROUND = 1e-12  # relative: what a power and its inverse leave
 def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     """The schedule of a method for an unscaled checkpoint, whichever of its pairs rotate.
 
+    Args:
+        method: The method.
+        spec: The RoPE of the checkpoint, of whose r/2 pairs only the share p may rotate.
+
     Raises:
         RecipeError: Where the method does not fit it.
     """
     if spec.rotating_share == 1:
         return method.schedule(spec)
 
-    # the pairs that rotate, as a rotary embedding of their own: see the beginning of this module
+    # The pairs that rotate are a rotary embedding of their own, with p r dimensions and the base
+    # theta^p: theta^(-2i/r) = (theta^p)^(-2i/(p r)). A method that names a base names that of the
+    # whole head.
     power = 1.0 if method.names_base else spec.rotating_share
     rotating = replace(
         spec,
@@ -442,7 +453,7 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     )
     schedule = method.schedule(rotating)
 
-    # the whole head again
+    # the whole head again, with frequencies of 0 behind the pairs that rotate
     inv_freq = _whole(schedule.inv_freq, spec)
     short = schedule.short_inv_freq
     if short is not None:
@@ -459,7 +470,16 @@ def _whole(inv_freq: Vector, spec: RopeSpec) -> Vector:
 
 
 def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
-    """The form over the whole head; None where no form has still pairs beside its formula."""
+    """The formula over the whole head, of one for the pairs that rotate.
+
+    Args:
+        form: The formula for these pairs, None for frequencies without one.
+        power: p, where the formula has the base theta^p and the whole head theta.
+        spec: The RoPE of the checkpoint.
+
+    Returns:
+        The formula; None where none has pairs that stand still beside it.
+    """
     if form is None:
         return None
     # (theta^p)^(1/p) is 999999.9999999994 for 1000000

@@ -158,17 +158,20 @@ class Piecewise(Method):
         Raises:
             RecipeError: For another spelling.
         """
-        match = re.fullmatch(r"(\d{1,10}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
-        if match:
-            factor = parse_factor(match[1], self.flag())
-            split = int(match[2])
-            is_length = isinstance(factor, str)
-            if split >= 1 and (is_length or factor >= 1):  # type: ignore[operator]
-                return factor, split
-        raise RecipeError(
+        refusal = RecipeError(
             "--piecewise takes FACTOR@PAIR as in 8@44 (factor at least 1, or a length as in"
             f" 128k@44), and {shown(self.spec)} is not"
         )
+        match = re.fullmatch(r"(\d{1,10}(?:\.\d{1,20})?|\d{1,10}[kKmM])@(\d{1,6})", self.spec)
+        if match is None:
+            raise refusal
+
+        factor = parse_factor(match[1], self.flag())
+        split = int(match[2])
+        is_number = not isinstance(factor, str)
+        if split < 1 or (is_number and float(factor) < 1):
+            raise refusal
+        return factor, split
 
     @property
     def length(self) -> int | None:
@@ -254,19 +257,27 @@ class InvFreq(Method):
 def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Method:
     """A method from lists of numbers by their names, as a file has them.
 
+    Args:
+        method: The class of the method, which takes `inv_freq`, or LongRoPE's two lists.
+        data: The lists by name; others are ignored.
+
     Raises:
         RecipeError: Where the list that it needs is not there.
     """
-    # a single list of LongRoPE serves inside and outside of the trained context
     needed = "inv_freq"
     names = [needed]
     if method.name == "longrope":
         needed = "long_factor"
         names = [needed, "short_factor"]
 
-    lists = {name: tuple(data[name]) for name in names if name in data}
-    if method.name == "longrope" and list(lists) == ["short_factor"]:
-        lists["long_factor"] = lists["short_factor"]
+    lists = {}
+    for name in names:
+        if name in data:
+            lists[name] = tuple(data[name])
+
+    # a single list of LongRoPE serves inside and outside of the trained context
+    if needed == "long_factor" and needed not in lists and "short_factor" in lists:
+        lists[needed] = lists["short_factor"]
     if needed not in lists:
         raise RecipeError(
             f"{method.flag()}: the input has no {shown(needed)} list; it has"
@@ -359,8 +370,10 @@ class Dynamic(Method):
         # n / L, and 1 within the trained length, where dynamic methods change nothing
         ratio = max(1.0, self.at / spec.original_context)
         if name == "ntk":
+            # transformers: theta (S n / L - (S - 1))^(r/(r-2))
             growth = max(1.0, factor * ratio - (factor - 1))
-            form = Plain(spec.rope_theta * growth ** (spec.rotary_dim / (spec.rotary_dim - 2)))
+            theta = spec.rope_theta * growth ** (spec.rotary_dim / (spec.rotary_dim - 2))
+            form = Plain(theta)
             return Schedule(
                 inv_freq=form.inv_freq(spec.rotary_dim),
                 attention_factor=1.0,
@@ -369,6 +382,7 @@ class Dynamic(Method):
                 form=form,
             )
 
+        # the others put s = n / L, up to S, into the formula of the method
         if ratio > factor:
             reach = round(factor * spec.original_context)
             raise RecipeError(

@@ -25,6 +25,7 @@ from ..formats.jsontext import JsonObject
 from ..inspection.receipts.places import remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..models.config import detect
+from ..models.fp8 import dequantised
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.errors import RopeconvError
@@ -396,7 +397,7 @@ def make_plan(source: Source | GgufSource, recipe: Recipe, target: Target | None
                 return gguf_plan(source, recipe, target)
         source = _open_as_checkpoint(source, recipe, target)
     if target.to == "gguf":
-        return export_plan(source, recipe, target)
+        return export_plan(dequantised(source), recipe, target)
     return checkpoint_plan(source, recipe, target)
 
 

@@ -355,7 +355,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
             *result.notes,
             *_notes(source, inspection, exported),
         ),
-        notes=(*start.notes, *list_notes(start.schedule)),
+        notes=(*start.notes, *source.conversion_notes(), *list_notes(start.schedule)),
         kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
         exported=exported,
         fine_tuning=start.fine_tuning,

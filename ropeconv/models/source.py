@@ -376,6 +376,12 @@ class Source(Origin, ABC):
             tensors |= header.tensors
         return tensors
 
+    @property
+    def usual_dtype(self) -> str:
+        """The dtype of most tensors, as safetensors names it."""
+        dtypes = [tensor.dtype for tensor in self.tensors.values()]
+        return max(set(dtypes), key=dtypes.count)
+
     def files_to_copy(
         self, all_files: bool = False
     ) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:

@@ -19,6 +19,7 @@ from ..inspection.receipts.folder import first_source
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import add_validation, read_receipt
 from ..models.config import text_part
+from ..models.fp8 import dequantised
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.schema import DUAL_CHUNK
@@ -265,6 +266,8 @@ def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | Gguf
     if isinstance(source, Source) and made_once and not receipt.target.replace:
         # Meta's layout is compared with a conversion of it by --as-is
         source = first_source(source)
+    if isinstance(source, Source) and is_gguf(baked) and source.weights():
+        source = dequantised(source)
     source.as_draft = bool(receipt.target.drafts_for)
     return source
 

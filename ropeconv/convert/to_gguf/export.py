@@ -211,9 +211,7 @@ def _kind(outtype: str, source: Source) -> int:
     """
     is_quantised_later = outtype in FTYPES
     if outtype == "auto" or is_quantised_later:
-        dtypes = [tensor.dtype for tensor in source.tensors.values()]
-        most_frequent = max(set(dtypes), key=dtypes.count)
-        return DTYPES.get(most_frequent, BF16)
+        return DTYPES.get(source.usual_dtype, BF16)
     if outtype not in OUTTYPES:
         known = ", ".join((*OUTTYPES, *FTYPES))
         raise UsageError(f"--outtype {outtype} is not known; choose auto, {known}")

@@ -141,8 +141,8 @@ def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) 
         scales_start = header.data_start + scales.start
     if dtype not in DTYPES:
         why = (
-            "only F32, F16 and BF16 are converted, and MXFP4 whose blocks and scales are in one"
-            " file"
+            "only F32, F16, BF16 and 8 bits with scales (FP8) are converted, and MXFP4 whose"
+            " blocks and scales are in one file"
         )
         raise UnsupportedBake(
             f"{tensor.name} in {tensor.dtype}", "GGUF", why, "dequantise it first"

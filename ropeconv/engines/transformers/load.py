@@ -30,6 +30,7 @@ from .memory import free_bytes, gpu_bytes, release
 T = TypeVar("T")
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -232,10 +233,24 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         model, report = load_model(model_class, folder, trust, at.pickles, **given)
         if "device_map" not in given:
             model = model.to(at.device)
+        if getattr(config, "quantization_config", None):
+            _widen(model, dtype)
 
     if at.stands_for:
         _check_complete(report, folder, at.stands_for)
     return model.eval()
+
+
+def _widen(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Store weights in a wider dtype, which is exact.
+
+    Without a GPU, transformers 5 dequantises FP8 to bfloat16, whatever dtype was asked for
+    (quantizers/quantizer_finegrained_fp8.py), and layers beside them have that dtype.
+    """
+    for parameter in model.parameters():
+        is_half = parameter.is_floating_point() and parameter.itemsize == 2
+        if is_half and dtype.itemsize > 2:
+            parameter.data = parameter.data.to(dtype)
 
 
 def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from ..errors import BadSource
 from ..formats import jsontext
 from ..formats.disk import FileIdentity
+from ..formats.files import open_regular
 from ..formats.safetensors import INDEX, Tensor
 from ..rope.errors import shown
 from .folder import ConvertedShard, ConvertedSource, ConvertedTensor
 from .schema import Config
-from .source import Source, SourceFile
+from .source import Source, SourceFile, read_exactly
 
 QUANTISATION = "quantization_config"
 SCALES = ("_scale_inv", "_scale")
@@ -119,7 +120,7 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
     """A checkpoint with weights of eight bits, presented in float32.
 
     Args:
-        inner: The checkpoint as it is stored.
+        inner: The stored checkpoint.
     """
 
     def __init__(self, inner: Source) -> None:
@@ -267,13 +268,13 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
     def part(self, tensor: Fp8Tensor, start: int, stop: int) -> bytes:
         data = self.inner.headers[tensor.file].data_start + tensor.stored.start
         if tensor.scale is None:
-            return self.inner.read(tensor.file, data + start, data + stop)
+            return self._read(tensor.file, data + start, data + stop)
 
         # whole rows, of which the requested bytes are cut out; a number has four bytes
         columns = tensor.shape[-1]
         first_row = start // (4 * columns)
         last_row = -(-stop // (4 * columns))
-        raw = self.inner.read(tensor.file, data + first_row * columns, data + last_row * columns)
+        raw = self._read(tensor.file, data + first_row * columns, data + last_row * columns)
         numbers = NUMBERS[tensor.stored.dtype][np.frombuffer(raw, np.uint8)].reshape(-1, columns)
         numbers *= self._factors(tensor, tensor.scale, np.arange(first_row, last_row))
         offset = first_row * columns * 4
@@ -312,7 +313,7 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
         """The numbers of a tensor of scales, in float32."""
         header = self.inner.headers[scale.file]
         start = header.data_start + scale.tensor.start
-        raw = self.inner.read(scale.file, start, header.data_start + scale.tensor.stop)
+        raw = self._read(scale.file, start, header.data_start + scale.tensor.stop)
         dtype = scale.tensor.dtype
         if dtype == "F8_E8M0":
             return POWERS[np.frombuffer(raw, np.uint8)]
@@ -324,6 +325,11 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
             f"{scale.tensor.name} is {dtype}, and scales are F32, F16, BF16 or F8_E8M0; dequantise"
             " the checkpoint with its own tools"
         )
+
+    def _read(self, name: str, start: int, stop: int) -> bytes:
+        """The bytes of a stored file, which is fetched as a whole: all of its rows are needed."""
+        with open_regular(self.inner.path(name)) as file:
+            return read_exactly(file, name, start, stop)
 
     def conversion_notes(self) -> tuple[str, ...]:
         return ("its weights of 8 bits are multiplied by their scales while they are read",)

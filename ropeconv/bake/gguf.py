@@ -11,6 +11,7 @@ from ..convert.gguf_encoding import GgufModel, GgufResult
 from ..convert.gguf_selection import select_gguf
 from ..convert.target import Target
 from ..convert.to_gguf.export import SMALL, GgufExport, export, file_name
+from ..convert.to_gguf.pooling import has_projection
 from ..convert.to_gguf.write import FTYPES, output_blocks, quantise, quantiser, write_tensors
 from ..environment import Requirement
 from ..errors import BadSource, UnsupportedBake, UsageError
@@ -422,6 +423,11 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
     if exported.without_prediction:
         notes.append(
             "layers that predict further tokens (MTP) are left out, as by llama.cpp's own converter"
+        )
+    if has_projection(source):
+        notes.append(
+            "the projection of its embeddings (Dense in modules.json) is left out, as by"
+            " llama.cpp's own converter: embeddings are the pooled states"
         )
     if exported.composes:
         notes.append(

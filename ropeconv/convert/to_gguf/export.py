@@ -25,6 +25,7 @@ from ..gguf_encoding import GgufModel
 from .conversions import as_layer, count_layers, predicts, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
+from .pooling import pooling_keys
 from .rows import DTYPES, ShardWeights, StoredRows
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import composes_characters, tokenizer_keys, values_of
@@ -130,6 +131,7 @@ def export(
         tensors.insert(0, still)
         vectors[FREQS] = np.frombuffer(still.data, "<f4").astype(np.float64)
     values |= scalars(headers, rules, sizes.layers)
+    values |= pooling_keys(source, rules.arch)
 
     # descriptions, with the label of the method and without it, and the tokenizer
     type_name = TYPES[kind].name

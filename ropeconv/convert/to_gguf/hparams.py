@@ -115,10 +115,13 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
             setting, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors"
         )
 
+    # 95 % of a normal distribution are below 1.645 deviations, and nothing is below -inf
     deviations = []
     for share in computed:
-        # 95 % of a normal distribution are below 1.645 deviations, and nothing is below -inf
-        deviations.append(NormalDist().inv_cdf(share) if share else float("-inf"))
+        if share:
+            deviations.append(NormalDist().inv_cdf(share))
+        else:
+            deviations.append(-inf)
     return array(FLOAT32, deviations)
 
 
@@ -227,7 +230,12 @@ def hparams(
 
 
 def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
-    """The metadata keys that come from config keys."""
+    """The metadata keys that come from config keys.
+
+    Args:
+        part: The text part of the config.
+        rules: The tables of the family: metadata keys, and expressions over config keys.
+    """
     keys = {}
     for key, name in rules.u32.items():
         value = value_of(part, name)
@@ -339,6 +347,11 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
     """The keys of a sliding window and of the layers that have it; empty for a model without one.
 
     Where these layers rotate by a base of their own, as in Gemma 3, that is a key too.
+
+    Args:
+        part: The text part of the config.
+        family: The family of the model.
+        spec: Its RoPE.
     """
     size = positive_int(part, ("sliding_window",))
     if size is None:

@@ -93,7 +93,13 @@ def plain_name(name: str) -> str:
 def _used_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes
 ) -> list[StoredRows]:
-    """The tensors of the checkpoint that llama.cpp uses, unchanged."""
+    """The tensors of the checkpoint that llama.cpp uses, unchanged.
+
+    Args:
+        headers: The files of the checkpoint with their headers.
+        rules: How the family becomes GGUF.
+        sizes: The sizes of the model.
+    """
     # tied embeddings may be in a checkpoint a second time
     without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
@@ -168,6 +174,10 @@ def _stack(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
     A checkpoint has a matrix per expert, and GGUF has one tensor for all experts of a layer:
     mlp.experts.0.up_proj.weight, mlp.experts.1.up_proj.weight and so on, each [rows, columns],
     become mlp.experts.up_proj.weight, [experts, rows, columns].
+
+    Args:
+        tensors: The tensors of the checkpoint.
+        rules: How the family becomes GGUF; `stacked` has the names of numbered tensors.
     """
     # "mlp.experts.{}" of the family becomes the regular expression mlp\.experts\.(\d+)(?=\.)
     patterns = []

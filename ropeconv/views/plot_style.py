@@ -291,6 +291,8 @@ def _draw_for_page(name: str, picture: Picture) -> Drawn:
     # ids hold for the whole page: those of two pictures must differ, in definition and reference
     # (id="x", href="#x", url(#x))
     element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
+
+    # nothing that a reader does not see, and the title as the name for screen readers
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)
     element = element.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)
     return Drawn(name=name, title=title, caption=picture.caption, svg=element)

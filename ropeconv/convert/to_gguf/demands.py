@@ -120,7 +120,7 @@ def _check_shapes(header: GgufHeader, arch: str, demand: Demands) -> None:
     """
     sizes = _sizes(header, arch)
     for name, tensor in header.tensors.items():
-        general = general_name(name)
+        general = general_name(name)  # blk.{}.attn_q.weight for blk.3.attn_q.weight
         shapes: tuple[str, ...] = demand.optional.get(general, ())
         if general in demand.required:
             shapes = (demand.required[general],)
@@ -232,11 +232,10 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
     count = len(makers)
     used = _makers_in_llamacpp(file, count)
     making = sum(maker == layer for layer, maker in enumerate(makers))
-    change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
-
     for layer, maker in enumerate(makers):
         if maker == used[layer]:
             continue
+        change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
         why = (
             f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those"
             f" of {maker}"

@@ -73,20 +73,19 @@ def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
 
 
 def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
-    """One size, or one per layer.
+    """Gemma 3n and 4: the size of the feed-forward network, one number or one per layer.
 
-    Gemma 3n lists them, Gemma 4 may double it in layers with shared keys.
+    Gemma 3n lists them, and Gemma 4 may double the size in layers with shared keys.
     """
     part = sizes.config
-    size = part.get("intermediate_size")
     shared = count(part, "num_kv_shared_layers")  # the last layers, which use the keys of others
+    listed = part.get("intermediate_size")
+    if isinstance(listed, list):
+        return array(UINT32, [whole(entry, "intermediate_size") for entry in listed])
 
-    if isinstance(size, list):
-        return array(UINT32, [whole(entry, "intermediate_size") for entry in size])
     size = count(part, "intermediate_size")
     if not part.get("use_double_wide_mlp"):
         return u32(size)
-
     sizes_of_layers = []
     for layer in range(sizes.layers):
         has_own_keys = layer < sizes.layers - shared

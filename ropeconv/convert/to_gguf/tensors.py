@@ -258,11 +258,13 @@ def _named_and_typed(
     # As llama.cpp's converter chooses types: F32 for vectors, norms, routers and all that is not a
     # weight, whatever type the file has. A row of Q8_0 must be whole blocks of 32, and where it is
     # not, the converter falls back to F16 (convert_hf_to_gguf.py).
-    in_table = general_name(target) in demands()[rules.arch].float32
-    always_f32 = in_table or target.endswith("_norm.weight")
+    is_vector = len(tensor.shape) <= 1
+    is_norm = target.endswith("_norm.weight")
+    is_weight = target.endswith(".weight")
+    always_f32 = general_name(target) in demands()[rules.arch].float32  # such as routers
     if tensor.parts[0].dtype == "MXFP4":
         type = MXFP4
-    elif len(tensor.shape) <= 1 or always_f32 or not target.endswith(".weight"):
+    elif is_vector or is_norm or always_f32 or not is_weight:
         type = F32
     elif type == Q8_0 and tensor.shape[-1] % TYPES[Q8_0].block:
         type = F16

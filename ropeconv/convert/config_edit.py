@@ -119,6 +119,12 @@ def _put_bases(part: Config, family: Family, spec: RopeSpec, theta: float) -> No
 
     Global layers are those whose context grows; local ones keep their RoPE, as Gemma 3's layers
     with a sliding window do.
+
+    Args:
+        part: The text part of the config, which is changed.
+        family: The family of the model.
+        spec: The RoPE of the source.
+        theta: The new base.
     """
     keys = family.keys
     # Step 3.5 has a list under rope_theta, which the loop below would overwrite
@@ -159,6 +165,12 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
     """The RoPE dictionary with the keys of the source that the architecture needs.
 
     Lengths are ints, other numbers floats.
+
+    Args:
+        part: The text part of the config.
+        family: The family of the model.
+        spec: The RoPE of the source.
+        rope: The new RoPE dictionary, without the keys of the source.
     """
     writing = family.writing
     before, _ = rope_dict(part, family)
@@ -194,7 +206,12 @@ def _number(key: str, value: object) -> object:
 
 
 def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
-    """The value of `rope_scaling`, the schema of transformers 4; None for no scaling."""
+    """The value of `rope_scaling`, the schema of transformers 4; None for no scaling.
+
+    Args:
+        rope: The new RoPE dictionary.
+        family: The family of the model.
+    """
     # null means no scaling, unless the class has a default scaling that null would bring back
     kind = rope["rope_type"]
     has_kept_keys = bool(set(rope) & set(family.writing.keep))

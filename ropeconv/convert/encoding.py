@@ -85,10 +85,10 @@ class EncodeRequest:
     def versions(self) -> list[tuple[Runtime, ...]]:
         """The current versions, the newest last, of each runtime that must compute the output.
 
-        "all" means the runtimes that support the family and were tested. Where none is named, it is
-        the first of DEFAULT_RUNTIMES that loads the model and its weights: Kimi K2 needs code of
-        its own in transformers, and vLLM has its class.
+        The user names them. "all" means the runtimes that support the family and were tested.
         """
+        # Without a name, it is the first default runtime that loads the model and its weights: Kimi
+        # K2 needs code of its own in transformers, and vLLM has its class.
         names = list(self.target.runtimes)
         if not names:
             loading = [name for name in DEFAULT_RUNTIMES if self._loads(newest(name))]
@@ -211,6 +211,11 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
     """Return a decorator for an encoding that only changes config.json.
 
     It registers a function from a schedule to a RopeSetting.
+
+    Args:
+        name: The name of the encoding.
+        order: The place in which "auto" tries it, lowest first.
+        max_ulp: As in `Encoding`.
     """
 
     def register(make_setting: Setting) -> Setting:
@@ -459,7 +464,13 @@ def _explain(
 
 
 def _describe_result(result: CheckpointResult, is_selected: bool, request: EncodeRequest) -> str:
-    """The reason why "auto" selected a result or not, from the verdicts of the named runtimes."""
+    """The reason why "auto" selected a result or not, from the verdicts of the named runtimes.
+
+    Args:
+        result: The result of an encoding.
+        is_selected: Whether "auto" selected it.
+        request: The schedule, and the runtimes that the user named.
+    """
     named = " and ".join(row.display_name for row in request.runtimes)
     verdicts = [result.verdict_of(row) for row in request.runtimes]
     if is_selected:
@@ -571,7 +582,13 @@ def _dropped_key(request: EncodeRequest) -> str:
 
 
 def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
-    """The repair where no encoding fits: the first that applies, the most specific first."""
+    """The repair where no encoding fits: the first that applies, the most specific first.
+
+    Args:
+        results: The encodings that can hold the schedule, none of which every named runtime
+            computes.
+        request: The schedule, and the runtimes that the user named.
+    """
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
 

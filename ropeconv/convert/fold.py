@@ -152,6 +152,10 @@ def fold(
 def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> float:
     """The KL in nats that rounding costs.
 
+    Args:
+        scalings: The elements that are multiplied.
+        tensors: The tensors of the checkpoint by name.
+
     Raises:
         UnsupportedBake: For dtypes that cannot be scaled.
     """
@@ -304,7 +308,12 @@ class _Layer:
         return tuple((start, start + head_rows - self.gate) for start in starts)
 
     def _side(self, which: Which, factor: float) -> Iterator[Scaling]:
-        """Yield the scalings of queries or of keys: of their norms, else of their projection."""
+        """Yield the scalings of queries or of keys: of their norms, else of their projection.
+
+        Args:
+            which: "q" for queries, "k" for keys.
+            factor: The factor by which they are multiplied.
+        """
         # a norm behind the projection would cancel a factor in the projection
         weights = self.family.weights
         norm = weights.q_norm if which == "q" else weights.k_norm
@@ -323,7 +332,12 @@ class _Layer:
         yield from self._further_norms(which, factor)
 
     def _projection(self, which: Which, factor: float) -> Iterator[Scaling]:
-        """Yield the scalings of the projection of queries or of keys, and of its bias."""
+        """Yield the scalings of the projection of queries or of keys, and of its bias.
+
+        Args:
+            which: "q" for queries, "k" for keys.
+            factor: The factor by which they are multiplied.
+        """
         tensors = self.tensors
         weights = self.family.weights
         if weights.fused:

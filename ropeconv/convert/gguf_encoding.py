@@ -107,7 +107,7 @@ class GgufModel:
             if name in edit.added:
                 vectors[name] = _floats(edit.added[name])
 
-        # the header is that of the first shard, so tensors of other shards are added
+        # the tensors of all shards; the edited header has those of the first, with new places
         tensors = {name: info for name, info in self.tensors.items() if name not in edit.removed}
         tensors |= edited.tensors
         return GgufModel(header=header, tensors=tensors, vectors=vectors, kept=self.kept)
@@ -422,7 +422,14 @@ def judge_edit(
 
 
 def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: GgufModel) -> str:
-    """Why llama.cpp does not compute a schedule from an edited header; empty where it does."""
+    """Why llama.cpp does not compute a schedule from an edited header; empty where it does.
+
+    Args:
+        schedule: The frequencies and factors that are wanted.
+        before: The RoPE that llama.cpp computes from the file before the edit.
+        after: The RoPE that it computes after the edit.
+        planned: The file after the edit.
+    """
     # first whether it loads, then the layers that are extended, then those that must stay
     scaling = planned.get(f"{after.arch.name}.rope.scaling.type")
     refused = refused_tensors(after, planned.vectors, scaling)
@@ -504,7 +511,12 @@ def _words(verdict: Verdict, named: bool) -> str:
 
 
 def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
-    """The repair where no encoding suits all readers."""
+    """The repair where no encoding suits all readers.
+
+    Args:
+        results: The encodings that llama.cpp computes exactly, the wanted one first.
+        readers: The readers that must compute the schedule.
+    """
     # another encoding keeps all readers, so it comes before leaving a reader out
     for result in results:
         if result.suits(readers):
@@ -621,6 +633,10 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     In llama.cpp, rope.scaling.attn_factor also applies to layers with a sliding window, which a
     method must not change. Their query norms are divided by what it adds.
 
+    Args:
+        model: The GGUF file before.
+        edit: The changes so far.
+
     Raises:
         UnsupportedBake: Where window layers have no F32 query norm.
     """
@@ -674,6 +690,10 @@ NOTE = (
 
 def carry(model: GgufModel, to: str) -> Edit:
     """Return the edit that turns a model into the architecture `to`, with its RoPE unchanged.
+
+    Args:
+        model: The GGUF file.
+        to: The name of the other architecture, such as "llama".
 
     Raises:
         UnsupportedBake: Where the table of llama.cpp's architectures does not name this carrier.

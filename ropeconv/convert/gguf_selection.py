@@ -387,7 +387,14 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bo
 def _nothing_plain(
     results: list[GgufResult], refusals: Refusals, arch: str, readers: tuple[Reader, ...]
 ) -> UnsupportedBake:
-    """The error where "auto" finds no encoding that fits."""
+    """The error where "auto" finds no encoding that fits.
+
+    Args:
+        results: The encodings that llama.cpp computes exactly.
+        refusals: The errors of the other encodings.
+        arch: The architecture of the file.
+        readers: The readers that must compute the schedule.
+    """
     if results:
         return nothing_suits(results, refusals, readers)
     if "carrier" in refusals:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar, get_args
 
 from ..errors import UnsupportedBake, UsageError
@@ -63,17 +64,8 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
                 "--in-place changes a GGUF file itself; give one as SOURCE, and leave -o out"
             )
 
-        # the name of the output must fit its format
-        if self.out is not None and to_gguf and not is_gguf(self.out):
-            to_folder = ", or add --to safetensors" if from_gguf else ""
-            raise UsageError(
-                f"-o {self.out} is not a name for GGUF; end its name in .gguf{to_folder}"
-            )
-        if self.out is not None and not to_gguf and is_gguf(self.out):
-            raise UsageError(
-                f"-o {self.out} is not a name for a folder; add --to gguf, or choose another name"
-            )
-
+        if self.out is not None:
+            _check_name(self.out, to_gguf, from_gguf)
         if to_gguf:
             self._check_gguf(recipe, from_gguf)
         else:
@@ -108,7 +100,12 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
                 raise UsageError(f"--runtime {name} reads GGUF; add --to gguf, or leave it out")
 
     def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
-        """Raise UsageError for options that GGUF as output does not have."""
+        """Raise UsageError for options that GGUF as output does not have.
+
+        Args:
+            recipe: The method, with its settings.
+            from_gguf: Whether the source is a GGUF file too.
+        """
         # options of a conversion: a GGUF file as source is patched, and its weights stay
         of_conversion = {
             "--outtype": self.outtype,
@@ -151,6 +148,17 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
             if option.only == only and is_given:
                 given.append(option.flag)
         return given
+
+
+def _check_name(out: Path, to_gguf: bool, from_gguf: bool) -> None:
+    """Raise UsageError for the name of an output that does not fit its format."""
+    if to_gguf and not is_gguf(out):
+        to_folder = ", or add --to safetensors" if from_gguf else ""
+        raise UsageError(f"-o {out} is not a name for GGUF; end its name in .gguf{to_folder}")
+    if not to_gguf and is_gguf(out):
+        raise UsageError(
+            f"-o {out} is not a name for a folder; add --to gguf, or choose another name"
+        )
 
 
 Refusals = dict[str, UnsupportedBake]

@@ -95,7 +95,16 @@ def copy_part(
 def _copy(
     reader: BinaryIO, origin: int, writer: BinaryIO, goal: int, size: int, advance: Advance
 ) -> None:
-    """Copy a range without holes: by the kernel as far as that can, then through Python."""
+    """Copy a range without holes: by the kernel as far as that can, then through Python.
+
+    Args:
+        reader: The file to read.
+        origin: The first byte there.
+        writer: The file to write.
+        goal: The place of the first byte there.
+        size: The number of bytes.
+        advance: Called with the number of bytes done since the last call.
+    """
     # by the kernel, which may let both files share blocks; copy_file_range fails between
     # filesystems before Linux 5.3, and on some network filesystems
     done = 0
@@ -128,7 +137,13 @@ def _copy(
 
 
 def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range that are not holes, as (first byte, last byte + 1)."""
+    """Yield the parts of a range that are not holes, as (first byte, last byte + 1).
+
+    Args:
+        file: Descriptor of the file.
+        start: The first byte of the range.
+        stop: The byte behind the last.
+    """
     # a file without holes has at least as many bytes on the disk as it is long
     status = os.fstat(file)
     bytes_on_disk = status.st_blocks * 512  # st_blocks counts 512 bytes, whatever the block size is

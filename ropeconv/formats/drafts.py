@@ -125,7 +125,13 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
 
 @contextmanager
 def _draft_of(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
-    """Yield the draft of a file, which gets its name at the end of the block."""
+    """Yield the draft of a file, which gets its name at the end of the block.
+
+    Args:
+        path: The name that the file gets.
+        draft: The hidden file, by default beside it.
+        fsync: Wait until the file and its name are on the disk.
+    """
     target = path.resolve()
     draft = draft or target.with_name(f".{target.name}{SUFFIX}")
 

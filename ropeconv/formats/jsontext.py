@@ -49,7 +49,16 @@ def parse(text: str, name: str, longest: int = LONGEST) -> JsonObject:
 
 
 def loads(text: str, name: str, longest: int = LONGEST) -> Any:
-    """Like `parse`, for any JSON value."""
+    """Return the JSON value in a text of at most `longest` characters.
+
+    Args:
+        text: The content of the file.
+        name: The name of the file, for messages.
+        longest: The most characters that are read.
+
+    Raises:
+        BadSource: Where the text is not JSON, not Unicode, too long or too deep.
+    """
     if len(text) > longest:
         raise BadSource(
             f"{name} has {len(text):,} characters, and the limit is {longest:,}; shorten it"

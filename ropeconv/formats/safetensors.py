@@ -103,6 +103,11 @@ def read_header(path: Path) -> Header:
 def parse_header(file: BinaryIO, size: int, name: str) -> Header:
     """Return the header at the beginning of an open file of `size` bytes.
 
+    Args:
+        file: The open file, at its beginning.
+        size: Its size in bytes.
+        name: Its name, for messages.
+
     Raises:
         BadSource: As `read_header`.
     """

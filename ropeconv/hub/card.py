@@ -182,7 +182,14 @@ def _about_results(receipt: Receipt, pictures: Collection[str]) -> dict[str, obj
 
 
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
-    """Return the command of a runtime for a repository; empty where it cannot run its model."""
+    """Return the command of a runtime for a repository; empty where it cannot run its model.
+
+    Args:
+        runtime: The name of the runtime.
+        repo_id: owner/name, or the name of a local folder.
+        upload: The files of the model.
+        branch: The branch that they are on; None for the usual one.
+    """
     text = render(
         "run.jinja",
         runtime=runtime,

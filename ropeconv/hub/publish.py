@@ -167,7 +167,13 @@ def _publish(repository: Repository, note: Note) -> str:
 
 
 def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
-    """Commit to a repository that exists, and return the URL of the commit."""
+    """Commit to a repository that exists, and return the URL of the commit.
+
+    Args:
+        repository: The repository, with the files to publish.
+        base: The base model, for the card.
+        note: Called with sentences for the user.
+    """
     api = repository.api
     options = repository.options
     if options.revision and not options.create_pr:
@@ -295,7 +301,13 @@ def _send(
     head: str | None,
     operations: Sequence[CommitOperationAdd | CommitOperationCopy],
 ) -> str:
-    """Create a commit, again after temporary failures, and return the URL."""
+    """Create a commit, again after temporary failures, and return the URL.
+
+    Args:
+        repository: The repository.
+        head: The commit after which this one comes; None for an empty repository.
+        operations: The files to add and to copy.
+    """
     upload = repository.upload
     options = repository.options
     source = upload.source or "the model"

@@ -124,7 +124,10 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
 
 
 def planned_upload(plan: Plan) -> UploadSet:
-    """Return the upload set that a plan will have, for a preview: no file is there yet."""
+    """Return the files that a plan will upload, and those that the Hub will copy, for a preview.
+
+    No file is there yet.
+    """
     if isinstance(plan, GgufPlan | ExportPlan):
         return _planned_gguf(plan)
 

@@ -703,7 +703,12 @@ def _value(kind: type[Method], parts: list[str], text: str) -> str | None:
 
 
 def _setting(part: str, text: str) -> tuple[str, Any]:
-    """The name and value of a setting, `beta_fast=16`; `text` is the whole recipe, for messages."""
+    """The name and value of a setting: "beta_fast" and 16 for `beta_fast=16`.
+
+    Args:
+        part: The setting.
+        text: The whole recipe, for messages.
+    """
     # lengths may be written as 128k, and everything else as in JSON: 0.1, true, or a word
     key, _, value = part.partition("=")
     key = key.replace("-", "_")

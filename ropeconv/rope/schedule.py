@@ -73,8 +73,8 @@ class QueryScaling:
 def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
     """The log-n approximation: the QueryScaling that comes nearest to log-n.
 
-    Log-n multiplies the query at position p by `ln(p) / ln L`, a QueryScaling by
-    `gain (1 + beta ln(1 + floor(p / length)))`.
+    Log-n multiplies the query at position p by `ln(p + 1) / ln L`, for "clamped" at least by 1, and
+    a QueryScaling by `gain (1 + beta ln(1 + floor(p / length)))`.
 
     For "clamped", `beta = 1 / ln L` with length L gives 1 for p < L, and `ln(kL) / ln L` for p from
     (k - 1) L to kL - 1, which is log-n at the last of these positions and above it before.

@@ -30,6 +30,7 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
         sheet.say(f"No method reaches {advice.context:,} tokens; give a shorter --context.")
         return
 
+    # the methods, and why a format cannot hold some or all of them
     _show_table(advice, sheet)
     for reason, flags in _refusals(methods, short=True).items():
         if len(flags) == len(methods):
@@ -49,12 +50,13 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
     if len(format_columns) == 1:
         format_columns = ["runtimes"]
 
-    # a narrow terminal leaves out the optional columns in this order
-    right = ["effective", "outside"]
+    # a narrow terminal leaves out the optional columns in this order; a ranking adds columns of
+    # what was measured
     optional = ["outside", "effective", *reversed(format_columns[1:])]
+    right = ["effective", "outside"]
     if advice.ranking:
-        right += ["loss", "price", "holds to"]
         optional += [format_columns[0], "without training"]
+        right += ["loss", "price", "holds to"]
 
     before = advice.inspection.spec.context
     title = f"{advice.source}: {before:,} -> {advice.context:,} tokens"
@@ -70,15 +72,18 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
         same_need = all(row.fine_tuning.need == tuning.need for row in advice.methods)
         subject = "every method" if same_need else first.flags
         sheet.say(f"At {advice.context:,} tokens ({tuning.times}) {subject} {tuning.need}.")
-
     sheet.copyable(f"Bake:    {first.command}")
+
+    # a method that needs training: how to train it, and one that does not need any
     if not first.works_untuned:
         # trainers load neither GGUF files nor encoders
-        if not inspection.encoder and not isinstance(inspection.source, GgufSource):
+        can_be_trained = not inspection.encoder and not isinstance(inspection.source, GgufSource)
+        if can_be_trained:
             train = command_line("train-config", first.out, "--for", "axolotl")
             sheet.copyable(f"Train:   {train}")
         if advice.untuned:
             sheet.copyable(f"Untuned: {advice.untuned.command}")
+
     # `eval` measures the loss of the next token, which encoders do not predict
     if advice.ranking is None and not inspection.encoder:
         rows = f"base,{recipe_text(first.recipe)}"
@@ -121,19 +126,25 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
 
 
 def _describe_study(study: Study, method: str) -> str:
-    """Return what a study measured of a method: `4 times, nats: beyond 2.9 (without 6.1). ...`"""
+    """Return what a study measured of a method: `4 times, nats: beyond 2.9 (without 6.1). ...`
+
+    Args:
+        study: Losses of several methods, beyond and inside the trained context and on repeated
+            text, by name; "base" is the model without a method.
+        method: The name of the method.
+    """
     tables = {
         "beyond": study.beyond,
         "inside": study.inside,
         "repeated text": study.retrieval,
     }
     measured = []
-    for place, table in tables.items():
-        if method not in table:
+    for place, losses in tables.items():
+        if method not in losses:
             continue
-        value = f"{place} {table[method]:g}"
-        if "base" in table:
-            value += f" (without {table['base']:g})"
+        value = f"{place} {losses[method]:g}"
+        if "base" in losses:
+            value += f" (without {losses['base']:g})"
         measured.append(value)
 
     setting = f"{study.factor:g} times"
@@ -148,18 +159,18 @@ def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
 
     Args:
         rows: The methods.
-        short: Whether a reason is shown without each encoding.
+        short: Whether the reasons of each encoding are left out, which follow ": with ".
     """
-    flags: dict[str, list[str]] = {}
+    flags_by_reason: dict[str, list[str]] = {}
     for row in rows:
-        for name, writing in row.writings.items():
+        for format_name, writing in row.writings.items():
             if not writing.reason:
                 continue
             reason = writing.reason
             if short:
                 reason, _, _ = reason.partition(": with ")
-            flags.setdefault(f"{name}: {reason}", []).append(row.flags)
-    return flags
+            flags_by_reason.setdefault(f"{format_name}: {reason}", []).append(row.flags)
+    return flags_by_reason
 
 
 def explain_columns(advice: RankedMethods) -> Iterator[str]:
@@ -255,16 +266,18 @@ def show_matrix(cells: Iterable[MatrixCell], rows: list[Runtime], sheet: Sheet) 
     for cell in cells:
         by_family.setdefault(cell.family, []).append(cell)
 
-    table = []
+    # a letter for each status of a family in a range of versions of a runtime
+    lines = []
     for family, family_cells in by_family.items():
         line = [family]
-        for row in rows:
-            covered = [cell for cell in family_cells if cell.verdict.covers(row)]
+        for runtime in rows:
+            covered = [cell for cell in family_cells if cell.verdict.covers(runtime)]
             line.append(letters(covered))
-        table.append(line)
+        lines.append(line)
 
     # versions are named where a runtime has several columns
-    several = len({row.name for row in rows}) < len(rows)
-    columns = [row.key if several else row.name for row in rows]
-    sheet.table("Runtime support", ("family", *columns), table)
+    columns = [runtime.name for runtime in rows]
+    if len(set(columns)) < len(columns):
+        columns = [runtime.key for runtime in rows]
+    sheet.table("Runtime support", ("family", *columns), lines)
     sheet.say(MATRIX_LEGEND)

@@ -53,7 +53,12 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
 
 
 def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
-    """Show runtimes, checks and warnings once each, with the outputs that they hold for."""
+    """Show runtimes, checks and warnings once each, with the outputs that they hold for.
+
+    Args:
+        entries: The outputs, written or planned, each with its label.
+        sheet: Where it is shown.
+    """
     all_labels = [entry.label for entry in entries]
 
     # outputs with the same runtimes share a table
@@ -66,7 +71,7 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
         sheet.table(f"Runtimes, {_holders(labels, all_labels)}", ("", ""), table)
     sheet.say("Other runtimes, caches and files: --explain.")
 
-    # so do those with the same check, and with the same warning
+    # outputs with the same result of their check share a sentence
     checks: dict[str, list[str]] = {}
     for entry in entries:
         if entry.done is not None:
@@ -76,6 +81,7 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
             sheet.say(f"{words} ({_holders(labels, all_labels)}).")
     _show_validations(entries, all_labels, sheet)
 
+    # and so do those with the same warning
     warnings: dict[str, list[str]] = {}
     for entry in entries:
         named = named_problems(entry.plan)
@@ -88,7 +94,13 @@ def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
 def _show_validations(
     entries: Sequence[BatchEntry], all_labels: Sequence[str], sheet: Sheet
 ) -> None:
-    """Show what validations found, or which ones will follow."""
+    """Show what validations found, or which ones will follow.
+
+    Args:
+        entries: The outputs.
+        all_labels: The labels of all outputs, which are not listed where something holds for all.
+        sheet: Where it is shown.
+    """
     found: dict[str, list[str]] = {}
     planned: dict[str, list[str]] = {}
     for entry in entries:

@@ -65,16 +65,24 @@ def differences(
 ) -> None:
     """Draw differences to the first row over the length with their bands.
 
-    The axis is linear near 0 and logarithmic beyond, since rows that fail are nats away, and others
-    hundredths. Parameters are those of `losses`; `curves` does not have the first row.
+    Args:
+        axes: Where they are drawn.
+        curves: The differences by row, without the first row.
+        trained: The trained context in tokens, which is marked.
+        title: The title of the plot.
+        unit: The title of its axis of numbers.
     """
+    # the first row has the number 0 and its own colour, so that these begin with 1
     for number, (name, curve) in enumerate(curves.items(), 1):
         _draw_curve(axes, number, name, curve)
     _set_lengths(axes, curves.values())
     _mark_trained(axes, trained, at_top=False)
     axes.axhline(0, color=ink(), linewidth=0.8)
+
+    # linear near 0 and logarithmic beyond, since rows that fail are nats away, and others
+    # hundredths; where all are near 0, that scale would have no ticks but its ends
     lowest, highest = axes.get_ylim()
-    if max(abs(lowest), abs(highest)) > LINEAR:  # within, that scale has no ticks but its ends
+    if max(abs(lowest), abs(highest)) > LINEAR:
         axes.set_yscale("symlog", linthresh=LINEAR, linscale=1.5)
     axes.yaxis.set_major_formatter(_label_of_difference)
     axes.set(title=literal(title), xlabel="length, tokens", ylabel=unit)
@@ -92,10 +100,19 @@ def _label_of_length(tokens: float, position: float) -> str:
 
 
 def _draw_curve(axes: Axes, number: int, name: str, curve: Curve) -> None:
-    """Draw the curve of row `number` with its band. Row 0 has the colour of text."""
+    """Draw the curve of a row with its band.
+
+    Args:
+        axes: Where it is drawn.
+        number: The number of the row, which gives its style; row 0 has the colour of text.
+        name: The name of the row.
+        curve: Its numbers, and half the width of the band around each.
+    """
     style = line(number - 1)
     if number == 0:
         style = {"color": ink(), "linestyle": "-"}
+
+    # few points are marked, each row with its own symbol
     marker = ""
     if len(curve.x) <= FEW:
         marker = MARKERS[number % len(MARKERS)]

@@ -18,6 +18,7 @@ from ..inspection.receipts.storage import commands, facts_of
 from ..inspection.support import group_by_status, others, support
 from ..models.config import modality_note
 from ..models.gguf import GgufSource
+from ..models.schema import Config
 from ..models.source import Source
 from ..rope.errors import command_line
 from ..rope.lengths import factor_text, format_tokens
@@ -65,6 +66,11 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
     """Show the next command, which is for a longer context.
 
     It is 4 times the trained context, or 2 times the declared one if the model has that already.
+
+    Args:
+        inspection: The inspection.
+        sheet: Where it is shown.
+        explain: Whether every number is shown, and the next command is not.
     """
     reference = inspection.source.reference
     declared = inspection.spec.context
@@ -79,6 +85,7 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
     if trained_scaling(inspection) and covered_context(inspection.spec) > declared:
         return
 
+    # a longer context, unless layers see too little of it
     longer_context = 4 * inspection.first_spec.original_context
     if longer_context <= declared:
         longer_context = 2 * declared
@@ -92,6 +99,7 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
 
 def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
     """Show the RoPE, and the popular runtimes that support it."""
+    # the RoPE and the context in words
     spec = inspection.spec
     rope = describe(spec.form)
     if spec.attention_factor != 1:
@@ -104,6 +112,7 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
         size, _, _ = inspection.kv_cache.sizes(spec.context).partition(", ")
         context += f"; KV cache {size}"
 
+    # a row for each fact
     rows = _draft_rows(inspection)
     rows.append(("family", _describe_family(inspection)))
     rows.append(("RoPE", rope))
@@ -157,7 +166,10 @@ def _part_rows(inspection: Inspection) -> list[tuple[str, str]]:
     """Return the rows of layers that predict further tokens, and of parts for images and sounds."""
     if inspection.draft:
         return []
-    config = inspection.source.config() if isinstance(inspection.source, Source) else {}
+    config: Config = {}
+    if isinstance(inspection.source, Source):
+        config = inspection.source.config()
+
     rows = []
     further_tokens = mtp_note(config)
     if further_tokens:
@@ -169,7 +181,13 @@ def _part_rows(inspection: Inspection) -> list[tuple[str, str]]:
 
 
 def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
-    """Show every number of the RoPE, every runtime, and what would repair their support."""
+    """Show every number of the RoPE, every runtime, and what would repair their support.
+
+    Args:
+        inspection: The inspection.
+        sheet: Where it is shown.
+        repairs: Problems with repairs that would help runtimes that do not support it.
+    """
     rows = _draft_rows(inspection)
     rows.append(("family", f"{inspection.name} ({inspection.display_name})"))
     rows += _spec_rows(inspection.spec)
@@ -185,12 +203,14 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
 
     # with --family, a model_type that runtimes do not know is judged as if it were that family
     if inspection.verdicts:
-        is_assumed = isinstance(inspection, ConfigInspection) and inspection.model_family.assumed
-        read_as = inspection.name if is_assumed else ""
+        read_as = ""
+        if isinstance(inspection, ConfigInspection) and inspection.model_family.assumed:
+            read_as = inspection.name
         lines = group_by_status(inspection.verdicts, read_as)
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")
 
+    # runtimes that would support the model with another setting
     fixes = [(problem.message, problem.repair or "") for problem in repairs]
     if fixes:
         sheet.table("Fixable runtimes", ("runtime", "ropeconv apply SOURCE"), fixes)
@@ -252,7 +272,7 @@ def _formula(scaling: QueryScaling, position: str) -> str:
 
 
 def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
-    """Show a receipt, but for the validations in it."""
+    """Show a receipt, the record of how an output was made, but for the validations in it."""
     source = receipt.first
     facts = {"Source": source.reference or source.name} | facts_of(receipt)
     check = receipt.check
@@ -260,12 +280,15 @@ def show_receipt(receipt: Receipt, sheet: Sheet) -> None:
         runtime = f"transformers {check.transformers}"
         if check.read_as:
             runtime += f", as {check.read_as},"
-        of_layers = "" if check.layers is None else check.layers.sentence
-        facts["Checked"] = f"{runtime} computes it within {check.max_ulp} ulp of float32{of_layers}"
+        checked = f"{runtime} computes it within {check.max_ulp} ulp of float32"
+        if check.layers is not None:
+            checked += check.layers.sentence
+        facts["Checked"] = checked
     sheet.table("How it was made", ("", ""), list(facts.items()))
     for command in commands(receipt):
         sheet.copyable(command)
 
+    # where it runs, and what was measured
     lines = group_by_status(receipt.runtimes, receipt.source.family)
     if lines:
         sheet.table("Runtime support", ("status", "runtimes"), lines)

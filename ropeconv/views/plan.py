@@ -63,19 +63,21 @@ def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def named_problems(plan: Plan) -> list[str]:
-    """Return sentences on the runtimes that the user named, where they do not support the output,
-    and on the family.
-    """
+    """Return sentences on the family, and on named runtimes that do not support the output."""
     sentences = []
-    if isinstance(plan.result, CheckpointResult) and plan.result.family.assumed:
-        sentences.append(
-            f"The model is treated as {plan.family}; this holds for runtimes that load it as such."
-        )
-    if isinstance(plan.result, CheckpointResult) and plan.result.family.derived:
-        sentences.append(
-            f"The family {plan.family} is derived from {plan.result.family.derived}, which was run"
-            " here."
-        )
+    if isinstance(plan.result, CheckpointResult):
+        family = plan.result.family
+        if family.assumed:
+            sentences.append(
+                f"The model is treated as {plan.family}; this holds for runtimes that load it as"
+                " such."
+            )
+        if family.derived:
+            sentences.append(
+                f"The family {plan.family} is derived from {family.derived}, which was run here."
+            )
+
+    # the runtimes that the user named
     for verdict in _named_verdicts(plan).values():
         if verdict.reason and verdict.status not in GOOD:
             sentences.append(f"{verdict.display_name}: {verdict.reason}.")
@@ -128,6 +130,7 @@ def _named_verdicts(plan: Plan) -> dict[str, Verdict]:
 
 def _show_details(plan: Plan, sheet: Sheet) -> None:
     """Show every number, encoding, runtime and file of a plan."""
+    # the RoPE before and after
     before = plan.source_spec
     rows = _property_rows(plan)
     properties = [name for name, _, _ in rows]
@@ -136,6 +139,7 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
     for note in plan.notes:
         sheet.say(sentence(note))
 
+    # how it is written; `fold` are factors that are multiplied into weights
     rotates = f"{2 * before.rotating_pairs} of {before.head_dim} dimensions rotate"
     sheet.say(f"Encoding: {plan.result.encoding}. {rotates}. Layers: {describe_layers(before)}.")
     if isinstance(plan.result, CheckpointResult) and plan.result.fold:
@@ -144,9 +148,9 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
     if plan.kv_cache:
         sheet.say(plan.kv_cache.sentence(plan.schedule.context, before.context))
 
+    # the other ways to write it, where it runs, and the files
     _show_encodings(plan, sheet)
     _show_runtimes(plan, sheet)
-
     files = [(file.name, file.action, f"{file.size:,}") for file in plan.files]
     sheet.table("Files", ("file", "", "bytes"), files, right=("bytes",))
     if plan.skipped:
@@ -159,15 +163,14 @@ def _property_rows(plan: Plan) -> list[tuple[str, str, str]]:
     after = plan.schedule
     old_inv_freq = before.form.inv_freq(before.rotary_dim)
     new_inv_freq = after.inv_freq
+    old_wavelength = _slowest_wavelength(old_inv_freq)
+    new_wavelength = _slowest_wavelength(new_inv_freq)
     rows = [
         ("frequencies", describe(before.form), frequencies(after)),
-        (
-            "slowest wavelength",
-            _slowest_wavelength(old_inv_freq),
-            _slowest_wavelength(new_inv_freq),
-        ),
+        ("slowest wavelength", old_wavelength, new_wavelength),
     ]
 
+    # pairs of dimensions whose frequency is 0
     old_still = count_zero(old_inv_freq)
     new_still = count_zero(new_inv_freq)
     if old_still or new_still:
@@ -248,6 +251,8 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
     """Show what became of a plan: the check, the place, the validation, and the next commands."""
     plan = output.plan
     assert isinstance(plan, Plan)
+
+    # the check of the files, and where they are
     if output.check:
         sheet.say(f"Checked: {output.check.sentence}")
     if output.path:
@@ -258,14 +263,16 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
         if plan.source.kind == "config":
             sheet.say("Only config.json was written. Copy it over the one in your model folder.")
 
+    # whether the output computes the method, and where it was published
     if output.validation is not None:
         _show_validated(output.validation, f"{output.path} against {plan.source.reference}", sheet)
     if output.published:
         sheet.copyable(output.published)
 
-    # an output that needs training, and for which there is no command to start it
+    # a GGUF file that needs training, for which there is no command to start it
     needs_training = not plan.fine_tuning.works_untuned and not output.steps.train
-    if needs_training and not plan.is_folder and output.path is not None:
+    is_gguf_file = not plan.is_folder and output.path is not None
+    if needs_training and is_gguf_file:
         sheet.say(
             "A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert"
             " that."

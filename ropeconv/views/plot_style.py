@@ -163,9 +163,12 @@ def svg(figure: Figure, text: bool = False) -> str:
 
     # a date would make every file another one
     metadata = {"Date": None, "Creator": None}
+    font = "none" if text else "path"
     document = io.StringIO()
-    with matplotlib.rc_context(STYLE | {"svg.fonttype": "none" if text else "path"}):
+    with matplotlib.rc_context(STYLE | {"svg.fonttype": font}):
         figure.savefig(document, format="svg", metadata=metadata, transparent=not _is_dark(figure))
+
+    # without the XML declaration in front, which has no place within a page
     _, _, element = document.getvalue().partition("<svg")
     return f"<svg{element}"
 
@@ -268,12 +271,19 @@ def drawn(pictures: Iterable[Picture], name: str = "picture") -> list[Drawn]:
 
 
 def _draw_for_page(name: str, picture: Picture) -> Drawn:
-    """Return a picture for a page, whose title is text of the page."""
+    """Return a picture for a page.
+
+    Args:
+        name: The name of the picture, unique in the page.
+        picture: The picture.
+    """
+    # the title becomes text of the page; matplotlib needs a backslash before a dollar sign
     panel = figure(picture.draw)
     axes = panel.axes[0]
     title = axes.get_title(loc="left").replace(r"\$", "$")
     axes.set_title("", loc="left")
 
+    # the page has its own colours, for light and dark
     element = svg(panel, text=True)
     for colour, variable in VARIABLES.items():
         element = element.replace(colour, variable)
@@ -281,6 +291,8 @@ def _draw_for_page(name: str, picture: Picture) -> Drawn:
     # ids hold for the whole page: those of two pictures must differ, in definition and reference
     # (id="x", href="#x", url(#x))
     element = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", element)
+
+    # nothing that a reader does not see, and the title as the name for screen readers
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)
     element = element.replace("<svg ", f'<svg role="img" aria-labelledby="{name}" ', 1)
     return Drawn(name=name, title=title, caption=picture.caption, svg=element)

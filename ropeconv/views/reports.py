@@ -68,7 +68,13 @@ def write_validation_report(result: Validation, baked: Path, against: str, path:
 
 
 def _facts_of_run(result: Validation, baked: Path, against: str) -> dict[str, str]:
-    """Return the rows of the report's table on the run itself."""
+    """Return the rows of the report's table on the run itself.
+
+    Args:
+        result: The validation.
+        baked: The output.
+        against: The source, as the user named it.
+    """
     runtime = result.runtime
     if result.transformers:
         runtime += f" {result.transformers}"
@@ -137,25 +143,32 @@ def changed_keys(baked: Path, receipt: Receipt) -> tuple[ChangedKey, ...]:
     """Return the keys that differ between an output and its first source.
 
     There are none if that had another format, or if the receipt does not have its settings.
+
+    Args:
+        baked: The output.
+        receipt: The record of how it was made, which has the settings of the source.
     """
     before: dict[str, str] = {}
     after: dict[str, str] = {}
-    try:  # the settings of the source are in the receipt, so that it need not be there
-        source = open_source(str(baked))
-        if isinstance(source, GgufSource):
-            before = _keys_of_header(earlier(source.file, receipt).header)
-            after = _keys_of_header(source.file.header)
+    try:
+        output = open_source(str(baked))
+        if isinstance(output, GgufSource):
+            before = _keys_of_header(earlier(output.file, receipt).header)
+            after = _keys_of_header(output.file.header)
         elif receipt.original is not None and receipt.original.folder is not None:
-            first = OriginalSource(source, receipt, receipt.original.folder)
+            first = OriginalSource(output, receipt, receipt.original.folder)
             before = dict(_flatten(first.config()))
-            after = dict(_flatten(source.config()))
+            after = dict(_flatten(output.config()))
     except (RopeconvError, OSError):
         return ()
 
     changes = []
     for name in dict.fromkeys([*before, *after]):
-        if before.get(name) != after.get(name):
-            changes.append(ChangedKey(name, before.get(name, ""), after.get(name, "")))
+        old = before.get(name, "")
+        new = after.get(name, "")
+        is_new_or_gone = name not in before or name not in after
+        if is_new_or_gone or old != new:
+            changes.append(ChangedKey(name, old, new))
     return tuple(changes)
 
 

@@ -30,14 +30,16 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
         whole_title = f"Every position up to {result.length:,}"
         if result.chunk:
             whole_title += f", {result.chunk} at a time"
+    titles = {"spread": title, "whole": whole_title}
 
-    meanings_of_last = ""
-    for run, table_title in (("spread", title), ("whole", whole_title)):
+    # the meaning of the columns is said once, behind the last table
+    meanings = ""
+    for run, table_title in titles.items():
         buckets = [bucket for bucket in result.buckets if bucket.run == run]
         if buckets:
-            meanings_of_last = _show_buckets(buckets, table_title, sheet, explain)
+            meanings = _show_buckets(buckets, table_title, sheet, explain)
     if result.buckets:
-        sheet.say(meanings_of_last)
+        sheet.say(meanings)
 
     sheet.say(result.sentence)
     if result.unchecked:
@@ -76,22 +78,27 @@ class EvaluationTable:
 
 
 def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
-    """Return the table of an evaluation.
+    """Return the table of an evaluation: each metric over the length.
 
-    It has each metric over the length, and its difference to the row `against`.
+    Where another model was measured too, which `record.against` names, a second line has the
+    differences to it.
     """
     lengths = tuple(sorted({number.column for number in record.measured}))
     by_metric: dict[tuple[str, str], list[MeasuredRecord]] = {}
     for number in record.measured:
-        by_metric.setdefault((number.measure, number.metric), []).append(number)
+        key = (number.measure, number.metric)
+        by_metric.setdefault(key, []).append(number)
 
-    # a line of values for each metric, and one of differences where another row was measured too
+    # a line is a title, and a cell for each length, empty where nothing was measured
     lines: list[tuple[str, tuple[str, ...]]] = []
     for (measure, metric), numbers in by_metric.items():
         title = f"{measure}, {metric_of(metric).title} ({sample_size(numbers)})"
         values = {number.column: _describe_value(number) for number in numbers}
-        lines.append((title, tuple(values.get(length, "") for length in lengths)))
-        if any(number.difference is not None for number in numbers):
+        cells = tuple(values.get(length, "") for length in lengths)
+        lines.append((title, cells))
+
+        has_differences = any(number.difference is not None for number in numbers)
+        if has_differences:
             differences = {number.column: _describe_difference(number) for number in numbers}
             cells = tuple(differences.get(length, "") for length in lengths)
             lines.append((f"minus {record.against}", cells))

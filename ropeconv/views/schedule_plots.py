@@ -123,10 +123,10 @@ def preference(
     length: int,
     lengths: Mapping[str, int],
 ) -> None:
-    """Draw B(m) = (d - r)/2 + sum_i cos(m theta_i), its minimum over intervals of m, with negative
-    values shaded.
+    """Draw the lowest B(m) = (d - r)/2 + sum_i cos(m theta_i) in intervals of the distance m.
 
-    Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    Negative values are shaded: there a token that is like the query may score lower than a random
+    one. Men et al. 2024, https://arxiv.org/abs/2405.14591.
 
     Args:
         axes: Where it is drawn.
@@ -143,6 +143,7 @@ def preference(
         lowest = min(lowest, float(sums.min()))
         axes.plot(distances, sums, linewidth=0.9, **style)
 
+    # the shaded area reaches a little below the lowest value
     bottom = 1.1 * lowest - 1
     axes.axhspan(bottom, 0, color=BLUE, alpha=0.08, linewidth=0)
     axes.axhline(0, color=ink(), linewidth=0.8)
@@ -166,15 +167,22 @@ def preference(
 def decay(
     axes: Axes, before: Vector, curves: Curves, length: int, lengths: Mapping[str, int]
 ) -> None:
-    """Draw the bound on a score's size at distance m: the mean over n of |S_n|, with
-    S_n = sum_{i < n} exp(j m theta_i).
+    """Draw RoFormer's bound on the size of an attention score, by the distance m.
 
-    Parameters are those of `preference`. Su et al. 2021, https://arxiv.org/abs/2104.09864, section
-    3.4.3 and figure 2.
+    It is the mean over n of |S_n|, with S_n = sum_{i < n} exp(j m theta_i) and j the imaginary
+    unit. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3 and figure 2.
+
+    Args:
+        axes: Where it is drawn.
+        before: The frequencies of the unscaled model, in radians per token, float64
+            [rotary_dim / 2].
+        curves: Those of schedules by name.
+        length: The largest distance m, in tokens.
+        lengths: Vertical lines, in tokens by name.
     """
-    at = distances_up_to(length)
+    distances = distances_up_to(length)
     for inv_freq, style in _with_styles(before, curves):
-        axes.plot(at, score_bound(inv_freq, at), linewidth=0.9, **style)
+        axes.plot(distances, score_bound(inv_freq, distances), linewidth=0.9, **style)
 
     mark(axes, lengths)
     in_tokens(axes, "x")
@@ -200,8 +208,9 @@ def distances_up_to(length: int) -> Vector:
 
 
 def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> JsonObject:
-    """Return the data of the plots of a schedule, JSON-ready, with null for pairs that do not
-    rotate.
+    """Return the data of the plots of a schedule, JSON-ready.
+
+    Pairs that do not rotate have null.
 
     Args:
         before: The frequencies of the unscaled model, in radians per token, float64

@@ -53,7 +53,12 @@ def validation_pictures(result: Validation) -> list[Picture]:
 
 
 def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[float]]:
-    """Return x and y of a step function over positions, with the field `name` of each bucket."""
+    """Return x and y of a step function over positions, whose heights are a field of the buckets.
+
+    Args:
+        buckets: Ranges of positions with what was measured in them, in order.
+        name: The field, such as "kl_95".
+    """
     x: list[float] = []
     y: list[float] = []
     begin = 1.0
@@ -67,12 +72,18 @@ def _steps(buckets: list[BucketResult], name: str) -> tuple[list[float], list[fl
 
 
 def _kl(axes: Axes, result: Validation) -> None:
-    """Draw the divergence by bucket of positions, and those that it must be below and above."""
+    """Draw the KL divergence of the output from the reference, by ranges of positions.
+
+    Beside it are the divergence that is allowed, the noise floor, and the divergence of the
+    unscaled source, which must be far above.
+    """
     buckets = [bucket for bucket in result.buckets if bucket.run == "spread"]
     axes.plot(*_steps(buckets, "control_kl"), color=RED, label="unscaled source")
     axes.plot(*_steps(buckets, "tolerance"), color=ink(), linestyle="--", label="allowed")
     axes.plot(*_steps(buckets, "noise_kl"), color=ORANGE, linestyle=":", label="noise floor")
     axes.plot(*_steps(buckets, "kl_95"), color=BLUE, label="output, 95 %")
+
+    # the run over every position has a point for each
     if result.curve:
         x = [position + 1 for position, _ in result.curve]
         y = [max(FLOOR, kl) for _, kl in result.curve]

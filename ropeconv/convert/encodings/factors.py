@@ -27,6 +27,11 @@ DOUBT = 0.1
 def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     """Write the schedule as two equal factor lists over the base of the source.
 
+    Args:
+        schedule: The frequencies and the attention factor to write.
+        spec: The RoPE of the source.
+        family: The model family of the source.
+
     Raises:
         UnsupportedBake: For a schedule with two lists or a softmax scale, pairs that do not rotate,
             and a family without longrope.

@@ -106,7 +106,14 @@ def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
 
 
 def _check_softmax(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
-    """Raise UnsupportedBake where llama.cpp multiplies all logits, and no key takes that back."""
+    """Raise UnsupportedBake where llama.cpp multiplies all logits, and no key takes that back.
+
+    Args:
+        model: The GGUF file before.
+        schedule: The attention factor and the softmax scale that are wanted.
+        edit: The keys that are set, without the attention factor.
+        form: The formula of the frequencies.
+    """
     # what llama.cpp would compute from the finished edit
     with_factor = with_attention_factor(model, schedule, edit)
     scale = model.after(with_factor).reading().spec.softmax_scale
@@ -144,6 +151,12 @@ def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form:
 
     In latent attention llama.cpp multiplies logits by the attention factor too. With the key at m
     and s the factor, it also multiplies them by `(1 + m ln s)^2`, which can undo that.
+
+    Args:
+        model: The GGUF file before.
+        schedule: The attention factor and the softmax scale that are wanted.
+        edit: The keys that are set, without the attention factor.
+        form: The formula of the frequencies.
     """
     if not isinstance(form, (InterpolatedForm, Yarn)):
         return edit

@@ -139,6 +139,11 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     transformers reads attention_factor. Others only read the pair of DeepSeek: with s the factor,
     the attention factor is `(0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1)`, and for latent
     attention the softmax scale is `(0.1 mscale_all_dim ln s + 1)^2`.
+
+    Args:
+        form: YaRN with its settings.
+        schedule: The attention factor and the softmax scale.
+        spec: The RoPE of the source.
     """
     rope: JsonObject = {
         "factor": form.factor,
@@ -177,7 +182,14 @@ def _as_written(mscale: float) -> float:
 
 
 def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
-    """The setting of a pair of factor lists, in a class that reads the attention factor."""
+    """The setting of a pair of factor lists, in a class that reads the attention factor.
+
+    Args:
+        rope: The RoPE dictionary with its `rope_type`, to which keys are added.
+        form: The two factor lists, and the length at which they change.
+        schedule: The context and the attention factor.
+        family: The model family.
+    """
     rope["short_factor"] = written_divisors(form.short_factor)
     rope["long_factor"] = written_divisors(form.long_factor)
     if family.writing.longrope == "original":
@@ -205,6 +217,12 @@ def _longrope_from_lengths(
     """The setting for classes like Phi-3's, which derive the attention factor from two lengths.
 
     `rope` has the two factor lists already.
+
+    Args:
+        rope: The RoPE dictionary, which has the two factor lists.
+        form: The two factor lists, and the length at which they change.
+        schedule: The context and the attention factor.
+        family: The model family.
     """
     # the attention factor that the class derives from the lengths of the schedule
     factor = schedule.context / form.original_context

@@ -69,6 +69,7 @@ def family_of(file: GgufFile) -> Family:
         if family.gguf is not None and family.gguf.config:
             convertible.append((family, family.gguf))
 
+    # several families may become files of one architecture, and differ in their keys
     known = [(family, rules) for family, rules in convertible if rules.arch == arch]
     windows = {bool(rules.window) for _, rules in known}
     fitting = [(family, rules) for family, rules in known if _has_keys_of(rules, windows, file)]
@@ -279,7 +280,13 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
 
 
 def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
-    """The sizes that every architecture has keys for."""
+    """The sizes that every architecture has keys for.
+
+    Args:
+        keys: The keys of the GGUF file.
+        family: The family of the model.
+        rules: How checkpoints of the family become GGUF.
+    """
     config: Config = {}
     for key, name in SIZES.items():
         if key not in rules.u32:
@@ -338,7 +345,12 @@ def _vocabulary(file: GgufFile, rules: Gguf) -> Config:
 
 
 def _settings(keys: ArchKeys, rules: Gguf) -> Config:
-    """The settings that have a key in the file, and values for those whose key is absent."""
+    """The settings that have a key in the file, and values for those whose key is absent.
+
+    Args:
+        keys: The keys of the GGUF file.
+        rules: How checkpoints of the family become GGUF.
+    """
     # An export computed each value by an expression over config keys, such as "num_experts" or
     # "a * b". These equations are solved for the config keys.
     equations: Config = {}
@@ -362,7 +374,13 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
 
 
 def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
-    """Raise UnsupportedBake for a key that the conversion of this family does not write."""
+    """Raise UnsupportedBake for a key that the conversion of this family does not write.
+
+    Args:
+        file: The GGUF file.
+        family: The family of the model.
+        rules: How checkpoints of the family become GGUF.
+    """
     # a key that is not read may change what the model computes, and the checkpoint would lack it
     read = {
         *SIZES,
@@ -412,7 +430,7 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
         config["layer_types"] = [
             "full_attention" if size is None else "sliding_attention" for size in spec.windows
         ]
-    for other in rules.layer_flags.values():  # the name of layers without attention
+    for other in rules.layer_flags.values():  # the type of layers such as linear_attention
         config["layer_types"] = [
             other if kind == "none" else "full_attention" for kind in spec.layers
         ]

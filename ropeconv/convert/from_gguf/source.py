@@ -153,18 +153,19 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         return self.inner.identities(unread)
 
     def tokenizer(self) -> GeneratedFile | None:
+        """The tokenizer.json that is made from the keys of the GGUF file; None where not wanted."""
         if not self.with_tokenizer:
             return None
-        values = self.inner.file.header.values
+        # the size is not known before the text is made; that of the keys is near it
         size = 0
-        for key, value in values.items():
+        for key, value in self.inner.file.header.values.items():
             if key.startswith("tokenizer.ggml."):
                 size += len(value.raw)
+        return GeneratedFile("tokenizer.json", size, self._write_tokenizer)
 
-        def write(target: Path, advance: Callable[[int], None]) -> None:
-            target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")
-
-        return GeneratedFile("tokenizer.json", size, write)
+    def _write_tokenizer(self, target: Path, advance: Callable[[int], None]) -> None:
+        """Write tokenizer.json to a path."""
+        target.write_text(tokenizer_text(self.inner.file, self.family), "utf-8")
 
     def blocks(self, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
         yield from blocks(self.inner.file, tensors)
@@ -173,11 +174,14 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         return part(self.inner.file, tensor, start, stop)
 
     def conversion_notes(self) -> tuple[str, ...]:
+        """A sentence for the user where the weights of the GGUF file are quantised."""
         usual = self.inner.file.usual_type
         if usual in FLOATS:
             return ()
         name = TYPES[usual].name
-        rounded = "" if self._dtype == "F32" else f", rounded to {self.dtype}"
+        rounded = ""
+        if self._dtype != "F32":
+            rounded = f", rounded to {self.dtype}"
         size = sum(shard.size for shard in self.shards) / 1e9
         note = (
             f"the weights have the precision of {name}{rounded}, and not that of the original"

@@ -205,21 +205,18 @@ def restore_tensors(
 
     # the same code as for an export says where every row would go, so both directions agree
     for out in out_tensors([(NOWHERE, header)], rules, sizes, F32):
-        info = file.tensors.get(out.name)
-        if info is None or _without_ones(info.shape) != _without_ones(out.gguf_shape):
-            raise BadSource(
-                f"{out.name} has the shape {info and info.shape} in the GGUF file, and"
-                f" {out.gguf_shape} is expected; download it again"
-            )
+        _check_shape(out, file)
         first_in_gguf = 0
         for rows in out.parts:
-            # the export counts bytes from the beginning of the checkpoint, 4 for each element
+            # the export counts bytes from the beginning of the checkpoint, 4 for each element; the
+            # tensor that the rows belong to is the last one that begins at or before them
             number = bisect_right(starts, rows.start) - 1
             first_in_tensor = (rows.start - starts[number]) // 4
             place = _row_range(out, rows, first_in_gguf, first_in_tensor)
             ranges_of_tensors[number].append(place)
             first_in_gguf += rows.rows * rows.columns
 
+    # each tensor with its rows, or with its single number from the metadata
     restored = []
     for tensor, ranges in zip(tensors, ranges_of_tensors, strict=True):
         number_in_metadata = _number_in_metadata(tensor.name, rules)
@@ -241,6 +238,18 @@ def _empty_checkpoint(shapes: Mapping[str, Shape]) -> list[Tensor]:
         tensors.append(Tensor(name=name, dtype="F32", shape=shape, start=start, stop=stop))
         start = stop
     return tensors
+
+
+def _check_shape(out: StoredRows, file: GgufFile) -> None:
+    """Raise BadSource where a tensor of a GGUF file has another shape than an export gives it."""
+    shape = None
+    if out.name in file.tensors:
+        shape = file.tensors[out.name].shape
+    if shape is None or _without_ones(shape) != _without_ones(out.gguf_shape):
+        raise BadSource(
+            f"{out.name} has the shape {shape} in the GGUF file, and {out.gguf_shape} is expected;"
+            " download it again"
+        )
 
 
 def _row_range(out: StoredRows, rows: Rows, first_in_gguf: int, first_in_tensor: int) -> RowRange:
@@ -289,6 +298,10 @@ def _number_in_metadata(name: str, rules: Gguf) -> RowRange | None:
 
 def _regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
     """The regions of a tensor: each range without gaps, and each group of ranges that overlap.
+
+    Args:
+        tensor: The tensor of the checkpoint.
+        ranges: Its rows in the GGUF file, with their places in the tensor.
 
     Raises:
         UnsupportedBake: Where the ranges do not fill the tensor.
@@ -358,6 +371,12 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
 def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
     """Return the bytes [start, stop) of a tensor of the checkpoint.
 
+    Args:
+        file: The GGUF file.
+        tensor: The tensor, and where its rows are in the GGUF file.
+        start: The first byte.
+        stop: The byte behind the last.
+
     Raises:
         BadSource: Where the GGUF file is cut off.
     """
@@ -376,7 +395,13 @@ def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes
 
 
 def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
-    """Return whether the export of a tensor in another dtype gives the numbers of the GGUF file."""
+    """Return whether the export of a tensor in another dtype gives the numbers of the GGUF file.
+
+    Args:
+        file: The GGUF file.
+        tensor: The tensor, and where its rows are in the GGUF file.
+        dtype: The other dtype, such as "BF16".
+    """
     for region in _cut_regions(tensor):
         for part in region.parts:
             # the name of a function that a conversion to GGUF applied, such as "plus_one"
@@ -428,19 +453,28 @@ def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
 
 
 def _checkpoint_data(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
-    """The elements of a region of a tensor, in the dtype and the order of the checkpoint."""
+    """The elements of a region of a tensor, in the dtype and the order of the checkpoint.
+
+    Args:
+        file: The GGUF file.
+        region: The places of its elements in the GGUF file.
+        dtype: The dtype of the checkpoint.
+    """
     if region.parts[0].is_packed:
         return _converted_rows(file, region.parts[0], dtype)
 
-    # Each part is a matrix in the region with gaps, which the other parts fill. With rows of 4
-    # elements, a part of every second row has strides of 8 elements and 1.
-    out = np.empty(region.size, STORED[dtype])
+    # Each part is a matrix in the region with gaps, which the other parts fill: `stride` elements
+    # from row to row, and `apart` from column to column. With rows of 4 elements, a part of every
+    # second row has the strides 8 and 1.
+    elements = np.empty(region.size, STORED[dtype])
     for part in region.parts:
-        shape = (part.rows, part.columns)
-        strides = (part.stride * out.itemsize, part.apart * out.itemsize)
-        place = np.lib.stride_tricks.as_strided(out[part.at :], shape, strides)
-        place[:] = _converted_rows(file, part, dtype).view(out.dtype)
-    return out
+        view = np.lib.stride_tricks.as_strided(
+            elements[part.at :],
+            shape=(part.rows, part.columns),
+            strides=(part.stride * elements.itemsize, part.apart * elements.itemsize),
+        )
+        view[:] = _converted_rows(file, part, dtype).view(elements.dtype)
+    return elements
 
 
 def _converted_rows(file: GgufFile, piece: RowRange, dtype: str) -> NDArray[np.generic]:

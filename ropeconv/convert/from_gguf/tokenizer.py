@@ -126,7 +126,14 @@ def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
 
 
 def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
-    """The parts of tokenizer.json for byte-level BPE."""
+    """The parts of tokenizer.json for byte-level BPE.
+
+    Args:
+        file: The GGUF file.
+        family: The family of the model.
+        texts: The text of each token.
+        kinds: The `TokenKind` of each token.
+    """
     # some families have a name of their own for a pre-tokenizer that others use too
     name = file.get("tokenizer.ggml.pre")
     own_names = family.gguf.pre if family.gguf else {}
@@ -286,6 +293,10 @@ def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]
     """The merges of a vocabulary with scores.
 
     llama.cpp joins the pair whose result has the highest score first.
+
+    Args:
+        pieces: Ids by the text of the piece.
+        scores: The score of each token.
     """
     # every way to cut a piece into two pieces is a merge
     ranked = []

@@ -193,6 +193,11 @@ def convert(
 ) -> list[StoredRows]:
     """Return the tensors of a checkpoint after all rules, in order.
 
+    Args:
+        tensors: The tensors of the checkpoint.
+        rules: The conversions of the family, each for tensors whose names match.
+        sizes: The sizes of the model.
+
     Raises:
         BadSource: Where shapes do not fit.
     """
@@ -220,7 +225,7 @@ def _apply(
     if not pattern.search(tensor.name):
         return [tensor]
 
-    # "model.layers.\1.mlp.up.weight" takes the number of the layer from the name of the tensor
+    # the part of the name that matches is replaced: kv_b_proj becomes k_b_proj, and v_b_proj
     names = [pattern.sub(name, tensor.name) for name in rule.names]
     if not names:
         names = [tensor.name]
@@ -659,6 +664,11 @@ def scalars(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers: int
 ) -> dict[str, GgufValue]:
     """Return the metadata keys that list a number of every layer.
+
+    Args:
+        headers: The files of the checkpoint with their headers.
+        rules: How the family becomes GGUF.
+        layers: The number of layers.
 
     Raises:
         BadSource: Where a layer has none.

@@ -88,7 +88,13 @@ def check_demands(header: GgufHeader, arch: str) -> None:
 
 
 def _check_required(header: GgufHeader, arch: str, demand: Demands) -> None:
-    """Raise BadSource where a tensor is absent that llama.cpp needs, in any layer."""
+    """Raise BadSource where a tensor is absent that llama.cpp needs, in any layer.
+
+    Args:
+        header: The header of the converted model.
+        arch: The name of its architecture.
+        demand: The keys and tensors that llama.cpp needs for it.
+    """
     # layers that predict further tokens do not have all tensors of the others
     blocks = header.values[f"{arch}.block_count"].decode()
     layers = blocks - header.get(f"{arch}.nextn_predict_layers", 0)
@@ -105,10 +111,16 @@ def _check_required(header: GgufHeader, arch: str, demand: Demands) -> None:
 
 
 def _check_shapes(header: GgufHeader, arch: str, demand: Demands) -> None:
-    """Raise for a tensor that llama.cpp does not load, or loads with another shape."""
+    """Raise for a tensor that llama.cpp does not load, or loads with another shape.
+
+    Args:
+        header: The header of the converted model.
+        arch: The name of its architecture.
+        demand: The keys and tensors that llama.cpp needs for it.
+    """
     sizes = _sizes(header, arch)
     for name, tensor in header.tensors.items():
-        general = general_name(name)
+        general = general_name(name)  # blk.{}.attn_q.weight for blk.3.attn_q.weight
         shapes: tuple[str, ...] = demand.optional.get(general, ())
         if general in demand.required:
             shapes = (demand.required[general],)
@@ -127,6 +139,12 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
     """Compare the layers that llama.cpp computes from a header with those of the checkpoint.
 
     An architecture without any windows is not refused: the plan warns.
+
+    Args:
+        header: The header of the converted model.
+        sizes: The sizes of the checkpoint.
+        family: Its family.
+        spec: Its RoPE, with the kind and window of each layer.
 
     Raises:
         UnsupportedBake: Where llama.cpp rotates other layers, has windows in others or of another
@@ -214,11 +232,10 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
     count = len(makers)
     used = _makers_in_llamacpp(file, count)
     making = sum(maker == layer for layer, maker in enumerate(makers))
-    change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
-
     for layer, maker in enumerate(makers):
         if maker == used[layer]:
             continue
+        change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
         why = (
             f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those"
             f" of {maker}"

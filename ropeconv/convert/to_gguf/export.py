@@ -282,21 +282,25 @@ def describe(
         shared = total - expert * experts
         metadata.size_label = gguf.size_label(total, shared, expert, experts)
 
-    # with a label the model is a new one, whose base is the source
-    if label:
-        base = {"name": metadata.name}
-        if repository:
-            owner, short = repository.split("/", 1)
-            base = {
-                "name": short,
-                "organization": owner,
-                "repo_url": f"https://huggingface.co/{repository}",
-            }
-        metadata.base_models = [base]
     metadata.basename = metadata.basename or metadata.name
-    if label:
-        metadata.finetune = f"{metadata.finetune}-{label}" if metadata.finetune else label
-        metadata.name = f"{metadata.name} {label}"
+    if not label:
+        return metadata
+
+    # with a label the model is a new one, whose base is the source
+    base = {"name": metadata.name}
+    if repository:
+        owner, short = repository.split("/", 1)
+        base = {
+            "name": short,
+            "organization": owner,
+            "repo_url": f"https://huggingface.co/{repository}",
+        }
+    metadata.base_models = [base]
+    if metadata.finetune:
+        metadata.finetune = f"{metadata.finetune}-{label}"
+    else:
+        metadata.finetune = label
+    metadata.name = f"{metadata.name} {label}"
     return metadata
 
 

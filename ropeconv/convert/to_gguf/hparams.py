@@ -73,20 +73,19 @@ def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
 
 
 def feed_forward_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
-    """One size, or one per layer.
+    """Gemma 3n and 4: the size of the feed-forward network, one number or one per layer.
 
-    Gemma 3n lists them, Gemma 4 may double it in layers with shared keys.
+    Gemma 3n lists them, and Gemma 4 may double the size in layers with shared keys.
     """
     part = sizes.config
-    size = part.get("intermediate_size")
     shared = count(part, "num_kv_shared_layers")  # the last layers, which use the keys of others
+    listed = part.get("intermediate_size")
+    if isinstance(listed, list):
+        return array(UINT32, [whole(entry, "intermediate_size") for entry in listed])
 
-    if isinstance(size, list):
-        return array(UINT32, [whole(entry, "intermediate_size") for entry in size])
     size = count(part, "intermediate_size")
     if not part.get("use_double_wide_mlp"):
         return u32(size)
-
     sizes_of_layers = []
     for layer in range(sizes.layers):
         has_own_keys = layer < sizes.layers - shared
@@ -115,10 +114,13 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
             setting, "GGUF as gemma3n", "llama.cpp computes 0.95 in ten layers", "keep safetensors"
         )
 
+    # 95 % of a normal distribution are below 1.645 deviations, and nothing is below -inf
     deviations = []
     for share in computed:
-        # 95 % of a normal distribution are below 1.645 deviations, and nothing is below -inf
-        deviations.append(NormalDist().inv_cdf(share) if share else float("-inf"))
+        if share:
+            deviations.append(NormalDist().inv_cdf(share))
+        else:
+            deviations.append(-inf)
     return array(FLOAT32, deviations)
 
 
@@ -227,7 +229,12 @@ def hparams(
 
 
 def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
-    """The metadata keys that come from config keys."""
+    """The metadata keys that come from config keys.
+
+    Args:
+        part: The text part of the config.
+        rules: The tables of the family: metadata keys, and expressions over config keys.
+    """
     keys = {}
     for key, name in rules.u32.items():
         value = value_of(part, name)
@@ -339,6 +346,11 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
     """The keys of a sliding window and of the layers that have it; empty for a model without one.
 
     Where these layers rotate by a base of their own, as in Gemma 3, that is a key too.
+
+    Args:
+        part: The text part of the config.
+        family: The family of the model.
+        spec: Its RoPE.
     """
     size = positive_int(part, ("sliding_window",))
     if size is None:

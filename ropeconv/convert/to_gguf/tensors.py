@@ -93,7 +93,13 @@ def plain_name(name: str) -> str:
 def _used_tensors(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, sizes: ModelSizes
 ) -> list[StoredRows]:
-    """The tensors of the checkpoint that llama.cpp uses, unchanged."""
+    """The tensors of the checkpoint that llama.cpp uses, unchanged.
+
+    Args:
+        headers: The files of the checkpoint with their headers.
+        rules: How the family becomes GGUF.
+        sizes: The sizes of the model.
+    """
     # tied embeddings may be in a checkpoint a second time
     without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
@@ -168,6 +174,10 @@ def _stack(tensors: Iterable[StoredRows], rules: Gguf) -> list[StoredRows]:
     A checkpoint has a matrix per expert, and GGUF has one tensor for all experts of a layer:
     mlp.experts.0.up_proj.weight, mlp.experts.1.up_proj.weight and so on, each [rows, columns],
     become mlp.experts.up_proj.weight, [experts, rows, columns].
+
+    Args:
+        tensors: The tensors of the checkpoint.
+        rules: How the family becomes GGUF; `stacked` has the names of numbered tensors.
     """
     # "mlp.experts.{}" of the family becomes the regular expression mlp\.experts\.(\d+)(?=\.)
     patterns = []
@@ -248,11 +258,13 @@ def _named_and_typed(
     # As llama.cpp's converter chooses types: F32 for vectors, norms, routers and all that is not a
     # weight, whatever type the file has. A row of Q8_0 must be whole blocks of 32, and where it is
     # not, the converter falls back to F16 (convert_hf_to_gguf.py).
-    in_table = general_name(target) in demands()[rules.arch].float32
-    always_f32 = in_table or target.endswith("_norm.weight")
+    is_vector = len(tensor.shape) <= 1
+    is_norm = target.endswith("_norm.weight")
+    is_weight = target.endswith(".weight")
+    always_f32 = general_name(target) in demands()[rules.arch].float32  # such as routers
     if tensor.parts[0].dtype == "MXFP4":
         type = MXFP4
-    elif len(tensor.shape) <= 1 or always_f32 or not target.endswith(".weight"):
+    elif is_vector or is_norm or always_f32 or not is_weight:
         type = F32
     elif type == Q8_0 and tensor.shape[-1] % TYPES[Q8_0].block:
         type = F16

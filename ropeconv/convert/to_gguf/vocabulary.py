@@ -247,7 +247,8 @@ class Vocabulary:
             if index < len(self.texts) and self.kinds[index] in (TokenKind.UNKNOWN, TokenKind.BYTE):
                 continue
 
-            # DeepSeek spells its special tokens with U+FF5C, a wide bar
+            # DeepSeek spells its special tokens with U+FF5C, a wide bar. -1000 is the score that
+            # llama.cpp's converter gives to added tokens (convert_hf_to_gguf.py).
             is_control = entry.special or re.fullmatch(r"<[|\uff5c].*[|\uff5c]>", text)
             if is_control:
                 self.put(index, text, TokenKind.CONTROL, -1000.0)

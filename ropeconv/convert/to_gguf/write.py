@@ -95,7 +95,13 @@ def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
 
 
 def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
-    """The tasks that write a tensor from the byte `place` on."""
+    """The tasks that write a tensor from the byte `place` on.
+
+    Args:
+        tensor: The tensor, and its rows in the checkpoint.
+        place: The byte of the output at which it begins.
+        target: The open output.
+    """
     file = target.fileno()
     if tensor.data:
         yield partial(write_at, file, tensor.data, place)
@@ -174,6 +180,10 @@ def _output_rows(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
     """Read some rows of a tensor and convert them: their order, their numbers, and their type.
 
     The result is contiguous, and its bytes are those of the output.
+
+    Args:
+        tensor: The tensor that they belong to, with its changes and its type in the output.
+        rows: Their place in the checkpoint.
     """
     if rows.dtype == "MXFP4":
         return mxfp4(rows)
@@ -195,7 +205,12 @@ def _output_rows(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
 
 
 def _reorder(tensor: StoredRows, stored: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Put rows and columns into the order of the output; the numbers themselves do not change."""
+    """Put rows and columns into the order of the output; the numbers themselves do not change.
+
+    Args:
+        tensor: The tensor, with the changes of its order.
+        stored: Rows as the checkpoint has them, [rows, columns].
+    """
     shape = stored.shape
     row_count, column_count = shape
 

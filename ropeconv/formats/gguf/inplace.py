@@ -143,6 +143,11 @@ def change_by_phases(
 def _rewrite_in_place(header: GgufHeader, edit: Edit, path: Path) -> RewrittenHeader:
     """The header after an edit.
 
+    Args:
+        header: The header before.
+        edit: The changes.
+        path: The file.
+
     Raises:
         RopeconvError: Where the edit changes another shard, or moves tensors.
     """
@@ -296,6 +301,10 @@ def refuse_interrupted(path: Path) -> None:
 
 def _open_journal(path: Path, flags: int) -> int:
     """Open and lock a journal or its draft.
+
+    Args:
+        path: The journal or its draft.
+        flags: How it is opened, as in `os.open`.
 
     Raises:
         RopeconvError: Where another process has it.
@@ -494,7 +503,12 @@ def move_data(file: int, shift: int) -> None:
 
 
 def _refuse_no_space(path: Path, shift: int) -> None:
-    """Raise RopeconvError where the filesystem cannot move the data."""
+    """Raise RopeconvError where the filesystem cannot move the data.
+
+    Args:
+        path: The file.
+        shift: Bytes that must be inserted at its front, negative where they must be removed.
+    """
     if shift == 0:
         return
     # fallocate(2) moves whole blocks of the filesystem, of which a PAGE is a multiple

@@ -207,6 +207,11 @@ class Sweep:
 
         A step h ends where the upper bound f + f' h + M h^2 / 2 becomes zero, M being `curvature`:
         for f = -2, f' = 0 and M = 4 it is 1. It is 0 where the sum is not negative.
+
+        Args:
+            distances: The distances of the sums, float64 [n].
+            log_bases: The ln b at which each sum is taken, float64 [n].
+            curvature: M, a bound on |f''| of each, float64 [n].
         """
         # the larger root of the quadratic, (sqrt(f'^2 - 2 M f) - f') / M
         value, slope = self.sums.taylor(distances, log_bases)
@@ -292,7 +297,13 @@ def _surely_negative_to(sums: Sums, distance: int, log_base: Decimal) -> float:
 
 
 def _root(sums: Sums, distance: int, log_base: Decimal) -> Decimal | None:
-    """The ln b near `log_base` at which the sum of a distance becomes zero; None without one."""
+    """The ln b near `log_base` at which the sum of a distance becomes zero; None without one.
+
+    Args:
+        sums: The sums of the head.
+        distance: The distance in tokens.
+        log_base: A ln b close to the root.
+    """
     # Newton's method starts with the 16 digits of float64 and doubles them in each round, so twelve
     # rounds are plenty; of 50 digits, a sum keeps about 40
     with localcontext(prec=DIGITS):

@@ -177,6 +177,12 @@ class ThetaBound(LengthMethod):
         return ""
 
     def schedule(self, spec: RopeSpec) -> Schedule:
+        """A base that keeps (d - r)/2 + sum_i cos(m theta_i) >= 0 up to the target length.
+
+        Raises:
+            RecipeError: Where every base keeps it, and where none was found.
+        """
+        # half of the dimensions or more do not rotate
         if spec.unrotated >= spec.rotary_dim / 2:
             raise RecipeError(
                 f"--theta-bound: of {spec.head_dim} dimensions {spec.rotary_dim} rotate, so every"

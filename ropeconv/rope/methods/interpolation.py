@@ -139,16 +139,16 @@ class NtkMixed(ScaledMethod):
     )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
+        """The frequencies theta_i / exp(a (i+1)^e) with a = ln s / (r/2)^e."""
         # both ends of the mixture are methods with a form that configs can name
         if self.mixed_exponent == 0:
             return Linear(self.factor).schedule(spec)
         if self.mixed_exponent == 1:
             return NtkFixed(self.factor).schedule(spec)
 
-        # theta_i / exp(a (i+1)^e) with a = ln s / (r/2)^e
         exponent = self.mixed_exponent
         factor = self.factor_over(spec.original_context)
-        slope = math.log(factor) / (spec.rotary_dim / 2) ** exponent
+        slope = math.log(factor) / (spec.rotary_dim / 2) ** exponent  # a
         number = np.arange(1, spec.rotary_dim // 2 + 1, dtype=np.float64)  # i + 1
         base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
         return Schedule(
@@ -232,9 +232,12 @@ class YarnMethod(ScaledMethod):
         )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        # DeepSeek's pair, m and m_all, replaces YaRN's attention factor 0.1 ln s + 1 by
-        # (0.1 m ln s + 1) / (0.1 m_all ln s + 1). Classes with latent attention also multiply the
-        # softmax scale by (0.1 m_all ln s + 1)^2; others do not.
+        """YaRN's frequencies, with the attention factor 0.1 ln s + 1.
+
+        DeepSeek's pair, m and m_all, replaces that by (0.1 m ln s + 1) / (0.1 m_all ln s + 1).
+        Classes with latent attention also multiply the softmax scale by (0.1 m_all ln s + 1)^2;
+        others do not.
+        """
         factor = self.factor_over(spec.original_context)
         attention_factor = temperature_attention_factor(factor)
         softmax_scale = 1.0

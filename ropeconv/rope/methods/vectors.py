@@ -78,7 +78,10 @@ class LongRopeMethod(Method):
     )
 
     def schedule(self, spec: RopeSpec) -> Schedule:
-        short = self.long_factor if self.short_factor is None else self.short_factor
+        """Frequencies theta_i / long_factor_i, and theta_i / short_factor_i for short prompts."""
+        short = self.short_factor
+        if short is None:
+            short = self.long_factor
         need_length("--longrope", "long_factor", self.long_factor, spec)
         need_length("--longrope", "short_factor", short, spec)
 
@@ -198,6 +201,7 @@ class Piecewise(Method):
         return f"{self.name}{self.spec.replace('@', '-')}"
 
     def schedule(self, spec: RopeSpec) -> Schedule:
+        """The frequencies of a larger base before pair I, and theta_i / s from there on."""
         factor_or_length, split = self.parts()
         factor = factor_over(factor_or_length, spec.original_context, self.flag())
         pairs = spec.rotary_dim // 2
@@ -360,6 +364,11 @@ class Dynamic(Method):
         return replace(self, at=max(1, round(self.at * original / declared)))
 
     def schedule(self, spec: RopeSpec) -> Schedule:
+        """The frequencies of a dynamic method at a length of n tokens; L is the trained length.
+
+        Raises:
+            RecipeError: Without a length, and for one that the factor S does not reach.
+        """
         name, factor = self.parts()
         if self.at is None:
             raise RecipeError(

@@ -50,8 +50,8 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
         BadSource: The record names files outside the folder, files that no bake writes, or a name
             twice.
     """
-    # a receipt comes with a model of anybody: its names must not lead out of the folder, nor turn a
-    # text of the receipt into code or settings that no bake writes
+    # anybody can publish a model with a receipt: its names must not lead out of the folder, nor
+    # turn a text of the receipt into code or settings that ropeconv never writes
     for name in (*record.added, *record.skipped):
         if not safe_name(name):
             raise _distrust(reference, f"names a file {name!r}, outside it")
@@ -59,9 +59,12 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
     for name in (*record.renamed, *record.renamed.values(), *texts):
         if not _is_plain_name(name):
             raise _distrust(reference, f"names a file {name[:LONGEST]!r}, outside it or hidden")
+
+    # only weights are renamed, and the model card, in whose place the output has its own
     for now, original in record.renamed.items():
-        weights = now.endswith(WEIGHTS) and original.endswith(WEIGHTS)
-        if not weights and (now, original) != (SOURCE_CARD, CARD):
+        are_weights = now.endswith(WEIGHTS) and original.endswith(WEIGHTS)
+        is_card = now == SOURCE_CARD and original == CARD
+        if not are_weights and not is_card:
             raise _distrust(
                 reference, f"says that {original!r} is now {now!r}, and only weights are renamed"
             )
@@ -97,9 +100,15 @@ def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> N
 def _is_plain_name(name: str) -> bool:
     """Whether a name is inside its folder, not hidden, and in its usual spelling."""
     path = PurePosixPath(name)
-    if not safe_name(name) or str(path) != name:
+    is_usual_spelling = str(path) == name  # not as in a//b or a/./b
+    if not safe_name(name) or not is_usual_spelling:
         return False
-    return not any(part.startswith(".") or len(part.encode()) > LONGEST for part in path.parts)
+    for part in path.parts:
+        is_hidden = part.startswith(".")
+        is_too_long = len(part.encode()) > LONGEST
+        if is_hidden or is_too_long:
+            return False
+    return True
 
 
 def _distrust(reference: str, clause: str) -> BadSource:
@@ -267,18 +276,21 @@ class OriginalSource(Source):
     @property
     def headers(self) -> dict[str, Header]:
         """The headers of the safetensors files of the first source, by its names."""
-        # without the shard that a bake has added
-        headers = {
-            self.record.renamed.get(name, name): header
-            for name, header in self.inner.headers.items()
-        }
-        missing = [name for name in self.weights() if name not in headers]
-        if missing:
-            raise BadSource(
-                f"{self.reference} has no weights in {missing[0]}; take the source again,"
-                f" {self.first}"
-            )
-        return {name: headers[name] for name in self.weights()}
+        # the output may have weights under other names, and a shard that it added
+        all_headers = {}
+        for name_in_output, header in self.inner.headers.items():
+            name = self.record.renamed.get(name_in_output, name_in_output)
+            all_headers[name] = header
+
+        headers = {}
+        for name in self.weights():
+            if name not in all_headers:
+                raise BadSource(
+                    f"{self.reference} has no weights in {name}; take the source again,"
+                    f" {self.first}"
+                )
+            headers[name] = all_headers[name]
+        return headers
 
     def tensor_names(self) -> tuple[str, ...] | None:
         index = self.text(INDEX)
@@ -355,10 +367,10 @@ def folder_record(
 
     # files that the first source does not have: those of earlier bakes that are still there, and
     # those that this bake adds
-    present = {file.name for file in source.files()}
-    kept = present - set(renamed.values())
-    new = {*written, *generated} - kept
-    added = present.intersection(record.added) | new
+    in_source = {file.name for file in source.files()}
+    keep_their_names = in_source - set(renamed.values())
+    new = {*written, *generated} - keep_their_names
+    added = in_source.intersection(record.added) | new
 
     # texts of the first source that the output has otherwise
     texts = {text.name: text for text in record.texts}
@@ -374,10 +386,12 @@ def folder_record(
         else:
             texts[name] = _text_record(name, original, content)
 
-    # a file that an earlier bake renamed has the name of the first source
+    # names in the first source, by those in the output
     names = dict(record.renamed)
-    for now, origin in renamed.items():
-        names[now] = names.pop(origin, origin)
+    for name_in_output, name_in_source in renamed.items():
+        # an earlier bake may have renamed the file before
+        first_name = names.pop(name_in_source, name_in_source)
+        names[name_in_output] = first_name
 
     left_out = {name for name in skipped if safe_name(name)}
     return FolderRecord(
@@ -405,7 +419,7 @@ def original_record(
     folder: FolderRecord | None = None,
     gguf: GgufRecord | None = None,
 ) -> OriginalRecord:
-    """Return the record of the first source of an output.
+    """Return the record of the first source of an output: the model before the first bake.
 
     Args:
         source: The source of the output; its receipt names the first source where it has one.
@@ -413,17 +427,20 @@ def original_record(
         folder: The parts of a folder that the output changes.
         gguf: The parts of a GGUF file that the output changes.
     """
-    if isinstance(source, OriginalSource):  # the output is made from the first source again
+    # with --replace an output is made from the first source again, so no bake lies between
+    receipt: Receipt | None
+    steps: tuple[StepRecord, ...] = ()
+    if isinstance(source, OriginalSource):
         receipt = source.receipt
-        steps: tuple[StepRecord, ...] = ()
     else:
-        valid = valid_receipt(source)
-        if valid is None:
-            return OriginalRecord(record, folder, gguf)
-        receipt = valid
-        steps = receipt.steps
+        receipt = valid_receipt(source)
+        if receipt is not None:
+            steps = receipt.steps
 
-    first = receipt.original.source if receipt.original else record
+    # a source that is no output of ropeconv is the first source
+    first = record
+    if receipt is not None and receipt.original is not None:
+        first = receipt.original.source
     return OriginalRecord(source=first, folder=folder, gguf=gguf, steps=steps)
 
 

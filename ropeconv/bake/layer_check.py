@@ -71,7 +71,15 @@ def refuse_difference(layers: LayersRecord, version: str) -> None:
 
 @contextmanager
 def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[LayerQuestion]:
-    """Give the question about an output in a folder.
+    """Give the question to the probe: whether the first layers of an output are as planned.
+
+    Files that were downloaded for it exist until the context manager ends.
+
+    Args:
+        plan: The plan of the output.
+        folder: The folder with the output.
+        probe: The process that is asked. It also says which tensors of a source on the Hub the
+            comparison needs.
 
     Raises:
         NoLayerRuns: There are no weights of the output or of its source to run.
@@ -81,35 +89,39 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
     schedule = plan.schedule
     family = source.family
     stands_for = family.text_type if family.assumed else ""
+    # tensors that were multiplied, and so rounded
     rounded = {}
     if result.fold is not None:
         rounded = {name: source.tensors[name].dtype for name in result.fold.tensors}
 
     with folder_of(source, weights=False) as config, scratch() as place:
-        of_output, missing = _output_weights(plan, folder)
-        of_source = of_output
+        output_weights, lacks_some = _output_weights(plan, folder)
         if source.generated_files():
+            # a source in another format cannot run; the output has its weights, unless multiplied
             if rounded:
                 raise NoLayerRuns("its weights were converted and multiplied at once")
+            source_weights = output_weights
         elif any(source.local(name) is None for name in source.weights()):
+            # on the Hub: a few tensors are enough
             part = place / SINGLE
             _fetch_part(plan, probe, config, stands_for, part)
-            of_source = [part]
+            source_weights = [part]
         else:
-            of_source = [source.path(name) for name in source.weights()]
-        if missing:
-            of_output += of_source
+            source_weights = [source.path(name) for name in source.weights()]
+        # files that the output would only copy are not in its folder yet
+        if lacks_some:
+            output_weights += source_weights
 
         scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
         yield LayerQuestion(
             source=CheckpointFiles(
                 config=_absolute(config),
-                weights=tuple(map(_absolute, of_source)),
+                weights=tuple(_absolute(path) for path in source_weights),
                 stands_for=stands_for,
             ),
             output=CheckpointFiles(
                 config=_absolute(folder),
-                weights=tuple(map(_absolute, of_output)),
+                weights=tuple(_absolute(path) for path in output_weights),
                 stands_for=stands_for,
                 trust=bool(result.texts),
             ),
@@ -139,12 +151,14 @@ def _absolute(path: Path) -> str:
 
 
 def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], bool]:
-    """The safetensors of an output that are in its folder, and whether others are not.
+    """The safetensors files in the folder of an output, and whether it lacks some.
 
     A staged output leaves out the files that are copied unchanged.
     """
     index = folder / INDEX
-    names = shards(read_text(index, INDEX)) if index.exists() else (SINGLE,)
+    names: tuple[str, ...] = (SINGLE,)
+    if index.exists():
+        names = tuple(shards(read_text(index, INDEX)))
     planned = {file.name for file in plan.files}
     if not planned.issuperset(names):
         raise NoLayerRuns("it has no safetensors")
@@ -167,6 +181,7 @@ def _fetch_part(
     Raises:
         NoLayerRuns: No layer can run on its own.
     """
+    # the probe names the tensors of the first layers, each with the rows that it needs (0 for all)
     source = plan.source
     shapes = {}
     for name, tensor in source.tensors.items():
@@ -179,28 +194,33 @@ def _fetch_part(
     if "tensors" not in answer:
         raise NoLayerRuns(answer["reason"])
 
-    rows_of = dict(answer["tensors"])
-    parts = []
+    # the entries of the new file, and the ranges (file, start, stop) with their bytes
+    needed_rows = dict(answer["tensors"])
+    entries = []
     ranges: list[tuple[str, int, int]] = []
     for file, header in source.headers.items():
-        for name, tensor in sorted(header.tensors.items(), key=lambda item: item[1].start):
-            rows = rows_of.pop(name, None)
+        in_order = sorted(header.tensors.values(), key=lambda tensor: tensor.start)
+        for tensor in in_order:
+            rows = needed_rows.pop(tensor.name, None)
             if rows is None:
                 continue
             shape = tensor.shape
             if 0 < rows < shape[0]:
                 shape = (rows, *shape[1:])
-            parts.append((name, tensor.dtype, shape))
+            entries.append((tensor.name, tensor.dtype, shape))
 
-            # the projections of a layer follow each other in most files: one request for all
+            # the projections of a layer follow each other in most files: one request reads them all
             start = header.data_start + tensor.start
             stop = start + tensor_bytes(tensor.dtype, shape)
-            if ranges and ranges[-1][0] == file and ranges[-1][2] == start:
-                start = ranges.pop()[1]
+            if ranges:
+                last_file, last_start, last_stop = ranges[-1]
+                if last_file == file and last_stop == start:
+                    ranges.pop()
+                    start = last_start
             ranges.append((file, start, stop))
 
     def blocks() -> Iterator[bytes]:
-        yield header_bytes(parts, {})
+        yield header_bytes(entries, {})
         for file, start, stop in ranges:
             yield source.read(file, start, stop)
 

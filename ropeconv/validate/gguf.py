@@ -236,7 +236,8 @@ def _write_divisors(
     keys = overrides(replace(schedule, form=plain), arch_of(file).name)
     assert keys is not None, "a plain base has keys"
 
-    # divided by 1e30, a frequency is so small that the pair does not rotate
+    # divisor = frequency of the base / wanted frequency; a pair that must not rotate has a
+    # frequency of 0, for which 1e30 is large enough
     rotates = schedule.inv_freq > 0
     inv_freq = np.where(rotates, schedule.inv_freq, 1.0)
     divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / inv_freq, 1e30)
@@ -362,10 +363,11 @@ def validate_gguf(
         total += reference.times * sum(len(run.ids) for run in runs)
     progress.total(total)
 
+    # run both sides, and judge every range of positions
     rounded = _rounded_type(comparison)
     results: list[BucketResult] = []
     temperature = 1.0
-    same = True
+    is_equal = True
     engine = LlamaCppEngine(comparison.baked)
     for reference, runs in planned:
         _say(runs, reference, progress)
@@ -375,8 +377,9 @@ def validate_gguf(
         if not rounded and _power(judged, schedule) < POWER:
             judged, temperature = _sharpen(judged, runs, logits, stock, reference, schedule)
         results += judged
-        same_shape = logits.reference.shape == stock.shape
-        same = same and same_shape and bool((logits.reference == stock).all())
+        has_same_shape = logits.reference.shape == stock.shape
+        if not has_same_shape or not bool((logits.reference == stock).all()):
+            is_equal = False
 
     # llama.cpp against itself is the sharper comparison; the other one shows that the weights were
     # converted well
@@ -384,7 +387,7 @@ def validate_gguf(
     agrees, sentence = conclusion(
         results, comparison.unchanged, schedule.original_context, decisive
     )
-    if agrees and same:
+    if agrees and is_equal:
         sentence = f"Equal to the last bit. {sentence}"
     elif agrees and rounded:
         sentence += f" The weights are {rounded}: {_allowance(references[0])}."
@@ -458,8 +461,14 @@ def _runs(
     """Return the tokens of a comparison.
 
     They are blocks spread up to the new context where the reference can run these, else every
-    position up to a length. With `short` another comparison goes beyond the trained context, so
-    that this one need not.
+    position up to a length.
+
+    Args:
+        comparison: The output and its source.
+        settings: The number of tokens, and the seed.
+        reference: The way of comparing.
+        short: Whether another comparison goes beyond the trained context, so that this one need
+            not.
     """
     import torch
 
@@ -594,17 +603,19 @@ def _in_llamacpp(
     if source.file.get(f"{arch.name}.rope.scaling.yarn_log_multiplier"):
         return None
 
-    # Divisors need an architecture that reads rope_freqs, and hold for all layers. Blocks at far
-    # positions need a model that keeps nothing but the cache (no states of Mamba), and that does
-    # not choose its frequencies by the length.
+    # a LongRoPE model with two lists of frequencies chooses one by the length
     has_two_lists = schedule.short_inv_freq is not None or spec.current().short_inv_freq is not None
+    # divisors need an architecture that reads rope_freqs, and hold for all layers
     can_divide = arch.freqs == "used" and "local" not in spec.layers and not has_two_lists
+    # blocks at far positions need a model that keeps nothing but the cache (no states of Mamba)
     spreads = not has_two_lists and not _has_states(source.file)
 
-    # keys, where the output has keys too; else divisors, which are another way than the output's
+    # By keys, where the output is written by keys, or where divisors cannot be used. Otherwise by
+    # divisors, which are another way than the output's.
     if not of_output and not rope_tensors(source.file):
         keys = overrides(schedule, arch.name)
-        if keys is not None and (comparison.receipt.encoding == "keys" or not can_divide):
+        prefers_keys = comparison.receipt.encoding == "keys" or not can_divide
+        if keys is not None and prefers_keys:
             return GgufReference(partial(by_keys, source, keys), spreads=spreads)
     if not can_divide:
         return None
@@ -653,35 +664,37 @@ def _judge(
         temperature: Divides the logits for the KL.
     """
 
+    parts = list(_parts(runs))
+
     def compare(left: Tensor, right: Tensor, rows: slice) -> Measures:
         width = min(left.shape[1], right.shape[1])  # one side may have padded its vocabulary
         return measure(left[rows, :width], right[rows, :width], temperature=temperature)
 
-    def mean_kl(measures: Measures) -> float:
-        return float(measures.kl.mean())
+    def largest(left: Tensor, right: Tensor) -> Measures:
+        """Compare two sides in every bucket, and return the measures with the largest mean KL."""
+        of_buckets = [compare(left, right, rows) for _, _, rows in parts]
+        return max(of_buckets, key=lambda measures: float(measures.kl.mean()))
 
-    # the noise is that of the bucket where it is largest
-    parts = list(_parts(runs))
-    between_ways: Measures | None = None
+    # the noise: how far two ways of computing the same are apart
+    between_references: Measures | None = None
     if logits.second is not None:
-        pairs = [compare(logits.reference, logits.second, rows) for _, _, rows in parts]
-        between_ways = max(pairs, key=mean_kl)
+        between_references = largest(logits.reference, logits.second)
     between_sides = 0.0
     if logits.other_control is not None:
-        controls = [compare(logits.control, logits.other_control, rows) for _, _, rows in parts]
-        between_sides = max(measures.kl.mean().item() for measures in controls)
+        between_sides = largest(logits.control, logits.other_control).kl.mean().item()
 
     results = []
     for kind, bucket, rows in parts:
         control_kl = compare(logits.reference, logits.control, rows).kl.mean().item()
-        allowed = tolerance(bucket.positions[-1], 0.0, reference.floor)
+        allowed = tolerance(bucket.positions[-1], noise=0.0, floor=reference.floor)
         measures = compare(logits.reference, stock, rows)
         result = bucket_result(bucket, measures, control_kl, kind=kind, allowed=allowed)
-        if logits.second is not None and between_ways is not None:
+        if logits.second is not None and between_references is not None:
+            # a second reference with the weights of the output would be compared with itself
             second = measures
             if not logits.as_output:
                 second = compare(logits.second, stock, rows)
-            result = with_noise(result, measures, second, between_ways)
+            result = with_noise(result, measures, second, between_references)
         elif reference.separation is not None:
             result = with_rounded_weights(result, between_sides, reference.separation)
         results.append(result)
@@ -709,7 +722,10 @@ def _sharpen(
 
 
 def _parts(runs: list[TokenRun]) -> Iterator[tuple[Literal["spread", "whole"], Bucket, slice]]:
-    """Yield each bucket with the kind of its run, and the slice of its positions in all runs."""
+    """Yield (kind of its run, bucket, rows) for each bucket of positions.
+
+    The rows are those of its positions in the logits of all runs, [positions, vocabulary].
+    """
     first = 0
     for run in runs:
         for bucket, rows in run.parts():

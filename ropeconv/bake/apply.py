@@ -277,7 +277,11 @@ def apply(
 
     Args:
         plan: The output.
-        link, force, checksum, staged, fsync: As in `ApplyOptions`.
+        link: Hard-link unchanged files.
+        force: Replace an earlier output.
+        checksum: Hash copied weights too, for the receipt.
+        staged: Leave out files that are copied unchanged.
+        fsync: Wait until everything is on the disk before it gets its final name.
         check: Before the output gets its final name, ask the installed transformers what it
             computes from a checkpoint; read a GGUF file back, and let the installed llama.cpp
             decode a few tokens with a conversion.

@@ -94,7 +94,8 @@ class CheckpointPlan(Plan):
 
     @cached_property
     def original(self) -> OriginalRecord:
-        # what `restore` has to undo: other texts, files that the source lacks, and other names
+        """The checkpoint that `restore` leads back to, and how the output differs from it."""
+        # other texts, files that the source lacks, and other names of files
         texts = {}
         added = []
         renamed = {}

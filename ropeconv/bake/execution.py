@@ -156,7 +156,11 @@ def _publish(
     options: ApplyOptions,
     beside: SideFile | None,
 ) -> None:
-    """Move the finished files to their final names. Raises RopeconvError for taken ones."""
+    """Move the finished files to their final names. Parameters as in `execute_plan`.
+
+    Raises:
+        RopeconvError: A name is taken.
+    """
     names = [plan.out.name]
     if not plan.is_folder:
         # the first shard last, since the others cannot be loaded without it

@@ -338,17 +338,28 @@ def _zeros(at: int, size: int) -> bytes:
 
 
 def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
-    """Bytes of an open file, fewer where it ends; in the buffer where that has the wanted size."""
+    """Read bytes of an open file; fewer than `size` where it ends.
+
+    Args:
+        file: The number of the open file.
+        buffer: Memory that is used again where it has the wanted size.
+        at: The first byte.
+        size: How many bytes.
+    """
+    content = buffer
+    if size != len(buffer):
+        content = bytearray(size)
     # preadv(2) reads into memory that is there, and may read less than was asked for
-    place = buffer if size == len(buffer) else bytearray(size)
     done = 0
-    with memoryview(place) as view:
+    with memoryview(content) as view:
         while done < size:
             count = os.preadv(file, [view[done:]], at + done)
             if count == 0:  # the end of the file
                 break
             done += count
-    return place if done == size else place[:done]
+    if done < size:
+        return content[:done]
+    return content
 
 
 def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:

@@ -74,7 +74,8 @@ class GgufPlan(GgufOutput):
 
     @cached_property
     def original(self) -> OriginalRecord:
-        # a file that ropeconv did not write is what `restore` leads back to
+        """The model that `restore` leads back to, and how the output differs from it."""
+        # a file that ropeconv did not write is that model itself
         file = self.source.file
         edit = self.result.edit
         receipt = valid_gguf_receipt(file, self.source_spec)
@@ -327,6 +328,7 @@ class ExportPlan(GgufOutput):
 
     @cached_property
     def original(self) -> OriginalRecord:
+        """The checkpoint that was converted, and how the output differs from its conversion."""
         source = self.source
         exported = self.exported
         tensors = {tensor.name: tensor for tensor in exported.tensors}
@@ -345,9 +347,14 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
 
     Parameters and errors are those of `make_plan`.
     """
+    # with --replace, `first` and `source` are the model before the first run of ropeconv
     inspection, first, source = first_inspection(source, target)
     start = begin(inspection, first, recipe, target)
-    label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
+
+    # the conversion without scaling, named after the method, and the schedule in its header
+    label = ""
+    if not isinstance(recipe.method, AsIs):
+        label = recipe.method.label
     exported = export(source, inspection.model_family, start.spec.unscaled(), label, target)
     result = _select_encoding(start, exported.model, target)
 
@@ -399,7 +406,15 @@ def _data_size(exported: GgufExport, header: RewrittenHeader) -> int:
 def _write_export(
     exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance
 ) -> None:
-    """Write a conversion with its edit, and let llama.cpp quantise it where that is planned."""
+    """Write a conversion with its edit, and let llama.cpp quantise it where that is planned.
+
+    Args:
+        exported: The conversion without scaling.
+        header: The header of the output before it is quantised.
+        edit: The edit from the conversion to the output.
+        target: The file to write.
+        advance: Called with the bytes written since the last call.
+    """
     # llama.cpp's quantiser reads a file of floats, which is written first and removed at the end
     floats = target
     if exported.quantised:

@@ -93,8 +93,7 @@ def changed_keys(before: Config, after: Config) -> JsonObject:
         # in transformers 5 it is another name of rope_parameters, which has the same values
         if key == "rope_scaling":
             continue
-        are_nested = isinstance(value, dict) and isinstance(old, dict)
-        if are_nested and key not in ROPE:
+        if isinstance(value, dict) and isinstance(old, dict) and key not in ROPE:
             changes[key] = changed_keys(old, value)
         else:
             changes[key] = value

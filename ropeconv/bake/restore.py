@@ -113,8 +113,8 @@ def restore(
 
     Args:
         plan: The plan.
-        force: As in `ApplyOptions`.
-        fsync: As in `ApplyOptions`.
+        force: Replace an earlier output of ropeconv at the place.
+        fsync: Wait until everything is on the disk before it gets its final name.
         advance: Called with the bytes done since the last call.
 
     Returns:
@@ -131,21 +131,21 @@ def restore(
 
 def _of_folder(source: Source, out: Path | None) -> RestorePlan:
     """Plan to restore the source of an output that is a folder. Parameters as in `restore_plan`."""
-    first = original_source(source)
-    receipt = first.receipt
-    record = first.record
+    original = original_source(source)
+    receipt = original.receipt
+    record = original.record
     sizes_now = {file.name: file.size for file in source.files()}
     written_sizes = {file.name: file.size for file in receipt.files}
     if len(written_sizes) != len(receipt.files):
         raise BadSource(
             f"the receipt of {source.reference} lists a file twice; use the original source,"
-            f" {first.first}"
+            f" {original.first}"
         )
 
     # files of the output that the source had, under the names that they had
     files = list[PlannedFile]()
     absent = list(record.skipped)
-    texts = set(first.generated_texts())
+    texts = set(original.generated_texts())
     for written in receipt.files:
         name = record.renamed.get(written.name, written.name)
         if written.name in record.added or name in texts:
@@ -159,11 +159,11 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         if not has_written_size or not safe_name(written.name):
             raise BadSource(
                 f"{written.name} of {source.reference} is not as ropeconv wrote it; use the"
-                f" original source, {first.first}"
+                f" original source, {original.first}"
             )
         make = None
         if written.sha256:
-            make = partial(_copy_and_check, first, name, written.sha256)
+            make = partial(_copy_and_check, original, name, written.sha256)
         files.append(
             PlannedFile(
                 action="copy", name=name, size=written.size, sha256=written.sha256, make=make
@@ -172,7 +172,7 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
 
     # texts of the source that follow from the output and its receipt, such as config.json
     for name in texts:
-        text = first.text(name) or ""
+        text = original.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
 
     # all other files were put into the output later; so was a card with another size
@@ -182,7 +182,7 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         if not is_other_card:
             of_output.add(name)
     return RestorePlan(
-        source=first,
+        source=original,
         out=out or _default_out(receipt.first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
         skipped=tuple(name for name in sizes_now if name not in of_output),

@@ -539,7 +539,11 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
 
 
 def _mscale_pair(inspection: Inspection) -> dict[str, float]:
-    """The mscale and mscale_all_dim of a source, by name; empty without the latter."""
+    """The numbers mscale and mscale_all_dim of a source, by name; empty without the latter.
+
+    DeepSeek V2 has them in its YaRN settings: the attention factor and the softmax scale follow
+    from both.
+    """
     source = inspection.source
     mscale: float | None
     mscale_all_dim: float | None
@@ -553,7 +557,7 @@ def _mscale_pair(inspection: Inspection) -> dict[str, float]:
         mscale = number(rope, "mscale", 1.0)
         mscale_all_dim = number(rope, "mscale_all_dim", 0.0)
 
-    # transformers takes a 0 for absent, and computes the usual attention factor then
+    # transformers reads a 0 as absent, and then computes the usual attention factor
     if not mscale_all_dim or mscale is None:
         return {}
     return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}

@@ -200,8 +200,18 @@ def _helps(
     recipe: Recipe,
     dual_chunk: DualChunk | None,
 ) -> bool:
-    """Whether a runtime computes a candidate exactly, by some encoding of only a config."""
-    spec = inspection.spec if isinstance(recipe.method, AsIs) else inspection.spec.unscaled()
+    """Whether a runtime would compute a checkpoint exactly with a new config.
+
+    Args:
+        config: The config.json of the checkpoint.
+        inspection: Its inspection.
+        runtime: A version of the runtime.
+        recipe: The method that the new config has.
+        dual_chunk: Whether it is written without dual chunk attention; None to leave that.
+    """
+    spec = inspection.spec
+    if not isinstance(recipe.method, AsIs):
+        spec = inspection.spec.unscaled()
     target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
     try:
         result = select(

@@ -147,7 +147,7 @@ def _layer(
         heads: The number of query heads in config.json.
         head_dim: The dimensions of a head.
         norm_names: The names that the norm before the projections may have, without the prefix of
-            the layer; empty where there is no such norm.
+            the layer; empty for a model without that norm.
         family: The family of the model, which names its projections.
         tensors: All tensors of the checkpoint, by name.
     """
@@ -256,7 +256,7 @@ def _norms(
     """Find the weights of the norm between a projection and RoPE, as the q_norm of Qwen3.
 
     Parameters as in `_projection`, with `heads` the heads of this projection. The result has one
-    tensor for all heads, or one per head; it is empty where the model has no such norm.
+    tensor for all heads, or one per head; it is empty for a model without that norm.
     """
     weights = family.weights
     kind = weights.norm
@@ -312,7 +312,7 @@ def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSo
     """Return the error for a layer without projections: the checkpoint is quantised, or damaged."""
     # a quantised k_proj has tensors such as k_proj.qweight and k_proj.scales, and no k_proj.weight
     module = family.weights.k or family.weights.fused
-    stored = []
+    stored: list[str] = []
     for name in tensors:
         if name.endswith(f"{module}.weight"):
             stored.clear()

@@ -562,8 +562,8 @@ def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]
     """
     for known in family.trained:
         declares_the_same = known.declared == spec.context
-        is_settled = known.doubt is None or known.trained == spec.original_context
-        if not declares_the_same or is_settled:
+        has_this_length = known.trained == spec.original_context
+        if not declares_the_same or has_this_length or known.doubt is None:
             continue
         # the settings by which models of doubtful length are recognised
         if all(part.get(key) == value for key, value in known.doubt.items()):
@@ -684,7 +684,14 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
 def _have_projections(
     names: Iterable[str], family: Family, projections: Sequence[str], layers: int
 ) -> bool:
-    """Whether some tensor is a projection of a layer of the model itself."""
+    """Whether some tensor is a projection of a layer of the model itself.
+
+    Args:
+        names: The names of all tensors of the checkpoint.
+        family: The family of the model, which knows the names of its layers.
+        projections: The names of its projections in a layer, such as `self_attn.q_proj`.
+        layers: The number of layers.
+    """
     # only the middle of a name is compared, such as .layers.0.self_attn.q_proj.: in a multimodal
     # model names begin otherwise, and in a quantised one they end otherwise
     middles = []
@@ -703,7 +710,10 @@ def _have_projections(
 def _absent_projection(
     names: set[str], family: Family, projections: Sequence[str], layers: int
 ) -> str:
-    """The first projection that the first layer with known names lacks; empty where it has all."""
+    """The first projection that a checkpoint lacks in a layer; empty where it has all.
+
+    Only the first layer with attention is tested. Parameters as in `_have_projections`.
+    """
     for index in range(layers):
         prefix = layer_prefix(index, family, names)
         if not prefix:  # a layer without attention

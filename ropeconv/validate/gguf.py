@@ -231,6 +231,13 @@ def _write_divisors(
     llama.cpp divides the frequencies of the base by the tensor rope_freqs. The base is not that of
     the model, so that its numbers differ from those of the output while the result is the same: a
     fault of one way is not repeated by the other.
+
+    Args:
+        file: The file.
+        spec: The RoPE of the model without the schedule.
+        schedule: The frequencies that the copy computes.
+        folder: The folder of the copy.
+        split: The base of the copy over that of the model.
     """
     plain = Plain(split * spec.rope_theta)
     keys = overrides(replace(schedule, form=plain), arch_of(file).name)
@@ -289,6 +296,13 @@ def by_dequantising(
     """Run a source in GGUF in transformers, with its weights dequantised.
 
     It also runs in llama.cpp, unscaled, for the noise between the two.
+
+    Args:
+        comparison: The output and its source.
+        source: The source, as the checkpoint that its weights make.
+        dtype: The precision.
+        runs: One run, without gaps.
+        progress: Callbacks.
     """
     checkpoint = source.in_dtype(dtype)
     size = human(sum(file.size for file in checkpoint.files()))
@@ -312,6 +326,13 @@ def by_export(
     The output differs from the checkpoint by its RoPE, if it is wrong, and by the quantisation of
     its weights. The second reference has the same quantised weights with the right frequencies, as
     divisors over another base, so it shows how far the quantisation is.
+
+    Args:
+        comparison: The output and its source.
+        source: The checkpoint that was exported.
+        output: The exported GGUF file.
+        runs: One run, without gaps.
+        progress: Callbacks.
     """
     of_checkpoint = by_patch(comparison, source, "float32", runs, progress)
     of_quantised_weights = _logits_by_divisors(
@@ -419,7 +440,14 @@ def _remarks(
     results: list[BucketResult],
     temperature: float,
 ) -> str:
-    """Return the sentences after the conclusion, each with a blank before it: how it compared."""
+    """Return the sentences that follow the conclusion: how the comparison was made.
+
+    Args:
+        comparison: The output and its source.
+        references: The ways of comparing, of which there may be two.
+        results: The results of all buckets of positions.
+        temperature: The number that logits were divided by; 1 for none.
+    """
     schedule = comparison.schedule
     sentences = on_reach(results, schedule.original_context, schedule.context, "--tokens")
     sentences += references[0].remark + comparison.remark
@@ -709,10 +737,21 @@ def _sharpen(
     reference: GgufReference,
     schedule: Schedule,
 ) -> tuple[list[BucketResult], float]:
-    """Return the results with logits over their spread where that has more power, and the divisor.
+    """Judge again with logits divided by their spread, if that shows a wrong output better.
 
     Flat logits have a KL below any tolerance, so that a wrong output agrees too; divided by their
     spread, all models have logits of one size.
+
+    Args:
+        judged: The results with undivided logits.
+        runs: The tokens.
+        logits: The logits of the reference.
+        stock: The logits of the output.
+        reference: The way of comparing.
+        schedule: The schedule of the output.
+
+    Returns:
+        The better results, and the number that logits were divided by.
     """
     spread = spread_of(logits.reference)
     over_spread = _judge(runs, logits, stock, reference, spread)

@@ -299,7 +299,13 @@ class _Comparison:
         return best
 
     def _compare_with(self, kind: LayerKind, run: TokenRun, factor: float) -> LayerRecord:
-        """Compare a layer whose attention scores are multiplied by a factor."""
+        """Compare a layer of the output with that of the patched source.
+
+        Args:
+            kind: The layer, and the others that it stands for.
+            run: The tokens and their positions.
+            factor: A factor on the attention scores of both sides.
+        """
         reference = self._patched(kind, run, self.schedule, factor)
 
         def distance(other: Tensor) -> float:

@@ -194,8 +194,11 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
         **given: Any,
     ) -> tuple[Tensor, None]:
         # arguments that change scores are for the stock function, which is given the numbers
-        plain = all(given.get(name) is None for name in ("position_bias", "softcap", "cache"))
-        if not isinstance(attention_mask, ChunkMask) or not plain:
+        changes_scores = False
+        for name in ("position_bias", "softcap", "cache"):
+            if given.get(name) is not None:
+                changes_scores = True
+        if not isinstance(attention_mask, ChunkMask) or changes_scores:
             result: tuple[Tensor, None] = stock(module, query, key, value, attention_mask, **given)
             return result
         out = scaled_dot_product_attention(

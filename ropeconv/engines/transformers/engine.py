@@ -250,6 +250,16 @@ class TransformersEngine(Engine):
     def token_losses(
         self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
     ) -> TokenLosses:
+        """Return the losses of some tokens of a text, and whether each was the likeliest one.
+
+        Args:
+            ids: All tokens of the text.
+            targets: Rising indices into `ids`, from 1 on, of the tokens that are predicted.
+            progress: Callbacks.
+
+        Raises:
+            RopeconvError: The model has an encoder.
+        """
         import torch
 
         from .chunks import needs_no_masks
@@ -286,12 +296,18 @@ class TransformersEngine(Engine):
         return TokenLosses(torch.cat(losses).numpy(), torch.cat(correct).numpy())
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        """Return the tokens that the model finds likeliest after a prompt.
+
+        Args:
+            ids: The tokens of the prompt.
+            count: The most tokens of the answer; it may end before.
+        """
         import torch
         from transformers import GenerationConfig
 
         from .chunks import without_masks
 
-        # a long prompt is read in chunks as by `read`; only token ids of the end stop the answer
+        # a long prompt is read in chunks, as by `read`
         device = self.model.get_input_embeddings().weight.device
         prompt = torch.tensor([list(ids)], device=device)
         in_chunks = self.chunked and len(ids) > self.chunk
@@ -313,6 +329,7 @@ class TransformersEngine(Engine):
         return [int(token) for token in generated[0, begin:]]
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
+        """Return the first module whose output has inf or NaN for these tokens; empty if none."""
         broken: list[str] = []  # the names of modules whose output has inf or NaN, the first first
 
         def check(name: str, module: Module, inputs: object, output: object) -> None:
@@ -335,7 +352,9 @@ class TransformersEngine(Engine):
         finally:
             for hook in hooks:
                 hook.remove()
-        return broken[0] if broken else ""
+        if not broken:
+            return ""
+        return broken[0]
 
     def without_layers(self) -> TransformersEngine:
         """Free the memory of the layers, so that only `head` works, and return the engine."""

@@ -182,10 +182,17 @@ class FirstLayers:
             drop_weights(module)
 
     def _fill(self, name: str, is_whole: bool, module: Module, inputs: object) -> None:
-        """Load the weights of a module that is about to run: its own, or those inside it too."""
-        before = {
-            f"{name}.{key}": weight for key, weight in module.named_parameters(recurse=is_whole)
-        }
+        """Load the weights of a module that is about to run.
+
+        Args:
+            name: The name of the module.
+            is_whole: Whether to load the weights of the modules inside it too.
+            module: The module.
+            inputs: Its inputs, which a hook is given.
+        """
+        before = {}
+        for key, weight in module.named_parameters(recurse=is_whole):
+            before[f"{name}.{key}"] = weight
         needed = before.keys() - self._loaded
         tensors = [tensor for tensor, key in self._parameters.items() if key in needed]
         if tensors:

@@ -187,18 +187,22 @@ def scale_queries(
     """
     import torch
 
-    projections = [
-        module for name, module in model.named_modules() if queries and name.endswith(queries)
-    ]
-    rotary = [module for module in model.modules() if "RotaryEmbedding" in type(module).__name__]
+    projections = []
+    rotary = []
+    for name, module in model.named_modules():
+        if queries and name.endswith(queries):
+            projections.append(module)
+        if "RotaryEmbedding" in type(module).__name__:
+            rotary.append(module)
     if not projections or not rotary:
         raise BadSource(
             f"{type(model).__name__} has no module for its queries; run the model another way"
         )
 
-    positions: list[Tensor] = []  # those of the present pass
+    # projections are not given the positions, but the rotary module runs before them in each pass
+    # and is: it remembers them here
+    positions: list[Tensor] = []
 
-    # the rotary module runs first in each pass and is given the positions; projections are not
     def remember(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         current = _positions(args, given)
         if current.dim() > 2:  # sections of positions, which are equal for text
@@ -279,13 +283,24 @@ def _switch_short_and_long(
     short: Vector,
     use: Callable[[Vector], None],
 ) -> None:
-    """Make a module use LongRoPE's short list in passes within the original context."""
+    """Make a module use LongRoPE's short list in passes within the original context.
 
-    def before(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
-        last = int(_positions(args, given).max())
-        use(schedule.inv_freq if last >= schedule.original_context else short)
+    Args:
+        stack: Undoes it when it is closed.
+        module: The rotary module.
+        schedule: The schedule, with the long list as `inv_freq`.
+        short: The short list, [rotary_dim / 2] in radians per token.
+        use: Makes the module compute with a list.
+    """
 
-    stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+    def choose_list(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
+        last_position = int(_positions(args, given).max())
+        if last_position >= schedule.original_context:
+            use(schedule.inv_freq)
+        else:
+            use(short)
+
+    stack.callback(module.register_forward_pre_hook(choose_list, with_kwargs=True).remove)
 
 
 def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:

@@ -540,7 +540,7 @@ class LayersRecord(msgspec.Struct, frozen=True):
         if self.reason:
             return f"; no layer was run, since {self.reason}"
 
-        # `layer.layer` is "0" or "0 (sliding window)", once for each run
+        # `layer.layer` is "0" or "0 (full_attention)", and is there once for each run
         numbers: list[str] = []
         for layer in self.layers:
             number = layer.layer.partition(" ")[0]

@@ -632,9 +632,9 @@ class MatrixCell:
 
 @cache
 def matrix() -> tuple[MatrixCell, ...]:
-    """A cell per family, way to write RoPE, and row of the table of runtimes.
+    """Return the verdict of each version of a runtime on each family and way to write RoPE.
 
-    A family has none for a way that its stock class does not support.
+    A family has no cells for a way that its class in transformers does not support.
     """
     # no checkpoint is needed: a config with the defaults of the family, extended four times
     cells = []
@@ -643,13 +643,13 @@ def matrix() -> tuple[MatrixCell, ...]:
             continue
         config = sample_config(family)
         spec = read_spec(config, family)
-        base = spec.unscaled() if spec.scaled else spec
+        unscaled = spec.unscaled() if spec.scaled else spec
         for writing, (method, encoding) in METHODS.items():
             try:
-                schedule = Recipe(REGISTRY[method](4.0)).schedule(base)  # type: ignore[call-arg]
+                recipe = Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
                 request = EncodeRequest(
-                    schedule=schedule,
-                    spec=base,
+                    schedule=recipe.schedule(unscaled),
+                    spec=unscaled,
                     family=family,
                     config=config,
                     target=Target(encoding=encoding),

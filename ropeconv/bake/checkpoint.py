@@ -267,7 +267,7 @@ def _notes(
     limits: list[LengthLimit],
     sections: tuple[int, ...],
 ) -> Iterator[str]:
-    """Yield sentences on files of an output that do more than hold the schedule.
+    """Yield sentences on further consequences and changes, beside the schedule in the config.
 
     Args:
         source: The checkpoint.
@@ -345,7 +345,8 @@ def _files(
         limits: The limits of the source that are below the context.
         context: The tokens that the output declares.
     """
-    # texts: a conversion's, the config with the schedule, and other files with raised limits
+    # texts: those that a conversion makes, the config with the schedule, files with raised limits
+    # of the length, and the modelling code of an encoding
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
     texts |= _with_raised_limits(source, texts, limits, context)

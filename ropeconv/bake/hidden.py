@@ -239,12 +239,18 @@ def discard(out: Path) -> None:
 
 @contextmanager
 def locked(out: Path) -> Iterator[HiddenFolder]:
-    """Make and lock the hidden folder of an output.
+    """Make and lock the hidden folder in which an output is written.
 
-    It is removed at the end, after an error only if it is empty. Raises RopeconvError where another
-    process has it and where it cannot be removed, OSError where it cannot be made.
+    At the end it is removed. After an error it is removed only if it is empty: files that are
+    finished stay, so that the same command can continue with them.
+
+    Args:
+        out: The place of the output.
+
+    Raises:
+        RopeconvError: Another process has the folder, or it cannot be removed.
+        OSError: It cannot be made.
     """
-    # after an error its files stay, so that the same command can continue with them
     hidden = HiddenFolder(out)
     if hidden.root.is_symlink():
         raise RopeconvError(f"{hidden.root} is a link, and ropeconv writes there; remove it")
@@ -529,11 +535,17 @@ def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
 
 
 def _move(hidden: HiddenFolder, move: Move) -> None:
-    """Give a file its final name, in exchange with a file that it replaces."""
+    """Give a finished file its final name, in exchange with a file that it replaces.
+
+    Raises:
+        RopeconvError: Another program has taken the name meanwhile.
+        OSError: The disk refuses the move.
+    """
     new = hidden.new / move.name
     final = hidden.out.with_name(move.name)
     old = hidden.old / move.name
-    was_moved_away = _inode(old) is not None  # as the first shard is before the others move
+    # the first shard of an earlier output is moved away before the others, so its name is free
+    was_moved_away = _inode(old) is not None
     if move.old is not None and not was_moved_away:
         exchange(new, final, old)
         return

@@ -255,13 +255,13 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
 
 
 def _check_header(source: GgufSource, edit: Edit, digest: str, first: str) -> None:
-    """Check that an edit gives the header that the first source had.
+    """Check that a restored GGUF file will have the header that it had before ropeconv changed it.
 
     Args:
         source: The output.
-        edit: The edit to the first source, with its layout.
-        digest: The sha256 of that header; empty where it is not known.
-        first: The first source in words, for the message.
+        edit: The edit that restores the file, with its layout.
+        digest: The sha256 of the header that it had; empty where it is not known.
+        first: The file before the change in words, for the message.
 
     Raises:
         BadSource: Where it gives another header.

@@ -196,10 +196,12 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             asks for it; else what `start_spec` raises.
         RecipeError: As `Recipe.schedule`.
     """
-    # the schedule: the recipe with what it takes over from the scaling of the model
+    # the recipe takes settings over from the scaling that the model has
     spec = start_spec(first, recipe, target)
-    with_mscale = inherit_settings(recipe, first)
-    inherited = keep_attention_factor(with_mscale, first)
+    with_settings = inherit_settings(recipe, first)
+    inherited = keep_attention_factor(with_settings, first)
+
+    # the schedule, which must not be shorter than the source unless that is asked for
     schedule = inherited.schedule(spec, first.spec)
     if recipe.context is None and schedule.context < inspection.spec.context:
         raise _too_short(inherited, spec, schedule.context, inspection.spec.context)
@@ -212,31 +214,38 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
     notes = _derivation(inspection, inherited, spec)
     if first.assumption:
         notes.insert(0, first.assumption)
-    if inherited != with_mscale:
+    if inherited != with_settings:
         notes.append(
             f"{first.name} has no attention factor of the method: it keeps"
             f" {spec.attention_factor:.5g}"
         )
+    mscale_given = getattr(recipe.method, "mscale", None) is not None
+    if not mscale_given:
+        notes += _notes_on_mscale(inherited, schedule)
 
-    method = inherited.method
-    given = getattr(recipe.method, "mscale", None)
-    if isinstance(method, YarnMethod) and method.mscale is not None and given is None:
-        factors = f"attention_factor {schedule.attention_factor:.5g}"
-        if schedule.softmax_scale != 1:
-            factors += f", softmax_scale {schedule.softmax_scale:.5g}"
-        pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
-        notes.append(f"{pair} are the model's own: {factors}")
-
-    need = fine_tuning_for(inherited, first, schedule)
-    replaced = "" if recipe.on_top else describe_replaced(inherited, first, schedule)
+    replaced = ""
+    if not recipe.on_top:
+        replaced = describe_replaced(inherited, first, schedule)
     return PlanStart(
         recipe=inherited,
         spec=spec,
         schedule=schedule,
         notes=tuple(notes),
         replaced=replaced,
-        fine_tuning=need,
+        fine_tuning=fine_tuning_for(inherited, first, schedule),
     )
+
+
+def _notes_on_mscale(recipe: Recipe, schedule: Schedule) -> list[str]:
+    """A sentence on the numbers mscale and mscale_all_dim of a recipe; none for one without."""
+    method = recipe.method
+    if not isinstance(method, YarnMethod) or method.mscale is None:
+        return []
+    factors = f"attention_factor {schedule.attention_factor:.5g}"
+    if schedule.softmax_scale != 1:
+        factors += f", softmax_scale {schedule.softmax_scale:.5g}"
+    pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
+    return [f"{pair} are the model's own: {factors}"]
 
 
 def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> UsageError:

@@ -551,11 +551,16 @@ def _whole_length(comparison: Comparison, times: int) -> int:
 
 
 def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
-    """Return the sharpest reference of a GGUF file.
+    """Return the sharpest way to compare a GGUF file with its source.
+
+    Args:
+        comparison: The output and its source.
+        settings: How it is run.
 
     Raises:
         BadSource: The file cannot be compared with its source.
     """
+    # what cannot be compared: a draft model, and a file in which nothing but rounding changed
     if comparison.draft:
         kind = comparison.draft.says
         raise BadSource(

@@ -288,7 +288,8 @@ class _Comparison:
         RoPE. A factor on the scores of both sides changes neither's RoPE.
         """
         best = self._compare_with(kind, run, 1.0)
-        if self.question.unchanged or not best.is_changed or _power(best) >= POWER:
+        shows_enough = _power(best) >= POWER
+        if self.question.unchanged or not best.is_changed or shows_enough:
             return best
         for factor in FACTORS:
             other = self._compare_with(kind, run, factor)

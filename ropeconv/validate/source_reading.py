@@ -183,9 +183,10 @@ class SourceReading:
         return False
 
     def normalise(self) -> SourceReading:
-        """Return the reading with logits divided by their spread for the KL.
+        """Return the reading with logits divided by their standard deviation for the KL.
 
-        Without logits it is the same reading.
+        So flat logits, whose KL is below any tolerance, show a wrong output too. Without logits it
+        is the same reading.
         """
         if not self.head.has_logits:
             return self
@@ -307,16 +308,21 @@ STEPS = (0.25, 4.0)
 
 
 def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> SourceReading:
-    """Return the first reading of the source with enough power, or the one with most.
+    """Run the source with settings in which a wrong output would be noticed.
 
-    A low precision that the settings name is left only if the control cannot be distinguished from
-    rounding in it, or rounding exchanges tokens.
+    The measure is the power: how far the unscaled source is from the reference, over what is
+    allowed for rounding. The settings change until it is enough.
 
     Args:
         spec: The comparison.
         folder: The folder of the source.
         at: Device and precision.
+
+    Returns:
+        The first reading with enough power, or the one with most.
     """
+    # a low precision that the user has named is kept if the unscaled source is clearly not within
+    # rounding in it
     named_dtype = ""
     if spec.settings.dtype != "auto" and at.dtype != "float32":
         named_dtype = at.dtype

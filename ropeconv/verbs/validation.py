@@ -316,6 +316,10 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
 
     "auto" takes a GPU on which the model fits, else the CPU where about half a minute is enough.
 
+    Args:
+        plan: The plan of the output.
+        wanted: The value of --validate: "off", "auto" or a device.
+
     Raises:
         UsageError: Where a device is asked for, and the output cannot be run.
     """

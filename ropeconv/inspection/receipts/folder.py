@@ -75,9 +75,12 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
 
 
 def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Check that the first source has each name once, and no file that is also a folder."""
-    # the names of all files of the first source: those with a recorded text, and all other files of
-    # the output that it did not add
+    """Check that a restored source has each name once, and no file that is also a folder.
+
+    Parameters are those of `check_folder`.
+    """
+    # the names of all files of the source: those with a recorded text, and all files of the output
+    # that ropeconv did not add
     names = [text.name for text in record.texts]
     skipped = {RECEIPT, *record.added, *names}
     for name in files:
@@ -89,6 +92,7 @@ def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> N
             if count > 1:
                 raise _distrust(reference, f"gives {name!r} twice")
 
+    # a/b makes a folder of a, which is then no name for a file
     folders = set()
     for name in names:
         folders |= {str(folder) for folder in PurePosixPath(name).parents}
@@ -117,9 +121,9 @@ def _distrust(reference: str, clause: str) -> BadSource:
 
 
 def valid_receipt(source: Source) -> Receipt | None:
-    """Return the receipt of a checkpoint that still holds for its config.json.
+    """Return the receipt of a checkpoint, the record of `ropeconv apply`, if it still holds.
 
-    It is None if the checkpoint has no readable one, or its config.json was changed.
+    It is None if the checkpoint has no readable one, or its config.json was changed since.
     """
     try:
         text = source.text(RECEIPT)

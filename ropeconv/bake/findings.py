@@ -306,6 +306,7 @@ def first_difference(
     differing_places: list[int] = []
     lock = Lock()
 
+    # threads share the progress and the tasks, so both are behind the lock
     def count(done: int) -> None:
         with lock:
             advance(done)

@@ -6,7 +6,7 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ..formats.files import read_text, scratch
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import INDEX, header_bytes, shards, tensor_bytes
 from ..inspection.receipts.receipt import LayersRecord, ScheduleRecord
-from ..models.source import SINGLE
+from ..models.source import SINGLE, Source
 from ..rope.schedule import LogN, effective_scaling
 from ..rope.spec import RopeSpec
 from ..validate.layers import CheckpointFiles, LayerQuestion, NeededQuestion
@@ -102,9 +102,9 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
                 raise NoLayerRuns("its weights were converted and multiplied at once")
             source_weights = output_weights
         elif any(source.local(name) is None for name in source.weights()):
-            # on the Hub: a few tensors are enough
+            # on the Hub: the tensors of the first layers are enough
             part = place / SINGLE
-            _fetch_part(plan, probe, config, stands_for, part)
+            _fetch_tensors(source, _needed_rows(plan, probe, config, stands_for), part)
             source_weights = [part]
         else:
             source_weights = [source.path(name) for name in source.weights()]
@@ -126,6 +126,7 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
                 trust=bool(result.texts),
             ),
             numbers=ScheduleRecord(**schedule.to_dict()),
+            # the scaling of queries is log-n, or steps that approximate it
             log_n=scale if isinstance(scale, LogN) else None,
             query_scaling=None if isinstance(scale, LogN) else scale,
             layers=_first_layers(plan.before),
@@ -166,25 +167,25 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
     return paths, len(paths) < len(names)
 
 
-def _fetch_part(
-    plan: CheckpointPlan, probe: Probe, config: Path, stands_for: str, target: Path
-) -> None:
-    """Write the tensors of a source on the Hub that a comparison needs, read by their ranges.
+def _needed_rows(
+    plan: CheckpointPlan, probe: Probe, config: Path, stands_for: str
+) -> dict[str, int]:
+    """Ask the probe which tensors of a source running its first layers needs.
 
     Args:
-        plan: The plan.
-        probe: Says which they are.
+        plan: The plan of the output.
+        probe: The process that is asked.
         config: The folder with the config.json of the source.
-        stands_for: As in `CheckpointFiles`.
-        target: The file.
+        stands_for: The model type with which transformers loads the source; empty for its own.
+
+    Returns:
+        The number of first rows that are needed of each tensor, by its name; 0 for all rows.
 
     Raises:
         NoLayerRuns: No layer can run on its own.
     """
-    # the probe names the tensors of the first layers, each with the rows that it needs (0 for all)
-    source = plan.source
     shapes = {}
-    for name, tensor in source.tensors.items():
+    for name, tensor in plan.source.tensors.items():
         if EXPERTS not in name:
             shapes[name] = tensor.shape
     question = NeededQuestion(
@@ -193,15 +194,25 @@ def _fetch_part(
     answer = _ask(probe, "needed", msgspec.to_builtins(question))
     if "tensors" not in answer:
         raise NoLayerRuns(answer["reason"])
+    return dict(answer["tensors"])
 
-    # the entries of the new file, and the ranges (file, start, stop) with their bytes
-    needed_rows = dict(answer["tensors"])
+
+def _fetch_tensors(source: Source, needed_rows: Mapping[str, int], target: Path) -> None:
+    """Write some tensors of a source on the Hub into one file, without downloading the others.
+
+    Args:
+        source: The source.
+        needed_rows: The tensors, as `_needed_rows` returns them.
+        target: The safetensors file to write.
+    """
+    # the entries of the new file, and the ranges (file, start, stop) of the source with their bytes
+    remaining = dict(needed_rows)  # of a tensor that two files have, the first one counts
     entries = []
     ranges: list[tuple[str, int, int]] = []
     for file, header in source.headers.items():
         in_order = sorted(header.tensors.values(), key=lambda tensor: tensor.start)
         for tensor in in_order:
-            rows = needed_rows.pop(tensor.name, None)
+            rows = remaining.pop(tensor.name, None)
             if rows is None:
                 continue
             shape = tensor.shape

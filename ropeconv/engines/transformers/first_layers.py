@@ -164,13 +164,20 @@ class FirstLayers:
 
     @contextmanager
     def with_weights(self, layer: int) -> Iterator[None]:
-        """Load what runs of a layer when it runs, and drop it at the end of the block."""
+        """Let a layer load its weights when it runs, and drop them at the end of the block.
+
+        Only the parts that run are loaded: norms and attention, but no MLP.
+
+        Args:
+            layer: The number of the layer, from 0.
+        """
         name, module = self._layers[layer]
         attention = f"{name}.{attention_of(module)}"
         self._loaded: set[str] = set()
         handles = []
         for inner, part in module.named_modules(prefix=name):
-            # attention reads weights of its parts without calling them, others only their own
+            # attention may read the weights of its parts without calling them, so it loads all that
+            # is inside it; every other module loads only its own
             is_whole = inner == attention
             fill = partial(self._fill, inner, is_whole)
             handles.append(part.register_forward_pre_hook(fill))

@@ -95,7 +95,8 @@ def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "")
     for other in REGISTRY:
         if other == name:
             continue
-        # numbers of two studies are of other models and texts, so only one with both counts
+        # numbers from two studies are about different models and texts, so only studies that have
+        # measured both methods count
         both = [study for study in studies_of(on_top) if {name, other} <= study.beyond.keys()]
         comparable = [study for study in both if study.fine_tuned == fine_tuned]
         if not comparable:
@@ -314,12 +315,16 @@ def advise(
         RopeconvError: No layer of the model sees the whole context, or it declares less than its
             scaling covers.
     """
-    # where all methods start, and whether any can reach the length
+    # the RoPE from which all methods start
     inspection = inspection or inspect_source(source)
     training = why_scaling_is_kept(inspection)
-    start = inspection.spec if training else inspection.first_spec.unscaled()
     if training:
         refuse_undeclared(inspection)
+        start = inspection.spec
+    else:
+        start = inspection.first_spec.unscaled()
+
+    # whether any method can reach the length
     longest = max(start.context, inspection.spec.context)
     if context <= longest:
         word = "trained" if longest == start.context else "declared"
@@ -330,44 +335,65 @@ def advise(
     if unseen:
         raise RopeconvError(f"{source.reference} cannot be extended: {unseen}")
 
-    passed_over = {}
-
-    def advice_on_methods(needs: Mapping[str, Any]) -> list[Advice]:
-        rows = []
-        for name, kind in REGISTRY.items():
-            try:
-                method = _method_for(kind, start, context, on_top=bool(training))
-                if method is None:
-                    continue
-                advice = _advice(
-                    source, inspection, start, method, context, training, outputs, needs
-                )
-                rows.append(advice)
-            except RecipeError as problem:
-                passed_over[name] = str(problem)
-        return sorted(rows, key=lambda row: row.rank)
-
-    # where none can be written as it is, options of the target may help, which the commands name
-    rows = advice_on_methods({})
+    # if no method can be written without options of the output, such as --runtime, the commands
+    # name the options with which one can
+    passed_over: dict[str, str] = {}
+    rows = _advise_on_methods(
+        source, inspection, start, context, training, outputs, {}, passed_over
+    )
     if rows and not any(row.writable for row in rows):
         needs = _needs_of_output(source, rows)
         if needs:
-            rows = advice_on_methods(needs)
+            rows = _advise_on_methods(
+                source, inspection, start, context, training, outputs, needs, passed_over
+            )
     return ReachingMethods(rows, passed_over)
 
 
-def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dict[str, Any]:
-    """The options of a target with which a checkpoint can be written; empty where none helps.
+def _advise_on_methods(
+    source: Source | GgufSource,
+    inspection: Inspection,
+    start: RopeSpec,
+    context: int,
+    training: str,
+    outputs: Sequence[Format] | None,
+    needs: Mapping[str, Any],
+    passed_over: dict[str, str],
+) -> list[Advice]:
+    """Advice on every method that fits, best first.
 
-    They name a runtime that loads the model, where the first default one does not, or accept one
-    that was not tested.
+    Parameters are those of `_advice`, and `passed_over`, to which the reasons are added why other
+    methods do not fit.
     """
-    # a runtime that was tested comes before one that was not
-    named: list[dict[str, Any]] = [{"runtimes": (name,)} for name in DEFAULT_RUNTIMES]
-    untested = [{**options, "allow_untested": True} for options in ({}, *named)]
+    rows = []
+    for name, kind in REGISTRY.items():
+        try:
+            method = _method_for(kind, start, context, on_top=bool(training))
+            if method is None:
+                continue
+            rows.append(
+                _advice(source, inspection, start, method, context, training, outputs, needs)
+            )
+        except RecipeError as problem:
+            passed_over[name] = str(problem)
+    rows.sort(key=lambda row: row.rank)
+    return rows
 
-    # the first options with which any of the methods can be written
-    for options in (*named, *untested):
+
+def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dict[str, Any]:
+    """The options of `Target` with which some method can be written; empty where none helps.
+
+    They name another runtime, such as one that loads the model where transformers does not, or
+    accept one that was not tested.
+    """
+    candidates: list[dict[str, Any]] = []
+    for name in DEFAULT_RUNTIMES:
+        candidates.append({"runtimes": (name,)})
+    candidates.append({"allow_untested": True})
+    for name in DEFAULT_RUNTIMES:
+        candidates.append({"runtimes": (name,), "allow_untested": True})
+
+    for options in candidates:
         for row in rows:
             recipe = replace(row.recipe, context=row.schedule.context)
             target = Target(replace=not recipe.on_top, **options)
@@ -420,9 +446,9 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
             "--theta-bound is for training with another base; it does not go on top of a trained"
             " scaling"
         )
-    # the parameter that reaches the length, as a factor or as the length itself
+    # the method with the factor that reaches the context; on top of a scaling it is over the
+    # declared context, and `for_context` takes one over the context before any scaling
     if on_top:
-        # to the method, the declared context is the one before the scaling
         before_scaling = round(context * start.original_context / start.context)
         method = kind.for_context(start.unscaled(), before_scaling)
     else:
@@ -430,11 +456,14 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
     if isinstance(method, LengthMethod):
         return replace(method, target=context)
 
-    # a length reads better than a long fraction, and than a factor over a scaling
+    # people read `--yarn 4` and `--yarn 200k` more easily than `--yarn 6.25` or a factor over a
+    # scaling
     length = format_tokens(context)
     factor = context / start.context
     is_plain_factor = round(factor, 2) == factor and factor <= LARGEST_FACTOR
-    if not is_length(length) or (is_plain_factor and not on_top):
+    if is_plain_factor and not on_top:
+        return method
+    if not is_length(length):
         return method
     if isinstance(method, ScaledMethod):
         return replace(method, factor=length)
@@ -474,11 +503,19 @@ def _writings(
     outputs: Sequence[Format] | None,
     needs: Mapping[str, Any],
 ) -> tuple[dict[str, FormatAdvice], Plan | None]:
-    """The planned output per format, and the first of the plans; None where no format fits.
+    """Plan an output in each format.
 
-    `needs` has options of the target of a checkpoint.
+    Args:
+        source: The model.
+        recipe: The method and its modifiers.
+        outputs: The formats; None for all that the model can have.
+        needs: Options of the target of a checkpoint.
+
+    Returns:
+        The outcome per format, and the plan of the first format that can hold the method; None
+        where none can.
     """
-    # a checkpoint can become both; a GGUF file stays one, unless the caller asks for more
+    # a checkpoint can become a checkpoint or a GGUF file, and a GGUF file only another one
     formats: Sequence[Format] = ("safetensors", "gguf")
     if outputs is not None:
         formats = outputs
@@ -486,18 +523,19 @@ def _writings(
         formats = ("gguf",)
 
     writings: dict[str, FormatAdvice] = {}
-    first = None
+    first_plan = None
     for name in formats:
+        options = needs if name == "safetensors" else {}
         try:
-            options = needs if name == "safetensors" else {}
             target = Target(to=name, replace=not recipe.on_top, **options)
             plan = make_plan(source, recipe, target)
         except RopeconvError as problem:
             writings[name] = FormatAdvice("", (), str(problem))
-        else:
-            writings[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
-            first = first or plan
-    return writings, first
+            continue
+        writings[name] = FormatAdvice(plan.result.encoding, plan.result.verdicts)
+        if first_plan is None:
+            first_plan = plan
+    return writings, first_plan
 
 
 def _advice(
@@ -522,14 +560,17 @@ def _advice(
         outputs: Formats that are planned; None for all that the model can have.
         needs: Options of the target of a checkpoint, without which none can be written.
     """
-    # the recipe, what formats can hold it, and the training that it needs
+    # the recipe, the formats that can hold it, and the training that it needs
     on_top = bool(training)
     trained = inspection.first_spec if on_top else start
     factor = context / trained.context
     recipe = _recipe(inspection, start, method, context, on_top)
     planned = replace(recipe, context=context)
     writings, plan = _writings(source, planned, outputs, needs)
-    schedule = planned.schedule(start) if plan is None else plan.schedule
+    if plan is not None:
+        schedule = plan.schedule
+    else:
+        schedule = planned.schedule(start)
     need = fine_tuning_for(planned, inspection, schedule)
 
     # a publisher recommends a method, or has trained with its scaling, which the method widens
@@ -591,9 +632,9 @@ class MatrixCell:
 
 @cache
 def matrix() -> tuple[MatrixCell, ...]:
-    """A cell per family, way to write RoPE, and row of the table of runtimes.
+    """Return the verdict of each version of a runtime on each family and way to write RoPE.
 
-    A family has none for a way that its stock class does not support.
+    A family has no cells for a way that its class in transformers does not support.
     """
     # no checkpoint is needed: a config with the defaults of the family, extended four times
     cells = []
@@ -602,13 +643,13 @@ def matrix() -> tuple[MatrixCell, ...]:
             continue
         config = sample_config(family)
         spec = read_spec(config, family)
-        base = spec.unscaled() if spec.scaled else spec
+        unscaled = spec.unscaled() if spec.scaled else spec
         for writing, (method, encoding) in METHODS.items():
             try:
-                schedule = Recipe(REGISTRY[method](4.0)).schedule(base)  # type: ignore[call-arg]
+                recipe = Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
                 request = EncodeRequest(
-                    schedule=schedule,
-                    spec=base,
+                    schedule=recipe.schedule(unscaled),
+                    spec=unscaled,
                     family=family,
                     config=config,
                     target=Target(encoding=encoding),

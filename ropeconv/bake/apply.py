@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,23 +95,12 @@ class OutputCheck:
         if self.query is None:
             self.reason = NOT_INSTALLED
             return None
-
-        # the table predicts what the installed version does; a prediction of a silent error stops
-        # an output for transformers, and does not matter for one that vLLM is to run
         answer = self.query(folder)
-        result = self.plan.result
         version = answer.get("transformers", "")
-        status = self.plan.transformers_status(version)
-        wanted = self.plan.target.runtimes or ("transformers",)
-        if status in SILENT and (ALL in wanted or "transformers" in wanted):
-            verdict = result.verdict_of(find(f"transformers@{version}")[0])
-            raise Disagreement(
-                f"transformers {version}, which is installed here, computes another RoPE from this"
-                f" output ({verdict.reason or status}); install a version that `ropeconv list"
-                " runtimes` names, or name another runtime for the output, as in --runtime vllm;"
-                " nothing was kept"
-            )
-        if status not in RUNS:
+        self._refuse_silent_error(version)
+
+        # a version that is not expected to compute the schedule cannot show that it is right
+        if self.plan.transformers_status(version) not in RUNS:
             version = version or "as installed here"
             self.reason = (
                 f"transformers {version} is not among the versions that compute it exactly"
@@ -121,6 +109,7 @@ class OutputCheck:
             return None
 
         # a family that a user has described may be of a model that transformers does not have
+        result = self.plan.result
         origin = result.family.origin
         if origin and answer.get("error", "").startswith("LookupError: it has no model type"):
             self.reason = (
@@ -129,6 +118,7 @@ class OutputCheck:
             )
             return None
 
+        # frequencies and attention factor, then the attention of the first layers
         try:
             record = compare(answer, result.in_config, self.plan.before, result.written_as)
             if self.run_layers is not None:
@@ -140,27 +130,51 @@ class OutputCheck:
         self.record = record
         return record
 
+    def _refuse_silent_error(self, version: str) -> None:
+        """Raise Disagreement where the installed transformers would compute another RoPE silently.
+
+        It does not matter for an output that only another runtime, such as vLLM, is to run.
+
+        Args:
+            version: The installed version of transformers.
+        """
+        status = self.plan.transformers_status(version)
+        runtimes = self.plan.target.runtimes or ("transformers",)
+        is_for_transformers = "transformers" in runtimes or ALL in runtimes
+        if status not in SILENT or not is_for_transformers:
+            return
+        verdict = self.plan.result.verdict_of(find(f"transformers@{version}")[0])
+        raise Disagreement(
+            f"transformers {version}, which is installed here, computes another RoPE from this"
+            f" output ({verdict.reason or status}); install a version that `ropeconv list"
+            " runtimes` names, or name another runtime for the output, as in --runtime vllm;"
+            " nothing was kept"
+        )
+
 
 def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """Return the function that asks transformers about the config in a folder.
 
-    It has the answer from the cache, else from the probe, which imports the code of the model
-    meanwhile. The probe is stopped where nothing is left to ask: the cache has the answer, and
-    there are no weights whose layers could run.
+    Args:
+        plan: The output.
+        probe: The process that has imported transformers, or is importing it now. It is asked
+            where the cache does not have the answer.
     """
-    has_code = bool(plan.result.texts)
+    # a model type that transformers does not have stands for one of a family that it has
     family = plan.result.family
-    context = plan.schedule.context
     stands_for = family.text_type if family.assumed else ""
     model_type = stands_for or str(plan.result.config.get("model_type", ""))
+    context = plan.schedule.context
+    has_code = bool(plan.result.texts)
 
-    # the text of config.json is known before anything is written, so a cached answer is found now,
-    # and the probe need not go on importing torch
+    # The text of config.json is known before anything is written. If the cache has the answer about
+    # it, and there are no weights whose layers could run, nothing is left to ask. Else the probe
+    # imports the code of the model while the files are written.
     cache = ProbeCache()
     if not has_code:
-        planned = next(file.text for file in plan.files if file.name == "config.json") or ""
-        key = cache.key(planned, model_type, context, stands_for)
-        if cache.get(key) is not None and not plan.source.weights():
+        key = cache.key(_config_text(plan), model_type, context, stands_for)
+        is_cached = cache.get(key) is not None
+        if is_cached and not plan.source.weights():
             probe.stop()
         else:
             probe.prefetch(model_type)
@@ -169,6 +183,14 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
         return cache.answer(folder, model_type, context, has_code, stands_for, probe)
 
     return query
+
+
+def _config_text(plan: CheckpointPlan) -> str:
+    """The text of the planned config.json."""
+    for file in plan.files:
+        if file.name == "config.json":
+            return file.text or ""
+    raise LookupError("the plan has no config.json")
 
 
 def change_in_place(
@@ -256,7 +278,11 @@ def apply(
 
     Args:
         plan: The output.
-        link, force, checksum, staged, fsync: As in `ApplyOptions`.
+        link: Hard-link unchanged files.
+        force: Replace an earlier output.
+        checksum: Hash copied weights too, for the receipt.
+        staged: Leave out files that are copied unchanged.
+        fsync: Wait until everything is on the disk before it gets its final name.
         check: Before the output gets its final name, ask the installed transformers what it
             computes from a checkpoint; read a GGUF file back, and let the installed llama.cpp
             decode a few tokens with a conversion.
@@ -291,14 +317,21 @@ def _apply_checkpoint(
     if not isinstance(plan, CheckpointPlan) or not check:
         return AppliedPlan(execute_plan(plan, options, advance=advance))
 
-    # the probe imports torch while the files are written
-    started = Probe() if probe is None and Probe.available() else None
-    with started or nullcontext():
-        running = probe or started
-        checking = OutputCheck.by_probe(plan, running)
-        path = execute_plan(plan, options, checking, advance)
+    # a probe that is started here is stopped here; it imports torch while the files are written
+    if probe is None and Probe.available():
+        with Probe() as started:
+            return _write_and_ask(plan, options, advance, started)
+    return _write_and_ask(plan, options, advance, probe)
+
+
+def _write_and_ask(
+    plan: CheckpointPlan, options: ApplyOptions, advance: Advance, probe: Probe | None
+) -> AppliedPlan:
+    """Write a checkpoint, and ask a probe about it; None where transformers is not installed."""
+    check = OutputCheck.by_probe(plan, probe)
+    path = execute_plan(plan, options, check, advance)
     return AppliedPlan(
-        path=path, check=checking.record, reason=checking.reason, uncomputed=checking.uncomputed
+        path=path, check=check.record, reason=check.reason, uncomputed=check.uncomputed
     )
 
 
@@ -311,17 +344,17 @@ def _apply_gguf(
 ) -> AppliedPlan:
     """Write a GGUF file, or change one in place, and read it back, as `apply` says."""
     # a change in place is checked while it can be undone, and a new file before it has its name
-    checking = GgufOutputCheck(plan)
+    output_check = GgufOutputCheck(plan)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         if check:
-            path = change_in_place(plan.source, plan.edit, checking.read_back, beside)
+            path = change_in_place(plan.source, plan.edit, output_check.read_back, beside)
         else:
             path = change_in_place(plan.source, plan.edit, beside=beside)
     elif check:
-        path = execute_plan(plan, options, checking, advance, beside)
+        path = execute_plan(plan, options, output_check, advance, beside)
     else:
         path = execute_plan(plan, options, advance=advance, beside=beside)
-    return AppliedPlan(path, checking.record, checking.reason)
+    return AppliedPlan(path, output_check.record, output_check.reason)
 
 
 @dataclass

@@ -62,7 +62,7 @@ def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> E
         source: The checkpoint.
         tensors: The tensors by name, written as float32.
     """
-    # transformers 4 refuses a file without this entry of metadata (load_state_dict)
+    # the new file; transformers 4 refuses one without this entry of metadata (load_state_dict)
     entries = [(name, "F32", data.shape) for name, data in tensors.items()]
     header = header_bytes(entries, {"format": "pt"})
     sizes = {name: data.nbytes for name, data in tensors.items()}
@@ -72,6 +72,7 @@ def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> E
         for data in tensors.values():
             yield np.ascontiguousarray(data, "<f4").data.cast("B")
 
+    # the index; a checkpoint in one file gets its first one
     index = source.text(INDEX)
     renamed = dict[str, str]()
     if index is None:
@@ -93,7 +94,8 @@ class CheckpointPlan(Plan):
 
     @cached_property
     def original(self) -> OriginalRecord:
-        # what `restore` has to undo: other texts, files that the source lacks, and other names
+        """The checkpoint that `restore` leads back to, and how the output differs from it."""
+        # other texts, files that the source lacks, and other names of files
         texts = {}
         added = []
         renamed = {}
@@ -230,18 +232,29 @@ OF_SCALING = frozenset(
 def _lost_keys(
     config: Config, family: Family, result: CheckpointResult, recipe: Recipe
 ) -> Iterator[str]:
-    """Yield the keys of the source's RoPE settings that the output does not have, in a sentence."""
-    # a new scaling has its own numbers, and everything else should be in the output too
-    expected = PLACED if isinstance(recipe.method, AsIs) else PLACED | OF_SCALING
-    before, of_class = rope_dict(text_part(config, family), family)
+    """Yield a sentence on the RoPE settings of the source that the output does not have, if any.
+
+    Args:
+        config: The config.json of the source.
+        family: Its family.
+        result: The config of the output, with its family.
+        recipe: The method and its modifiers.
+    """
+    before, is_of_class = rope_dict(text_part(config, family), family)
     after, _ = rope_dict(text_part(result.config, result.family), result.family)
-    if of_class:
+    if is_of_class:  # the settings are not in config.json
         return
+
+    # keys that the output has elsewhere, and those of the scaling that a new one replaces
+    may_go = PLACED
+    if not isinstance(recipe.method, AsIs):
+        may_go = PLACED | OF_SCALING
     lost = []
     for key, value in before.items():
-        if value is None or key in expected or key in after or isinstance(value, dict):
+        if value is None or isinstance(value, dict):
             continue
-        lost.append(f"{key} = {shown(value)}")
+        if key not in after and key not in may_go:
+            lost.append(f"{key} = {shown(value)}")
     if lost:
         yield f"the output is written without {' and '.join(lost)} of the source's RoPE settings"
 
@@ -254,7 +267,7 @@ def _notes(
     limits: list[LengthLimit],
     sections: tuple[int, ...],
 ) -> Iterator[str]:
-    """Yield sentences on files of an output that do more than hold the schedule.
+    """Yield sentences on further consequences and changes, beside the schedule in the config.
 
     Args:
         source: The checkpoint.
@@ -298,13 +311,13 @@ def _tensors(source: Source) -> dict[str, Tensor]:
 
     # there are none: say what is there in their place
     names = [file.name for file in source.files()]
-    pickled = next((name for name in names if name.endswith(".bin")), "")
-    if pickled:
-        raise BadSource(
-            f"{source.reference} has its weights only as pickle ({pickled}), which ropeconv copies"
-            " and does not open, and here they would change; pass --encoding native or factors, or"
-            " load it once with transformers and save_pretrained it as safetensors"
-        )
+    for name in names:
+        if name.endswith(".bin"):
+            raise BadSource(
+                f"{source.reference} has its weights only as pickle ({name}), which ropeconv copies"
+                " and does not open, and here they would change; pass --encoding native or factors,"
+                " or load it once with transformers and save_pretrained it as safetensors"
+            )
     if any(name.endswith(".safetensors") and "-of-" in name for name in names):
         raise BadSource(
             f"{source.reference} has shards and no {INDEX} to say what they hold; download that"
@@ -332,7 +345,8 @@ def _files(
         limits: The limits of the source that are below the context.
         context: The tokens that the output declares.
     """
-    # texts: a conversion's, the config with the schedule, and other files with raised limits
+    # texts: those that a conversion makes, the config with the schedule, files with raised limits
+    # of the length, and the modelling code of an encoding
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
     texts |= _with_raised_limits(source, texts, limits, context)
@@ -447,13 +461,16 @@ def with_readme(
 
 
 def _has_own_card(source: Source) -> bool:
-    """Whether a source is an output of ropeconv, with the README.md that was written with it."""
+    """Whether a source is an output of ropeconv that still has the README.md of ropeconv."""
     receipt = valid_receipt(source)
     if receipt is None:
         return False
     sizes = {file.name: file.size for file in source.files()}
-    written = (CARD, "write", sizes.get(CARD))
-    return any((file.name, file.action, file.size) == written for file in receipt.files)
+    for file in receipt.files:
+        was_written = file.name == CARD and file.action == "write"
+        if was_written and file.size == sizes.get(CARD):
+            return True
+    return False
 
 
 def with_readme_of(plan: CheckpointPlan, receipt: Receipt) -> CheckpointPlan:

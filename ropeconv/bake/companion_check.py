@@ -36,48 +36,44 @@ def check_companion(folder: Path) -> str:
 
 
 def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
-    """Return in clauses what differs between an adapter or a graph and its receipt."""
-    # files for people, such as a card, may be changed or added
+    """Return in clauses how an adapter, a graph or a set of profiles differs from its receipt."""
+    # the files of the receipt; those for people, such as a card, may be changed or added
     faults = []
+    is_set = receipt.companion == "profiles"
     for file in receipt.files:
-        fault = _fault_of(folder, file, receipt.companion == "profiles")
+        fault = _fault_of(folder, file, may_lack_digest=is_set)
         if fault and not is_document(file.name):
             faults.append(fault)
+
+    # other files
     listed = {file.name for file in receipt.files} | {RECEIPT}
     listed |= {f"{member}/{RECEIPT}" for member in receipt.members}
     for name in sorted(set(files_of(folder)) - listed):
         if not is_document(name) and not _is_of_another(folder, name, receipt):
             faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
 
-    # an adapter has no RoPE of its own, and goes with the output of its schedule
-    output = folder.with_name(receipt.output) if receipt.output else None
-    if output is not None and has_receipt(output):
-        schedule = read_receipt(output).schedule.digest
-        if schedule != receipt.schedule:
+    # an adapter has no RoPE of its own: it was trained or copied for an output beside it, which
+    # must still have the same schedule
+    if receipt.output:
+        output = folder.with_name(receipt.output)
+        if has_receipt(output) and read_receipt(output).schedule.digest != receipt.schedule:
             faults.append(f"it belongs to another output than {output.name}, of another schedule")
     return faults
 
 
 def member_faults(output: Path, receipt: Receipt) -> list[str]:
-    """Return in clauses what differs in the adapter and the draft that lie beside their output.
+    """Return in clauses what is wrong with the adapter, draft or target beside an output.
 
     One that is not there is passed over: it may have been moved.
+
+    Args:
+        output: The output.
+        receipt: Its receipt, which names them.
     """
     faults = []
     adapter = place_beside(output, receipt.target.adapter)
     if adapter is not None:
-        companion = read_companion(adapter)
-        if companion is None:
-            faults.append(f"its adapter {adapter.name} has no receipt")
-        else:
-            faults += [f"{adapter.name}: {fault}" for fault in companion_faults(adapter, companion)]
-            copies = {
-                file.name: file.sha256 or "" for file in companion.files if file.action == "copy"
-            }
-            if companion.schedule != receipt.schedule.digest:
-                faults.append(f"{adapter.name} is of another output, of another schedule")
-            if receipt.target.adapter_digest not in ("", copies_digest(copies)):
-                faults.append(f"{adapter.name} is not the adapter that it was written with")
+        faults += _faults_of_adapter(adapter, receipt)
     draft = place_beside(output, receipt.target.draft)
     if draft is not None:
         faults += _faults_of_pair(draft, receipt.target.draft_digest, "draft")
@@ -87,30 +83,55 @@ def member_faults(output: Path, receipt: Receipt) -> list[str]:
     return faults
 
 
+def _faults_of_adapter(adapter: Path, output_receipt: Receipt) -> list[str]:
+    """Return in clauses what is wrong with the adapter of an output.
+
+    Args:
+        adapter: The folder of the adapter.
+        output_receipt: The receipt of the output.
+    """
+    receipt = read_companion(adapter)
+    if receipt is None:
+        return [f"its adapter {adapter.name} has no receipt"]
+    faults = [f"{adapter.name}: {fault}" for fault in companion_faults(adapter, receipt)]
+    if receipt.schedule != output_receipt.schedule.digest:
+        faults.append(f"{adapter.name} is of another output, of another schedule")
+
+    # the digest is empty where the adapter was copied from the Hub
+    copies = {file.name: file.sha256 or "" for file in receipt.files if file.action == "copy"}
+    recorded = output_receipt.target.adapter_digest
+    if recorded and recorded != copies_digest(copies):
+        faults.append(f"{adapter.name} is not the adapter that it was written with")
+    return faults
+
+
 def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
-    """Return in clauses what is wrong with the other output of a target and its draft.
+    """Return in clauses what is wrong with the other one of a model and its draft.
 
     Args:
         place: The other one.
         digest: The digest of what made it, from the receipt; empty in one of an earlier version.
-        kind: Which of the two it is, in words.
+        kind: Which of the two it is, "draft" or "target".
     """
+    faults = []
     try:
         receipt = read_receipt(place)
-        if digest not in ("", member_digest(receipt)):
+        if digest and digest != member_digest(receipt):
             return [f"{place.name} is not the {kind} that it was written with"]
-        if place.is_dir() and kind == "draft":
-            check_files(place, receipt)
-            listed = {file.name for file in receipt.files} | {RECEIPT}
-            added = [name for name in files_of(place) if name not in listed]
-            return [
-                f"{place.name}: {name} was added (a runtime may load it: move it out of the folder)"
-                for name in sorted(added)
-                if not is_document(name)
-            ]
+        # `validate` compares the files of a target when that is given to it
+        if kind != "draft" or not place.is_dir():
+            return []
+        check_files(place, receipt)
+        listed = {file.name for file in receipt.files} | {RECEIPT}
+        for name in sorted(set(files_of(place)) - listed):
+            if not is_document(name):
+                faults.append(
+                    f"{place.name}: {name} was added (a runtime may load it: move it out of the"
+                    " folder)"
+                )
     except BadSource as problem:
         return [f"its {kind} {place.name}: {problem}"]
-    return []
+    return faults
 
 
 def copies_digest(digests: Mapping[str, str]) -> str:
@@ -127,21 +148,29 @@ def place_beside(output: Path, name: str) -> Path | None:
 
 
 def _is_of_another(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
-    """Whether a file is of an output that was put beside the profiles of a set later."""
-    member = name.split("/")[0]
-    is_listed = any(file.name.startswith(f"{member}/") for file in receipt.files)
-    return (
-        receipt.companion == "profiles"
-        and not is_listed
-        and "/" in name
-        and has_receipt(folder / member)
-    )
+    """Whether a file is of an output that was put beside the profiles of a set later.
+
+    Args:
+        folder: The folder of the set.
+        name: The name of the file in it.
+        receipt: The receipt of the set.
+    """
+    if receipt.companion != "profiles" or "/" not in name:
+        return False
+    subfolder = name.split("/")[0]
+    if any(file.name.startswith(f"{subfolder}/") for file in receipt.files):
+        return False
+    return has_receipt(folder / subfolder)
 
 
-def _fault_of(folder: Path, file: FileRecord, shared: bool = False) -> str:
+def _fault_of(folder: Path, file: FileRecord, may_lack_digest: bool = False) -> str:
     """Return what is wrong with a file; empty where it is the recorded one.
 
-    shared: whether it is of a set, where weights of a checkpoint have no digest.
+    Args:
+        folder: The folder of the file.
+        file: The file as the receipt records it.
+        may_lack_digest: Whether a record without sha256 is accepted, as for the weights of
+            profiles.
     """
     if not safe_name(file.name):
         return f"its receipt lists {file.name!r}, outside it"
@@ -151,7 +180,7 @@ def _fault_of(folder: Path, file: FileRecord, shared: bool = False) -> str:
     size = path.stat().st_size
     if size != file.size:
         return f"{file.name} has {size:,} bytes, and {file.size:,} belong there"
-    if shared and file.sha256 is None:
+    if file.sha256 is None and may_lack_digest:
         return ""
     if file.sha256 is None or sha256(path) != file.sha256:
         return f"{file.name} has other contents"

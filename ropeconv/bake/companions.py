@@ -139,8 +139,8 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
     spec = inspection.spec
     _refuse_length(inspection, context, trained)
 
-    # the length over which the method is repeated: as the user says it, else what a draft that
-    # keeps its scaling declares, else what it was trained on before any scaling
+    # the length from which the method starts: as the user says it, else what a draft that keeps its
+    # scaling declares, else what it was trained on before any scaling
     on_top = recipe.on_top and spec.scaled
     if trained is not None:
         length = trained
@@ -149,10 +149,12 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
     else:
         length = inspection.first_spec.original_context
 
+    # the same method with the factor that leads from there to the context of the target
     method = recipe.method
     if isinstance(method, ScaledMethod):
         factor = context / length
-        if round(factor, 2) == factor or context < SMALLEST_LENGTH:
+        has_few_digits = round(factor, 2) == factor
+        if has_few_digits or context < SMALLEST_LENGTH:
             method = dataclasses.replace(method, factor=factor)
         else:  # --yarn 128k reads better than --yarn 5.333333
             method = dataclasses.replace(method, factor=format_tokens(context))
@@ -229,33 +231,40 @@ def name_draft(plan: Plan, draft: Plan) -> Plan:
 
 
 def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -> str:
-    """Return a sentence on another vocabulary of a smaller model; empty where it is the same.
+    """Return a sentence on a draft with another vocabulary than its target; else empty.
 
-    Raises BadSource for a head that reads other hidden states or another vocabulary. llama.cpp
-    compares the tokens of GGUF files itself: common/speculative.cpp,
-    common_speculative_are_compatible.
+    Args:
+        draft: The draft: a smaller model, or a head that reads the hidden states of its target.
+        inspection: Its inspection, in which `draft` is the kind of head, None for a whole model.
+        target: The model that it drafts for.
+
+    Raises:
+        BadSource: A head has other sizes than its target.
     """
-    # sizes that both must share, by the key that has them, such as hidden_size
+    # Sizes that both must share, by the key that has them, such as hidden_size. llama.cpp compares
+    # the tokens of GGUF models itself (common/speculative.cpp, common_speculative_are_compatible).
     if isinstance(draft, Source) and isinstance(target, Source):
-        sizes = draft_sizes(draft.config())
-        other = draft_sizes(target.config())
+        draft_has = draft_sizes(draft.config())
+        target_has = draft_sizes(target.config())
     elif isinstance(draft, GgufSource) and isinstance(target, GgufSource) and inspection.draft:
-        sizes = header_sizes(draft.file)
-        other = header_sizes(target.file)
+        draft_has = header_sizes(draft.file)
+        target_has = header_sizes(target.file)
     else:
         return ""
 
-    for word, size in sizes.items():
-        if not size or not other[word] or size == other[word]:
+    for key, size in draft_has.items():
+        target_size = target_has[key]
+        is_unknown = not size or not target_size
+        if is_unknown or size == target_size:
             continue
         if inspection.draft:
             raise BadSource(
-                f"--draft {draft.reference} is for a model with {word} {size}, and"
-                f" {target.reference} has {word} {other[word]}; give the draft of this target"
+                f"--draft {draft.reference} is for a model with {key} {size}, and"
+                f" {target.reference} has {key} {target_size}; give the draft of this target"
             )
-        if word == "vocab_size":
+        if key == "vocab_size":
             return (
-                f"{draft.reference} has {word} {size}, and its target has {word} {other[word]};"
+                f"{draft.reference} has {key} {size}, and its target has {key} {target_size};"
                 " vLLM refuses such a pair"
             )
     return ""
@@ -270,17 +279,21 @@ class AdapterPlan(FilePlan):
 
     @property
     def digest(self) -> str:
-        """The sha256 over the files that are copied, by which its output names it; empty for one on
-        the Hub, whose small files are not listed with theirs.
+        """The sha256 over the files that are copied, by which the receipt of the output names it.
+
+        It is empty where the sha256 of a file is not known without a download.
         """
         digests = {}
         for file in self.files:
-            origin = self.origin(file)
             if file.action != "copy":
                 continue
-            if file.sha256 is None and origin is None:
+            origin = self.origin(file)
+            if file.sha256 is not None:
+                digests[file.name] = file.sha256
+            elif origin is not None:
+                digests[file.name] = sha256(origin)
+            else:
                 return ""
-            digests[file.name] = file.sha256 or sha256(origin or Path())
         return copies_digest(digests)
 
     def companion(self) -> CompanionReceipt:

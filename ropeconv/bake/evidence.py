@@ -43,13 +43,16 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retrieval: dict[str, float] = {}
 
     def sign(self, name: str, other: str) -> float:
-        """Return 1 where a method is better than another beyond the trained context, -1 where
-        worse, else 0.
+        """Return 1 where a method is better than another one, -1 where it is worse, else 0.
+
+        Their numbers beyond the trained context are compared.
         """
         difference = self.beyond[name] - self.beyond[other]
         if abs(difference) <= ERRORS * self.error:
             return 0.0
-        return 1.0 if (difference > 0) == self.higher else -1.0
+        has_more = difference > 0
+        is_better = has_more == self.higher  # for a loss, which is not `higher`, less is better
+        return 1.0 if is_better else -1.0
 
 
 class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,11 +123,12 @@ README_KEYS = frozenset(
 def trained_scaling(inspection: Inspection) -> str:
     """Return that a model counts as trained with its scaling, in words; empty where it does not.
 
-    Any stored scaling does, unless the receipt, the card or the lengths of the model say that it is
-    an edit. For an output of ropeconv, its first source counts: the scaling of the output is not a
-    trained one. Scaling that changes with the sequence is none inside the trained length.
+    A scaling in the files of a model counts as trained, unless the receipt, the card or the lengths
+    of the model say that only its config was edited.
     """
+    # for an output of ropeconv, the model before counts: its own scaling was not trained
     first = inspection.first_spec
+    # dynamic scaling changes nothing inside the trained length, so nothing was trained with it
     if not first.scaled or isinstance(first.form, DynamicNtk):
         return ""
     if not marked_as_trained(inspection) and why_edited(inspection):
@@ -144,12 +148,10 @@ def marked_as_trained(inspection: Inspection) -> bool:
 
 
 def why_edited(inspection: Inspection) -> str:
-    """Return how it is known that a scaling was added after the training, or empty."""
+    """Return how it is known that a scaling was added after the training; empty where it is not."""
+    # a publisher declares the context that was trained, while an edit often only adds the scaling
     spec = inspection.first_spec
     form = spec.form
-    settings = {key for key, value in _settings(inspection).items() if value is not None}
-
-    # a publisher declares the context that was trained, an edit often only adds the scaling
     covered = covered_context(spec)
     if covered > max(spec.context, _reached_length(inspection)):
         return (
@@ -157,19 +159,23 @@ def why_edited(inspection: Inspection) -> str:
             " was added without them"
         )
 
-    # the settings and the card of an output are about the output, not about its first source
-    of_output = inspection.first is not None
-    if isinstance(form, Yarn) and (of_output or settings <= README_KEYS):
-        # Qwen's cards tell users to add yarn with a factor and the trained length, so that all
-        # other numbers are the defaults
-        is_usual = abs(spec.attention_factor - temperature_attention_factor(form.factor)) < 1e-6
+    # Qwen's cards tell users to add yarn with a factor and the trained length, so that all other
+    # numbers are the defaults. (The settings of an output of ropeconv are its own, and not those of
+    # the model before it.)
+    is_output = inspection.first is not None
+    settings = {key for key, value in _settings(inspection).items() if value is not None}
+    has_only_usual_keys = is_output or settings <= README_KEYS
+    if isinstance(form, Yarn) and has_only_usual_keys:
+        usual_factor = temperature_attention_factor(form.factor)
+        has_usual_factor = abs(spec.attention_factor - usual_factor) < 1e-6
         has_usual_ramp = (form.beta_fast, form.beta_slow, form.truncate) == (32.0, 1.0, True)
         recommended = recommendation_of("yarn", inspection, form.original_context, form.factor)
-        if is_usual and has_usual_ramp and recommended:
+        if has_usual_factor and has_usual_ramp and recommended:
             return f"it is the edit of {recommended}"
 
+    # the card of an output is its own too
     source = inspection.source
-    if isinstance(source, Source) and not of_output and EDITED.search(source.text(CARD) or ""):
+    if isinstance(source, Source) and not is_output and EDITED.search(source.text(CARD) or ""):
         return "its card says so"
     return ""
 

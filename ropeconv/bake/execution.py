@@ -117,10 +117,11 @@ def execute_plan(
         make_folder(plan.out.parent, options.fsync),
         locked(plan.out) as hidden,
     ):
-        # end what a killed run had begun, then decide whether the output may be there already
+        # end what a killed run had begun
         journal = settle(hidden, OutputJournal.read(hidden.journal))
-        again = not options.staged and _keeps_finished(plan, options.force)
-        if not again:
+        # if the place may have this output already, it is written again to be compared with
+        may_be_there = not options.staged and _keeps_finished(plan, options.force)
+        if not may_be_there:
             refuse_occupied(plan, options.force)
         clear_drafts(plan.out)
 
@@ -132,11 +133,12 @@ def execute_plan(
             refuse_changed(plan.identities)
             raise
 
-        # the same output is kept; for another one the place is taken after all
-        if not (again and is_finished(plan, hidden.new)):
-            if again:
-                hidden.clear()
-                refuse_occupied(plan, options.force)
+        is_there = may_be_there and is_finished(plan, hidden.new)
+        if may_be_there and not is_there:
+            # another output has the place after all
+            hidden.clear()
+            refuse_occupied(plan, options.force)
+        if not is_there:
             _publish(plan, hidden, journal, options, beside)
         hidden.clear()
 
@@ -154,7 +156,11 @@ def _publish(
     options: ApplyOptions,
     beside: SideFile | None,
 ) -> None:
-    """Move the finished files to their final names. Raises RopeconvError for taken ones."""
+    """Move the finished files to their final names. Parameters as in `execute_plan`.
+
+    Raises:
+        RopeconvError: A name is taken.
+    """
     names = [plan.out.name]
     if not plan.is_folder:
         # the first shard last, since the others cannot be loaded without it
@@ -194,17 +200,22 @@ def _write(
     advance: Advance,
     beside: SideFile | None,
 ) -> None:
-    """Write and check everything in the hidden folder."""
-    # files of an earlier run are only used for the same plan, options and source
+    """Write and check everything in the hidden folder. Parameters as in `execute_plan`."""
+    # a staged output is without the files that are copied unchanged
     plan = whole
     if options.staged:
         plan = replace(whole, files=tuple(file for file in whole.files if file.action != "copy"))
+
+    # files of an earlier run are only used for the same plan, options and source
     stamp = _stamp(plan, options)
     if journal.stamp != stamp:
         hidden.clear()
         journal.add(Begun(stamp))
 
-    root = hidden.new / (plan.out.name if plan.is_folder else "")
+    # a folder is written as `new/NAME`, and shards of a GGUF model as `new/NAME.gguf`
+    root = hidden.new
+    if plan.is_folder:
+        root = hidden.new / plan.out.name
     writer = Writer(
         plan=plan,
         root=root,
@@ -364,19 +375,25 @@ class Writer:
 
         Raises OSError, and BadSource where the source is not as it was planned.
         """
+        copies = []
         for file in pending:
-            if file.action not in COPIED:
+            if file.action in COPIED:
+                copies.append(file)
+            else:
                 self._write(file)
+
         pool = ThreadPoolExecutor(COPIES)
         running: list[Future[None]] = []
         try:
-            running += [pool.submit(self._write, file) for file in pending if file.action in COPIED]
+            for file in copies:
+                running.append(pool.submit(self._write, file))
             for future in as_completed(running):
                 future.result()
         except BaseException:
             self._stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            wait(running, GRACE)  # a download that hangs no longer touches anything here
+            # threads may still be in a download that hangs; it no longer touches anything here
+            wait(running, GRACE)
             raise
         pool.shutdown()
 
@@ -417,12 +434,13 @@ class Writer:
             )
 
     def _fill(self, file: PlannedFile, draft: Path) -> None:
-        """Write the content of a file: made, from its text, as a link or a copy."""
-        # a file on the Hub is fetched only now, and must not change from here on
+        """Write the content of a planned file: made, from its text, as a link or as a copy."""
+        # a file on the Hub is downloaded only now, and must not change from here on
         origin = self.plan.origin(file)
         if origin is not None:
             self.identities.setdefault(origin, identity(origin))
-        self._done(0)  # a run that was stopped while it was fetched ends here
+        self._done(0)  # raises in a run that was stopped during the download
+
         if file.make is not None:
             file.make(draft, self._done)
         elif file.text is not None:
@@ -443,33 +461,43 @@ class Writer:
             self.advance(done)
 
     def _check(self, file: PlannedFile, draft: Path) -> tuple[str, str | None]:
-        """Return the sample and the sha256 of a file, None where it is not read completely.
+        """Check a written file against its plan, and return its digests.
 
-        Raises BadSource where it is not as planned.
+        Args:
+            file: The planned file.
+            draft: The file that was written.
+
+        Returns:
+            The digest of samples of its bytes, and its sha256; None where it is not read
+            completely.
+
+        Raises:
+            BadSource: It is not as planned.
         """
-        # pieces of 4 MB in all: enough to see a file that was replaced while it was copied
+        # samples of 4 MB in all: enough to see a file that was replaced while it was copied
         sample = sample_digest(draft)
-        same = _has_planned_size(file, draft.stat().st_size)
+        is_same = _has_planned_size(file, draft.stat().st_size)
         origin = self.plan.origin(file) if file.action == "copy" else None
-        if same and origin is not None:
-            same = sample == sample_digest(origin)
-        if not same:
+        if is_same and origin is not None:
+            is_same = sample == sample_digest(origin)
+        if not is_same:
             raise BadSource(
                 f"{file.name} changed while it was copied; leave the source unchanged and run again"
             )
 
-        known = file.sha256
+        planned_digest = file.sha256
         if file.text is not None:
-            known = hashlib.sha256(file.text.encode()).hexdigest()
+            planned_digest = hashlib.sha256(file.text.encode()).hexdigest()
         if file.action in COPIED:
             is_hashed = self.options.checksum
-        else:  # the receipt of a GGUF file is in the file, so it has no digest of it
-            is_hashed = self.plan.is_folder or known is not None
+        else:
+            # the receipt of a GGUF file is in the file, so it cannot have the digest of it
+            is_hashed = self.plan.is_folder or planned_digest is not None
         if not is_hashed:
             return sample, None
 
         digest = sha256(draft)
-        if known is not None and digest != known:
+        if planned_digest is not None and digest != planned_digest:
             raise BadSource(
                 f"{file.name} has another content than was planned; check the disk and the source"
             )

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +70,28 @@ def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
     return data
 
 
-def _differences(ours: JsonObject, theirs: JsonObject, prefix: str) -> Iterator[tuple[str, str]]:
-    for key in dict.fromkeys((*theirs, *ours)):
+def _differences(actual: JsonObject, planned: JsonObject, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys in which two JSON objects differ, as (key, clause).
+
+    Args:
+        actual: The object in the file.
+        planned: The one that belongs there.
+        prefix: The keys around both, such as `rope_scaling.`.
+    """
+    for key in dict.fromkeys((*planned, *actual)):
         name = f"{prefix}{key}"
-        if key not in ours:
-            yield name, f"has no {name}, which is {shown(theirs[key])} there"
-        elif key not in theirs:
-            yield name, f"has {name} = {shown(ours[key])}, which is not there"
-        elif isinstance(ours[key], dict) and isinstance(theirs[key], dict):
-            yield from _differences(ours[key], theirs[key], f"{name}.")
-        elif type(ours[key]) is not type(theirs[key]) or ours[key] != theirs[key]:
-            yield name, f"has {name} = {shown(ours[key])}, where {shown(theirs[key])} belongs"
+        if key not in actual:
+            yield name, f"has no {name}, which is {shown(planned[key])} there"
+            continue
+        if key not in planned:
+            yield name, f"has {name} = {shown(actual[key])}, which is not there"
+            continue
+        value = actual[key]
+        belongs = planned[key]
+        if isinstance(value, dict) and isinstance(belongs, dict):
+            yield from _differences(value, belongs, f"{name}.")
+        elif type(value) is not type(belongs) or value != belongs:  # 1 is not True, nor 1.0
+            yield name, f"has {name} = {shown(value)}, where {shown(belongs)} belongs"
 
 
 DOCUMENTS = (
@@ -161,12 +171,13 @@ class FolderCheck:
             self._compare(file, self.folder / file.name)
 
         planned = {file.name for file in self.plan.files}
-        for name in sorted(set(files_of(self.folder)) - planned - {RECEIPT}):
+        added = set(files_of(self.folder)) - planned - {RECEIPT}
+        for name in sorted(added):
             harmless = self._is_harmless(name)
-            words = f"{name} is not among the files that ropeconv wrote"
+            clause = f"{name} is not among the files that ropeconv wrote"
             if not harmless:
-                words += " (a runtime may load it: move it out of the folder)"
-            self.findings.differs(words, harmless=harmless)
+                clause += " (a runtime may load it: move it out of the folder)"
+            self.findings.differs(clause, harmless=harmless)
 
     def _compare(self, file: PlannedFile, path: Path) -> None:
         """Compare one file of the plan, each kind in its way."""
@@ -192,7 +203,7 @@ class FolderCheck:
             path: The file.
             planned: The text of the plan; None for one that is too long to be read.
         """
-        # equal bytes end it; else None, or the keys that differ
+        # the keys that differ; None where the texts are not compared as JSON
         differences = None
         if planned is not None and path.stat().st_size <= LONGEST:
             content = read_bytes(path, name)
@@ -207,14 +218,16 @@ class FolderCheck:
             self.findings.differs(f"{name} has other contents", harmless=harmless)
             return
 
-        # JSON: each key that differs, or only the layout
+        # which differences the user has accepted: the layout, keys without effect, and keys that
+        # name code
         options = self.findings.options
         if not differences:
-            words = f"{name} has the same values in another layout"
-            self.findings.differs(words, harmless=options.edited)
+            clause = f"{name} has the same values in another layout"
+            self.findings.differs(clause, harmless=options.edited)
         for key, clause in differences:
-            of_code = options.code and name == "config.json" and key.split(".")[0] in OF_CODE
-            harmless = of_code or (options.edited and key in WITHOUT_EFFECT)
+            has_no_effect = key in WITHOUT_EFFECT
+            names_code = name == "config.json" and key.split(".")[0] in OF_CODE
+            harmless = (options.edited and has_no_effect) or (options.code and names_code)
             self.findings.differs(f"{name} {clause}", harmless=harmless)
 
     def _compare_other(self, file: PlannedFile, path: Path) -> None:
@@ -279,22 +292,27 @@ class FolderCheck:
         ]
 
     def _compare_quickly(self, file: PlannedFile, path: Path) -> None:
-        """Compare the header of a copied shard, and the tensors that a fold changes."""
+        """Compare the parts of a file of weights that --quick compares too."""
+        # the tensors that a fold multiplies by a factor
         folded = self._fold_ranges(file)
         if folded:
-            changed = []
+            multiplied = []
             for part in folded:
                 if isinstance(part, GeneratedRange) and part.multiplied:
-                    changed.append(part)
-            self._record_place(file.name, path, first_difference(path, changed, whole=False))
-        elif file.action == "copy" and file.name.endswith(WEIGHTS):
+                    multiplied.append(part)
+            place = first_difference(path, multiplied, whole=False)
+            self._record_place(file.name, path, place)
+            return
+
+        # the header of a copied file
+        if file.action == "copy" and file.name.endswith(WEIGHTS):
             planned = self.plan.source.headers.get(file.origin or file.name)
             header = read_header(path)
             if planned is None:
                 return
             # equal dictionaries may have their tensors in another order
-            same_order = list(header.tensors) == list(planned.tensors)
-            if header != planned or not same_order:
+            has_same_order = list(header.tensors) == list(planned.tensors)
+            if header != planned or not has_same_order:
                 self.findings.differs(f"{file.name} has another header")
 
     def _fold_ranges(self, file: PlannedFile) -> list[Range]:
@@ -434,63 +452,65 @@ class GgufCheck:
             tail: Bytes that may follow its last tensor.
             remade: The data of a conversion that was made again; None for that of the plan.
         """
-        ours = self.file.header
+        header = self.file.header
         path = self.file.path
         options = self.findings.options
         self.findings.files += 1
 
-        # the header: keys, then tensors with their places, then its bytes
-        clauses = list(unlike_keys(ours, planned))
+        # the keys and the tensors of the header
+        clauses = list(unlike_keys(header, planned))
         self._record_keys(clauses)
-        same_order = list(ours.tensors) == list(planned.tensors)
-        if ours.tensors != planned.tensors or not same_order:
-            self.findings.differs(_unlike_tensors(ours.tensors, planned.tensors))
+        has_same_order = list(header.tensors) == list(planned.tensors)
+        if header.tensors != planned.tensors or not has_same_order:
+            self.findings.differs(_unlike_tensors(header.tensors, planned.tensors))
             return
-        if not clauses and remade is None and not _has_layout(path, ours, planned):
+        # its bytes; where keys differ, they do too, and llama.cpp has its own layout
+        has_planned_keys = not clauses
+        if has_planned_keys and remade is None and not _has_layout(path, header, planned):
             self.findings.differs("its header has another layout", harmless=options.edited)
 
-        after = ours.size - ours.data_start - planned.data_size
-        if after not in (0, tail):
-            self.findings.differs(f"it has {after:,} bytes after its last tensor")
+        extra = header.size - header.data_start - planned.data_size
+        if extra not in (0, tail):
+            self.findings.differs(f"it has {extra:,} bytes after its last tensor")
             return
 
         # the data
         if options.quick:
-            self._compare_small(path, ours.tensors, ours.data_start, 0)
+            self._compare_small(path, header.tensors, header.data_start, shard=0)
             return
-        # the header counts as equal to itself here, since it was compared above
-        header = CopiedRange(start=0, stop=ours.data_start, origin=path, place=0)
-        ranges: list[Range] = [header]
+        # the header was compared above, so here it is compared with itself
+        ranges: list[Range] = [CopiedRange(start=0, stop=header.data_start, origin=path, place=0)]
         if remade is not None:
             ranges.append(remade)
         else:
-            ranges += self._expect_data(planned.tensors, ours.data_start, 0)
-        self._compare_ranges(path, ours, ranges)
+            ranges += self._expect_data(planned.tensors, header.data_start, shard=0)
+        self._compare_ranges(path, header, ranges)
 
     def _compare_quantised(self, plan: ExportPlan, planned: RewrittenHeader) -> None:
         """Compare the fixed parts of a quantised file: keys, shapes, and tensors in F32."""
-        # the quantiser sets two keys, may reorder them, and chooses a type for each tensor
-        ours = self.file.header
+        # the quantiser sets two keys, may reorder them (an empty key here), and chooses a type for
+        # each tensor
+        header = self.file.header
         self.findings.files += 1
         clauses = []
-        for key, clause in unlike_keys(ours, planned):
+        for key, clause in unlike_keys(header, planned):
             if key and key not in QUANTISER:
                 clauses.append((key, clause))
         self._record_keys(clauses)
 
-        for name in (*planned.tensors, *ours.tensors):
-            mine = ours.tensors.get(name)
-            theirs = planned.tensors.get(name)
-            if mine is None or theirs is None or mine.shape != theirs.shape:
+        for name in (*planned.tensors, *header.tensors):
+            actual = header.tensors.get(name)
+            wanted = planned.tensors.get(name)
+            if actual is None or wanted is None or actual.shape != wanted.shape:
                 self.findings.differs(f"its tensor {name} is not there or has another shape")
                 return
 
-        # what kept its type kept its bytes
+        # a tensor that kept its type was not quantised, so it kept its bytes
         same_type = {}
-        for name, info in ours.tensors.items():
+        for name, info in header.tensors.items():
             if info.type == planned.tensors[name].type:
                 same_type[name] = info
-        self._compare_small(self.file.path, same_type, ours.data_start, 0)
+        self._compare_small(self.file.path, same_type, header.data_start, shard=0)
         outtype = plan.exported.outtype
         self.findings.unverified.append(
             f"to compare the types of tensors, {outtype} must be made again"
@@ -506,14 +526,23 @@ class GgufCheck:
     def _compare_small(
         self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int
     ) -> None:
-        """Compare the tensors that hold the schedule, some hundred bytes each, for `quick` too."""
+        """Compare the small tensors that hold the schedule, which --quick compares too.
+
+        Args:
+            path: The shard.
+            tensors: Its tensors, by name.
+            start: The byte at which its data begins.
+            shard: Its number, from 0.
+        """
         changed = {*self.plan.edit.changes, *self.plan.edit.added}
         for name, info in tensors.items():
-            if name in ROPE_TENSORS or (name in changed and info.size <= SMALL):
-                expected = self._expect_data({name: info}, start, shard)
-                place = first_difference(path, expected, whole=False)
-                if place is not None:
-                    self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
+            is_small_change = name in changed and info.size <= SMALL
+            if name not in ROPE_TENSORS and not is_small_change:
+                continue
+            expected = self._expect_data({name: info}, start, shard)
+            place = first_difference(path, expected, whole=False)
+            if place is not None:
+                self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
 
     def _compare_shard(self, source: GgufFile, number: int) -> None:
         """Compare a later shard, which is copied with its header; the second has the number 1."""
@@ -548,9 +577,9 @@ class GgufCheck:
         if place is None:
             return
         where = "padding"
-        at = place - header.data_start
+        offset = place - header.data_start
         for info in header.tensors.values():
-            if info.offset <= at < info.offset + info.size:
+            if info.offset <= offset < info.offset + info.size:
                 where = info.name
                 break
         self.findings.differs(f"{where} of {path.name} differs from byte {place:,} on")
@@ -558,16 +587,23 @@ class GgufCheck:
     def _expect_data(
         self, tensors: Mapping[str, TensorInfo], start: int, shard: int
     ) -> list[Range]:
-        """The ranges of tensors of a shard, whose data begins at `start`, in their order."""
-        # new tensors are in the edit, and others come from the source or a conversion
+        """The bytes that the tensors of a shard should have, as ranges in their order.
+
+        Args:
+            tensors: The tensors, by name, with their places in the shard.
+            start: The byte of the shard at which its data begins.
+            shard: The number of the shard, from 0.
+        """
+        # new tensors, whose bytes are in the edit; it adds them to the first shard
         plan = self.plan
         ranges = list[Range]()
         added = plan.edit.added if shard == 0 else {}
         for name in added.keys() & tensors.keys():
-            at = start + tensors[name].offset
-            stream = partial(iter, (added[name],))
-            ranges.append(StreamedRange(at, at + tensors[name].size, stream))
+            first = start + tensors[name].offset
+            stop = first + tensors[name].size
+            ranges.append(StreamedRange(first, stop, partial(iter, (added[name],))))
 
+        # the others come from the source or a conversion
         others = {name: info for name, info in tensors.items() if name not in added}
         if isinstance(plan, ExportPlan):
             ranges += _convert_ranges(plan, others, start)
@@ -584,7 +620,14 @@ def _tail(header: GgufHeader) -> int:
 def _edit_ranges(
     plan: GgufPlan, tensors: Mapping[str, TensorInfo], start: int, shard: int
 ) -> Iterator[Range]:
-    """The ranges of tensors of a shard of an edited file, without added ones."""
+    """The ranges of the tensors of an edited shard; those that the edit adds are not among them.
+
+    Args:
+        plan: The plan, with the source and the edit.
+        tensors: The tensors, by name, with their places in the edited shard.
+        start: The byte of the edited shard at which its data begins.
+        shard: The number of the shard, from 0.
+    """
     edit = plan.edit
     header = plan.source.file.headers[shard]
     path = plan.source.file.shards[shard].path()
@@ -595,25 +638,27 @@ def _edit_ranges(
             return change.whole(reader.read(size))
 
     infos = list(tensors.values())
-    for info, following in zip_longest(infos, infos[1:]):
+    for number, info in enumerate(infos):
         first = start + info.offset
         stop = first + info.size
         old = header.tensors[info.name]
-        change = edit.changes.get(info.name)
         place = header.data_start + old.offset
-        if change is None or (info.name in edit.removed and shard == 0):
+        change = edit.changes.get(info.name)
+        is_removed = shard == 0 and info.name in edit.removed
+        if change is None or is_removed:
             yield CopiedRange(start=first, stop=stop, origin=path, place=place)
         else:
-            yield GeneratedRange(
-                start=first, stop=stop, make=partial(change_bytes, change, place), unit=change.unit
-            )
+            make = partial(change_bytes, change, place)
+            yield GeneratedRange(start=first, stop=stop, make=make, unit=change.unit)
 
-        if following is None:
-            continue
-        distance = following.offset - info.offset
-        gap = distance - info.size
         # neighbours that were neighbours in the source are copied with the padding between them
-        if gap and header.tensors[following.name].offset - old.offset == distance:
+        if number + 1 == len(infos):
+            continue
+        following = infos[number + 1]
+        distance = following.offset - info.offset
+        old_distance = header.tensors[following.name].offset - old.offset
+        gap = distance - info.size
+        if gap and distance == old_distance:
             yield CopiedRange(start=stop, stop=stop + gap, origin=path, place=place + info.size)
 
 
@@ -642,25 +687,29 @@ def _convert_ranges(
         yield StreamedRange(first, first + info.size, partial(convert_again, info.name))
 
 
-def unlike_keys(ours: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
-    """Yield (key, clause) for keys that differ from the plan, but for the receipt and the reserve.
+def unlike_keys(header: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a header that differ from the planned ones, as (key, clause).
 
-    The key is empty for a difference of all keys.
+    The receipt, and the spaces that ropeconv keeps for later edits, are not compared. The key is
+    empty for a difference of the whole header.
     """
     # in the order of the plan, then keys that only the file has
-    mine = _computed_values(ours.values)
-    theirs = _computed_values(planned.values)
-    for key in dict.fromkeys((*theirs, *mine)):
-        if key not in mine:
+    actual = _computed_values(header.values)
+    wanted = _computed_values(planned.values)
+    for key in dict.fromkeys((*wanted, *actual)):
+        if key not in actual:
             yield key, f"it has no {key}"
-        elif key not in theirs:
-            yield key, f"it has {key} = {_shown(mine[key])}, which is not there"
-        elif mine[key] != theirs[key]:
-            yield key, f"it has {key} = {_shown(mine[key])}, where {_shown(theirs[key])} belongs"
-    if list(mine) != list(theirs) and mine.keys() == theirs.keys():
+        elif key not in wanted:
+            yield key, f"it has {key} = {_shown(actual[key])}, which is not there"
+        elif actual[key] != wanted[key]:
+            value = _shown(actual[key])
+            belongs = _shown(wanted[key])
+            yield key, f"it has {key} = {value}, where {belongs} belongs"
+    has_same_keys = actual.keys() == wanted.keys()
+    if has_same_keys and list(actual) != list(wanted):
         yield "", "its keys are in another order"
-    if ours.alignment != planned.alignment:
-        yield "", f"its alignment is {ours.alignment}, where {planned.alignment} belongs"
+    if header.alignment != planned.alignment:
+        yield "", f"its alignment is {header.alignment}, where {planned.alignment} belongs"
 
 
 def _computed_values(values: Mapping[str, GgufValue]) -> dict[str, GgufValue]:
@@ -679,20 +728,24 @@ def _unlike_tensors(ours: Mapping[str, TensorInfo], planned: Mapping[str, Tensor
     return "its tensors are in another order"
 
 
-def _has_layout(path: Path, ours: GgufHeader, planned: RewrittenHeader) -> bool:
-    """Whether the bytes of a header are those that ropeconv writes for its keys."""
-    # the receipt has results and versions of its own, and the reserve fills what is left
+def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> bool:
+    """Whether the bytes of a header are those that ropeconv writes for its keys.
+
+    Args:
+        path: The file.
+        header: Its header, which has the planned keys.
+        planned: The planned header.
+    """
+    # the receipt of the file may have another version, and the reserved spaces fill what is left
     values = dict(planned.values)
     values.pop(RESERVED, None)
     if RECEIPT in values:
-        values[RECEIPT] = ours.values[RECEIPT]
-    header = RewrittenHeader(
+        values[RECEIPT] = header.values[RECEIPT]
+    expected = RewrittenHeader(
         values=values, tensors=planned.tensors, alignment=planned.alignment, kept=planned.kept
     )
-    expected = header.layout(ours.data_start)
-
     with path.open("rb") as file:
-        return file.read(ours.data_start) == expected
+        return file.read(header.data_start) == expected.layout(header.data_start)
 
 
 def _shown(value: GgufValue) -> str:

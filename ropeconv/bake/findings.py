@@ -222,8 +222,16 @@ class RangeReader:
         os.close(self._file)
 
     def unlike_file(self, at: int, origin: Path, place: int, size: int) -> int | None:
-        """Return the first place from `at` on that differs from another file from `place` on; None
-        for equal bytes.
+        """Compare bytes of the file with bytes of another file.
+
+        Args:
+            at: The first byte in the file.
+            origin: The other file.
+            place: The first byte in the other file.
+            size: How many bytes are compared.
+
+        Returns:
+            The place of the first byte of the file that differs; None for equal bytes.
         """
         other = os.open(origin, os.O_RDONLY)
         try:
@@ -231,13 +239,15 @@ class RangeReader:
         finally:
             os.close(other)
         difference = self._unlike(at, expected)
-        if difference is None and len(expected) < size:
+        if difference is None and len(expected) < size:  # the other file ends too early
             return at + len(expected)
         return difference
 
     def unlike(self, at: int, expected: bytes | memoryview) -> int | None:
-        """Return the first place from `at` on that differs from the expected bytes; None where all
-        are equal.
+        """Compare bytes of the file, from `at` on, with the expected ones.
+
+        Returns:
+            The place of the first byte that differs; None where all are equal.
         """
         view = memoryview(expected).cast("B")
         for done in range(0, len(view), BLOCK):
@@ -247,15 +257,18 @@ class RangeReader:
         return None
 
     def _unlike(self, at: int, expected: bytearray | memoryview) -> int | None:
-        ours = _read(self._file, self._buffers[0], at, len(expected))
+        """As `unlike`, for at most one block."""
+        actual = _read(self._file, self._buffers[0], at, len(expected))
         self._advance(len(expected))
-        if ours == expected:  # of a bytearray and any buffer: memcmp
+        if actual == expected:  # a bytearray and any buffer are compared by memcmp, which is fast
             return None
 
-        # the exact place is only needed for the message, and a file may also end too early
-        count = min(len(ours), len(expected))
-        differs = np.frombuffer(ours, np.uint8, count) != np.frombuffer(expected, np.uint8, count)
-        if not differs.any():
+        # the exact place is only needed for the message; numpy finds it quickly
+        count = min(len(actual), len(expected))
+        first = np.frombuffer(actual, np.uint8, count)
+        second = np.frombuffer(expected, np.uint8, count)
+        differs = first != second
+        if not differs.any():  # the file ends too early
             return at + count
         return at + int(np.argmax(differs))
 
@@ -280,7 +293,7 @@ def first_difference(
     Raises:
         OSError: Where a file cannot be read.
     """
-    # the gaps between the ranges are padding
+    # the gaps between the ranges are padding, and so zero
     expected: list[Range] = list(ranges)
     if whole:
         stop = 0
@@ -289,29 +302,36 @@ def first_difference(
             stop = part.stop
         expected.append(GeneratedRange(stop, path.stat().st_size, _zeros))
 
-    # each thread takes the next piece until one has found a difference
     tasks = chain.from_iterable(part.tasks() for part in expected)
-    places = list[int]()
+    differing_places: list[int] = []
     lock = Lock()
 
+    # threads share the progress and the tasks, so both are behind the lock
     def count(done: int) -> None:
         with lock:
             advance(done)
 
-    def work(_: int) -> None:
+    def next_task() -> Task | None:
+        with lock:
+            if differing_places:  # one difference is enough
+                return None
+            return next(tasks, None)
+
+    def run_tasks() -> None:
         with RangeReader(path, count) as reader:
-            while True:
-                with lock:
-                    task = None if places else next(tasks, None)
-                if task is None:
-                    return
+            task = next_task()
+            while task is not None:
                 place = task(reader)
                 if place is not None:
-                    places.append(place)
+                    differing_places.append(place)
+                task = next_task()
 
+    # every thread takes the next task until none is left
     with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(work, range(THREADS)))
-    return min(places, default=None)
+        workers = [pool.submit(run_tasks) for _ in range(THREADS)]
+        for worker in workers:
+            worker.result()  # raises what the thread raised
+    return min(differing_places, default=None)
 
 
 def _zeros(at: int, size: int) -> bytes:
@@ -319,48 +339,71 @@ def _zeros(at: int, size: int) -> bytes:
 
 
 def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
-    """Bytes of an open file, fewer where it ends; in the buffer where that has the wanted size."""
+    """Read bytes of an open file; fewer than `size` where it ends.
+
+    Args:
+        file: The number of the open file.
+        buffer: Memory that is used again where it has the wanted size.
+        at: The first byte.
+        size: How many bytes.
+    """
+    content = buffer
+    if size != len(buffer):
+        content = bytearray(size)
     # preadv(2) reads into memory that is there, and may read less than was asked for
-    place = buffer if size == len(buffer) else bytearray(size)
     done = 0
-    with memoryview(place) as view:
+    with memoryview(content) as view:
         while done < size:
             count = os.preadv(file, [view[done:]], at + done)
             if count == 0:  # the end of the file
                 break
             done += count
-    return place if done == size else place[:done]
+    if done < size:
+        return content[:done]
+    return content
 
 
 def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
-    """Return the ranges of a shard with factors in some of its weights."""
-    # tensors that a fold multiplies are computed again, and all between them is that of the source
+    """Return the bytes that a shard should have after a fold, as ranges.
+
+    A fold multiplies some weights by a factor. These are computed again; all other bytes are those
+    of the source.
+
+    Args:
+        source: The checkpoint before the fold.
+        name: The name of the shard.
+        fold: The factors, and the tensors that they multiply.
+    """
     header = source.headers[name]
     scalings: dict[str, list[Scaling]] = {}
     for scaling in fold.scalings:
         scalings.setdefault(scaling.tensor, []).append(scaling)
 
-    def unchanged(start: int, stop: int) -> Range:
-        if not source.is_generated(name):
-            return CopiedRange(start=start, stop=stop, origin=source.path(name), place=start)
-
-        def make(at: int, size: int) -> bytes:
-            return source.read(name, start + at, start + at + size)
-
-        return GeneratedRange(start, stop, make)
-
+    ranges = [_unchanged_range(source, name, 0, header.data_start)]
     read = partial(source.read, name)
-    ranges = [unchanged(0, header.data_start)]
-    for tensor in sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
+    in_order = sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop))
+    for tensor in in_order:
         start = header.data_start + tensor.start
         stop = header.data_start + tensor.stop
         if tensor.name not in scalings:
-            ranges.append(unchanged(start, stop))
+            ranges.append(_unchanged_range(source, name, start, stop))
             continue
         make = partial(_multiply_piece, read, start, tensor.dtype, scalings[tensor.name])
         unit = np.dtype(STORED[tensor.dtype]).itemsize
         ranges.append(GeneratedRange(start=start, stop=stop, make=make, unit=unit, multiplied=True))
     return ranges
+
+
+def _unchanged_range(source: Source, name: str, start: int, stop: int) -> Range:
+    """The bytes of a shard of a source between two places, for the same places of the output."""
+    if not source.is_generated(name):
+        return CopiedRange(start=start, stop=stop, origin=source.path(name), place=start)
+
+    # the shard of a converted source is no file on the disk
+    def make(at: int, size: int) -> bytes:
+        return source.read(name, start + at, start + at + size)
+
+    return GeneratedRange(start, stop, make)
 
 
 def _multiply_piece(
@@ -399,12 +442,13 @@ def _multiply_piece(
 
 
 def tensor_at(path: Path, place: int) -> str:
-    """Return the tensor of a safetensors file that has the byte at a place; "its header" before the
-    data.
+    """Return the name of the tensor of a safetensors file that has the byte at a place.
+
+    It is "its header" for a byte before the data.
     """
     header = read_header(path)
-    at = place - header.data_start
-    return next(
-        (name for name, tensor in header.tensors.items() if tensor.start <= at < tensor.stop),
-        "its header",
-    )
+    offset = place - header.data_start
+    for name, tensor in header.tensors.items():
+        if tensor.start <= offset < tensor.stop:
+            return name
+    return "its header"

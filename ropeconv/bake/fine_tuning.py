@@ -34,20 +34,23 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
     """
     # an output that is written again needs what it needed before
     context = schedule.context
-    as_is = isinstance(recipe.method, AsIs)
+    is_as_is = isinstance(recipe.method, AsIs)
     in_receipt = inspection.fine_tuning
-    if as_is and in_receipt is not None and context == inspection.spec.context:
+    if is_as_is and in_receipt is not None and context == inspection.spec.context:
         return in_receipt
 
-    # the two cases at the beginning of this module
+    # a model that was trained with its scaling, such as Llama 3.1, where the scaling stays or
+    # becomes wider: it was trained for the context that it declares
     first = inspection.first_spec
-    scaling = trained_scaling(inspection)
-    keeps = recipe.on_top or as_is
-    if scaling and (keeps or _is_same(schedule, first) or _is_wider(schedule, first)):
+    keeps_scaling = (
+        recipe.on_top or is_as_is or _is_same(schedule, first) or _is_wider(schedule, first)
+    )
+    if trained_scaling(inspection) and keeps_scaling:
         factor = context / first.context
         level, reason = _on_trained_scaling(recipe, first, factor)
         return FineTuningRecord(level=level, factor=factor, trained=first.context, reason=reason)
 
+    # every other model: it was trained for the context before any scaling
     trained = recipe.original_context or first.original_context
     factor = context / trained
     level, reason = _from_unscaled(recipe, inspection, trained, factor)
@@ -80,7 +83,13 @@ def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
 def _on_trained_scaling(
     recipe: Recipe, first: RopeSpec, factor: float
 ) -> tuple[FineTuningLevel, str]:
-    """Return the need over the context of a training that had the scaling, and the reason."""
+    """Return the need of a method on top of a scaling that the model was trained with, and why.
+
+    Args:
+        recipe: The method and its modifiers.
+        first: The RoPE of the model, with its scaling.
+        factor: The wanted context over the context that `first` declares.
+    """
     if factor <= 1:
         return "none", ""
     if isinstance(recipe.method, AsIs):
@@ -104,17 +113,25 @@ def _on_trained_scaling(
 def _from_unscaled(
     recipe: Recipe, inspection: Inspection, trained: int, factor: float
 ) -> tuple[FineTuningLevel, str]:
-    """Return the need over a training without scaling of `trained` tokens, and the reason."""
+    """Return the need of a method for a model that was trained without scaling, and why.
+
+    Args:
+        recipe: The method and its modifiers.
+        inspection: The inspection of the model.
+        trained: The context of the training, in tokens.
+        factor: The wanted context over that.
+    """
     if factor <= 1:
         return "none", ""
+
     # an unchanged RoPE is fine where no layer sees a new angle
     method = _method_of_output(recipe, inspection.spec)
-    if method is None and _is_windowed(inspection.spec, trained):
+    if method is None:
+        if not _is_windowed(inspection.spec, trained):
+            return "needed", "its RoPE does not change"
         if "none" in inspection.spec.layers:
             return "recommended", "its layers without RoPE were not trained at it"
         return "none", "its layers see no angle beyond their windows"
-    if method is None:
-        return "needed", "its RoPE does not change"
     if method is InvFreq:
         return "recommended", "nothing is known of these frequencies without training"
 
@@ -133,6 +150,7 @@ def _from_unscaled(
         unknown = f"{method.name} is not known to work without training"
         return "needed", method.finetuning_note or unknown
 
+    # beyond that, training is only recommended where measurements show that the method helps
     reason = f"{method.name} is known to work without training up to {limit:g} times"
     measured = []
     for study in studies_of(""):

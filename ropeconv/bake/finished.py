@@ -27,14 +27,20 @@ NOT_WRITTEN = (".cache", DRAFT)
 
 
 def may_be_finished(plan: FilePlan) -> bool:
-    """Return whether the place of a plan has files of its names and sizes, and its receipt."""
+    """Return whether the place of a plan has files of its names and sizes, and its receipt.
+
+    No file is read, so this is quick. `is_finished` compares their contents.
+    """
     for file in plan.files:
         place = _place(plan, file.name)
         if not place.is_file() or place.is_symlink():
             return False
         # the sizes of some files are not known before they are written
-        if not file.estimated and file.size and place.stat().st_size != file.size:
+        is_size_known = file.size and not file.estimated
+        if is_size_known and place.stat().st_size != file.size:
             return False
+
+    # only outputs of `apply` have a receipt
     if not isinstance(plan, Plan):
         return True
     with suppress(BadSource):
@@ -51,9 +57,11 @@ def is_finished(plan: FilePlan, again: Path) -> bool:
         plan: The output.
         again: The folder in which everything has its final name.
     """
+    # a GGUF model: its shards
     if not plan.is_folder:
-        pairs = [(again / file.name, _place(plan, file.name)) for file in plan.files]
-        return all(_same(new, old) for new, old in pairs)
+        return all(_same(again / file.name, _place(plan, file.name)) for file in plan.files)
+
+    # a folder: the same files and no others
     new_root = again / plan.out.name
     names = set(_names(new_root))
     if names != set(_names(plan.out)):
@@ -74,10 +82,11 @@ def made_from(receipt: Receipt) -> bytes:
 def member_digest(receipt: Receipt) -> str:
     """Return the sha256 of what made an output, by which other outputs of its set name it.
 
-    The names of these are left out, so that two outputs can name each other.
+    A model and its draft have each other's digest in their receipts. So the digest leaves out the
+    fields with the names and digests of companions.
     """
-    alone = copied(TargetRecord, receipt.target, **vars(CompanionNames()))
-    parts = [receipt.source, receipt.recipe, alone, receipt.schedule, receipt.encoding]
+    target = copied(TargetRecord, receipt.target, **vars(CompanionNames()))
+    parts = [receipt.source, receipt.recipe, target, receipt.schedule, receipt.encoding]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
@@ -86,18 +95,21 @@ def _place(plan: FilePlan, name: str) -> Path:
 
 
 def _same(new: Path, old: Path) -> bool:
-    """Return whether two files are equal, or receipts with other results."""
+    """Return whether two files are equal, or receipts that differ only in later results."""
     if old.is_symlink() or not old.is_file():
         return False
     if old.samefile(new) or filecmp.cmp(new, old, shallow=False):
         return True
-    # `validate` and `eval` write their results into the receipt later
     if new.name != RECEIPT:
         return False
-    with suppress(BadSource):
-        receipts = [parse_receipt(read_text(path, RECEIPT), RECEIPT) for path in (new, old)]
-        return _without_results(receipts[0]) == _without_results(receipts[1])
-    return False
+
+    # `validate` and `eval` write their results into the receipt after `apply`
+    try:
+        new_receipt = parse_receipt(read_text(new, RECEIPT), RECEIPT)
+        old_receipt = parse_receipt(read_text(old, RECEIPT), RECEIPT)
+    except BadSource:
+        return False
+    return _without_results(new_receipt) == _without_results(old_receipt)
 
 
 def _without_results(receipt: Receipt) -> dict[str, object]:

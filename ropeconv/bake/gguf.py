@@ -75,16 +75,19 @@ class GgufPlan(GgufOutput):
 
     @cached_property
     def original(self) -> OriginalRecord:
+        """The model that `restore` leads back to, and how the output differs from it."""
+        # a file that ropeconv did not write is that model itself
         file = self.source.file
         edit = self.result.edit
         receipt = valid_gguf_receipt(file, self.source_spec)
         if receipt is None or receipt.original is None or receipt.original.gguf is None:
             return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
 
-        # the source is an output of ropeconv itself: restoring leads to the first source, not to it
+        # for an output of ropeconv, it is the file before the first run; with --replace the new
+        # output is made from that file, so that no other run lies between
         replaces = self.target.replace
-        first = receipt.original.gguf
-        record = record_of_output(file, first, earlier(file, receipt), edit, replaces)
+        known = receipt.original.gguf
+        record = record_of_output(file, known, earlier(file, receipt), edit, replaces)
         steps = () if replaces else receipt.steps
         return OriginalRecord(receipt.original.source, gguf=record, steps=steps)
 
@@ -170,16 +173,16 @@ def _open_model(file: GgufFile, reading: Reading, target: Target) -> GgufModel:
 
 
 def _select_encoding(start: PlanStart, model: GgufModel, target: Target) -> GgufResult:
-    """The schedule as an encoding writes it.
+    """Choose the encoding that writes the schedule into the file.
 
     Raises:
-        UnsupportedBake: Where no encoding holds it. The repair is the method of the source, where
-            an encoding holds its scaling with a larger factor.
+        UnsupportedBake: No encoding can. The repair that it names is more of the scaling that the
+            file has, where an encoding can write that.
     """
-    # another method on top of a scaling rarely fits into keys; more of the same scaling does
     try:
         return select_gguf(start.schedule, model, target)
     except UnsupportedBake as refusal:
+        # the keys of a header have no room for two methods; `--yarn 2 --on-top` of a yarn fits
         wider = _wider_scaling(start)
         if wider is None:
             raise
@@ -188,23 +191,27 @@ def _select_encoding(start: PlanStart, model: GgufModel, target: Target) -> Gguf
         except RopeconvError:
             raise refusal from None
 
-        words = " ".join(flags(wider) or ())
-        kept = f"pass {words}, which widens the {start.spec.form.kind} scaling that the file has"
+        options = " ".join(flags(wider) or ())
+        repair = (
+            f"pass {options}, which widens the {start.spec.form.kind} scaling that the file has"
+        )
         name = f"the GGUF architecture {arch_of_header(model).name}"
-        raise UnsupportedBake("this schedule", name, refusal.reason, kept) from None
+        raise UnsupportedBake("this schedule", name, refusal.reason, repair) from None
 
 
 def _wider_scaling(start: PlanStart) -> Recipe | None:
-    """The recipe of an `--on-top` by the method that the scaling has.
+    """The recipe that extends a file by the method that its scaling has.
 
-    None where the recipe has that method itself, and where the scaling is not one of a method.
+    It reaches the same length as the recipe of `start`, which puts another method on top of the
+    scaling. It is None for other recipes, and where the scaling is not one of a method.
     """
     recipe = start.recipe
     form = start.spec.form
     declared = start.spec.context
     trained = start.spec.original_context
     factor = recipe.method.relative(declared, trained).factor_over(trained)
-    if not recipe.on_top or factor is None or form.kind == recipe.method.name:
+    is_same_method = form.kind == recipe.method.name
+    if not recipe.on_top or factor is None or is_same_method:
         return None
     if not isinstance(form, (InterpolatedForm, Llama3, Yarn)):
         return None
@@ -254,17 +261,25 @@ def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> Planned
 
 
 def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
-    """Check that a new first shard has the numbers of shards and tensors that there are.
+    """Check that a new first shard declares as many shards and tensors as there are.
+
+    Args:
+        file: The file before the edit, with all its shards.
+        first: The new header of the first shard.
 
     Raises:
-        BadSource: For another number.
+        BadSource: It declares another number.
     """
     shards = len(file.shards)
     tensors = len(first.tensors)
     for header in file.headers[1:]:
         tensors += len(header.tensors)
-    declared_shards = first.values[SHARDS].decode() if SHARDS in first.values else 0
-    declared_tensors = first.values[COUNT].decode() if COUNT in first.values else 0
+    declared_shards = 0
+    if SHARDS in first.values:
+        declared_shards = first.values[SHARDS].decode()
+    declared_tensors = 0
+    if COUNT in first.values:
+        declared_tensors = first.values[COUNT].decode()
 
     # a file that is not split may have no such keys, or say that it is one of one
     if shards == 1:
@@ -314,6 +329,7 @@ class ExportPlan(GgufOutput):
 
     @cached_property
     def original(self) -> OriginalRecord:
+        """The checkpoint that was converted, and how the output differs from its conversion."""
         source = self.source
         exported = self.exported
         tensors = {tensor.name: tensor for tensor in exported.tensors}
@@ -332,9 +348,14 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
 
     Parameters and errors are those of `make_plan`.
     """
+    # with --replace, `first` and `source` are the model before the first run of ropeconv
     inspection, first, source = first_inspection(source, target)
     start = begin(inspection, first, recipe, target)
-    label = "" if isinstance(recipe.method, AsIs) else recipe.method.label
+
+    # the conversion without scaling, named after the method, and the schedule in its header
+    label = ""
+    if not isinstance(recipe.method, AsIs):
+        label = recipe.method.label
     exported = export(source, inspection.model_family, start.spec.unscaled(), label, target)
     result = _select_encoding(start, exported.model, target)
 
@@ -386,16 +407,26 @@ def _data_size(exported: GgufExport, header: RewrittenHeader) -> int:
 def _write_export(
     exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance
 ) -> None:
-    """Write a conversion with its edit, and let llama.cpp quantise it where that is planned."""
-    # llama.cpp quantises a file of floats, which is written first and removed then
-    floats = target.with_name(f"{target.name}.floats") if exported.quantised else target
+    """Write a conversion with its edit, and let llama.cpp quantise it where that is planned.
+
+    Args:
+        exported: The conversion without scaling.
+        header: The header of the output before it is quantised.
+        edit: The edit from the conversion to the output.
+        target: The file to write.
+        advance: Called with the bytes written since the last call.
+    """
+    # llama.cpp's quantiser reads a file of floats, which is written first and removed at the end
+    floats = target
+    if exported.quantised:
+        floats = target.with_name(f"{target.name}.floats")
     head = header.place(0)
     try:
         floats.write_bytes(head)
         advance(len(head))
         write_tensors(floats, len(head), exported.tensors, header.tensors, advance)
 
-        # the edit changes converted tensors, such as rows that a carrier has in another order
+        # then the edit: tensors that it changes, such as rows in another order, and those it adds
         with floats.open("r+b") as file:
             write_changes(file, exported.model.header, len(head), dict(edit.changes))
             for name, data in edit.added.items():

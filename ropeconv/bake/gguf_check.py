@@ -47,8 +47,10 @@ def check_gguf(plan: GgufOutput, path: Path, *, in_place: bool = False) -> GgufC
         file, spec = _read_back(path)
 
     schedule = _written(plan)
-    wrong = _unlike_schedule(schedule, plan.result.kept, spec) or next(_unlike_plan(plan, file), "")
+    wrong = _unlike_schedule(schedule, plan.result.kept, spec)
     if wrong:
+        raise _disagreement(wrong)
+    for wrong in _unlike_plan(plan, file):
         raise _disagreement(wrong)
 
     compared = 0
@@ -102,16 +104,18 @@ def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
             source.
     """
     before = read_file(source).spec
+    schedule = before.current()
     file, spec = _read_back(path)
-    wrong = _unlike_schedule(before.current(), before, spec)
-    if not wrong and file.tensors.keys() != source.tensors.keys():
-        wrong = (
+    wrong = _unlike_schedule(schedule, before, spec)
+    if wrong:
+        raise _disagreement(wrong)
+    if file.tensors.keys() != source.tensors.keys():
+        raise _disagreement(
             f"the written files have {len(file.tensors)} tensors, and the source has"
             f" {len(source.tensors)}"
         )
-    if wrong:
-        raise _disagreement(wrong)
-    return _record(before.current(), spec, file, _compare_tensors(source, Edit(), file))
+    compared = _compare_tensors(source, Edit(), file)
+    return _record(schedule, spec, file, compared)
 
 
 def _read_back(path: Path) -> tuple[GgufFile, RopeSpec]:
@@ -158,31 +162,34 @@ def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) 
 
 def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
     """Yield clauses on keys and tensors that differ from those of the plan."""
-    # keys; llama.cpp's quantiser writes two of its own
+    # keys, but for the space that ropeconv reserves and two that llama.cpp's quantiser sets
     quantised = isinstance(plan, ExportPlan) and bool(plan.exported.quantised)
     ignored = {RESERVED}
     if quantised:
         ignored.update(QUANTISER)
-    planned = rewrite(plan.start.header, plan.edit)
+    header = rewrite(plan.start.header, plan.edit)
+    planned = _keys(header.values, ignored)
     written = _keys(file.header.values, ignored)
-    wanted = _keys(planned.values, ignored)
-    for key in dict.fromkeys((*wanted, *written)):
-        if written.get(key) != wanted.get(key):
+    for key in dict.fromkeys((*planned, *written)):
+        if written.get(key) != planned.get(key):
             yield f"the written header has another {key} than was planned"
 
     # tensors of all shards, of which an edit changes only the first
-    tensors = dict(planned.tensors)
+    tensors = dict(header.tensors)
     if isinstance(plan, GgufPlan):
-        for header in plan.source.file.headers[1:]:
-            tensors |= header.tensors
+        for later_header in plan.source.file.headers[1:]:
+            tensors |= later_header.tensors
     if file.tensors.keys() != tensors.keys():
         yield f"the written file has {len(file.tensors)} tensors, and {len(tensors)} were planned"
     for name, info in tensors.items():
         other = file.tensors[name]
-        if info.shape != other.shape or (info.type != other.type and not quantised):
+        has_other_type = info.type != other.type and not quantised
+        if info.shape != other.shape or has_other_type:
             yield f"the written tensor {name} has another shape or type than was planned"
-    for shard, header in zip(file.shards, file.headers, strict=True):
-        if header.data_start + header.data_size > header.size:
+
+    # a file that was cut off
+    for shard, written_header in zip(file.shards, file.headers, strict=True):
+        if written_header.data_start + written_header.data_size > written_header.size:
             yield f"{shard.name} ends before its last tensor does"
 
 
@@ -191,9 +198,11 @@ def _keys(values: dict[str, GgufValue], ignored: set[str]) -> dict[str, GgufValu
 
 
 def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
-    """Compare both ends of each tensor that remains, and return the number of these tensors.
+    """Compare both ends of each tensor that an edit keeps, and return how many were compared.
 
-    Reordered rows are reordered again, one piece at each end.
+    Both ends show a file that is cut off or shifted, without reading all of it again. Where the
+    edit changes a tensor, such as the order of its rows, the ends of the source are changed in the
+    same way first.
 
     Args:
         source: The source.
@@ -207,14 +216,15 @@ def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
     for name, info in source.tensors.items():
         if name in edit.removed or name not in file.tensors:
             continue
-        # both ends show a file that is cut off or shifted, without reading all of it again
         change = edit.changes.get(name)
-        size = min(END, info.size) if change is None else change.unit
-        for start in dict.fromkeys((0, info.size - size)):
-            wanted = source.read(name, start, size)
+        size = min(END, info.size)
+        if change is not None:
+            size = change.unit  # the smallest piece that can be changed on its own
+        for start in {0, info.size - size}:
+            expected = source.read(name, start, size)
             if change is not None:
-                wanted = change.apply(wanted)
-            if file.read(name, start, size) != wanted:
+                expected = change.apply(expected)
+            if file.read(name, start, size) != expected:
                 raise _disagreement(f"the written tensor {name} is not that of the source")
         compared += 1
     return compared

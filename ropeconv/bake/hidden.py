@@ -153,17 +153,21 @@ def refuse_full(plan: FilePlan, pending: Sequence[PlannedFile], folder: Path, li
         folder: A folder on the disk.
         link: Whether unchanged files become hard links.
     """
+    # a file of the source, to ask its filesystem; files on the Hub are not downloaded for that
     local = None
     if plan.source.kind != "hub":
-        origins = (plan.origin(file) for file in plan.files)
-        local = next((origin for origin in origins if origin is not None), None)
+        for file in plan.files:
+            local = plan.origin(file)
+            if local is not None:
+                break
 
     # copies share the blocks of the source on filesystems such as btrfs and XFS
-    shared = link or same_blocks(local, folder)
+    copies_are_free = link or same_blocks(local, folder)
     needed = MARGIN
     for file in pending:
-        if not (shared and file.action == "copy"):
-            needed += file.size
+        if file.action == "copy" and copies_are_free:
+            continue
+        needed += file.size
 
     free = free_bytes(folder)
     if needed > free:
@@ -235,12 +239,18 @@ def discard(out: Path) -> None:
 
 @contextmanager
 def locked(out: Path) -> Iterator[HiddenFolder]:
-    """Make and lock the hidden folder of an output.
+    """Make and lock the hidden folder in which an output is written.
 
-    It is removed at the end, after an error only if it is empty. Raises RopeconvError where another
-    process has it and where it cannot be removed, OSError where it cannot be made.
+    At the end it is removed. After an error it is removed only if it is empty: files that are
+    finished stay, so that the same command can continue with them.
+
+    Args:
+        out: The place of the output.
+
+    Raises:
+        RopeconvError: Another process has the folder, or it cannot be removed.
+        OSError: It cannot be made.
     """
-    # after an error its files stay, so that the same command can continue with them
     hidden = HiddenFolder(out)
     if hidden.root.is_symlink():
         raise RopeconvError(f"{hidden.root} is a link, and ropeconv writes there; remove it")
@@ -439,47 +449,69 @@ def take_names(
             output. All moves are undone then.
         OSError: Where a move fails. All moves are undone then.
     """
-    # Inodes say after a kill which of two files has a name. The moves are on the disk before the
-    # first of them, and so are the files that move.
     hidden.old.mkdir(exist_ok=True)
     moves = []
     for name in names:
-        final = hidden.out.with_name(name)
-        old = _inode(final) if force and not is_empty(final) else None
-        moves.append(Move(name, _inode(hidden.new / name) or 0, old))
-    freed = moves[-1:] if len(moves) > 1 else []
-    of_output = len(moves)
+        may_replace = force and not is_empty(hidden.out.with_name(name))
+        moves.append(_plan_move(hidden, name, may_replace))
+    move_beside = None
     if beside is not None:
-        final = hidden.out.with_name(beside.name)
-        moves.append(Move(beside.name, _inode(hidden.new / beside.name) or 0, _inode(final)))
+        move_beside = _plan_move(hidden, beside.name, may_replace=True)
+
+    # Names that are freed before the moves, and taken last. The file beside an output is the first:
+    # without it, the shards are still those of one output.
+    all_moves = list(moves)
+    freed = []
+    if move_beside is not None:
+        all_moves.append(move_beside)
+        freed.append(move_beside)
+    if len(moves) > 1:
         freed.append(moves[-1])
-    journal.add(Moves(tuple(moves)), sync=fsync)
+
+    # The moves are on the disk before the first of them, and so are the files that move.
     parent = hidden.out.parent
+    journal.add(Moves(tuple(all_moves)), sync=fsync)
     if fsync:
         for folder in (hidden.new, hidden.root, parent):
             sync_folder(folder)
 
     try:
-        # the file beside an output first: without it, the shards are still those of one output
-        for move in reversed(freed):
+        for move in freed:
             if move.old is not None:
                 parent.joinpath(move.name).rename(hidden.old / move.name)
-        for move in moves:
+        for move in all_moves:
             _move(hidden, move)
-
-        # files may have been added to the earlier output until it was moved away
-        places = [_replaced_place(hidden, move) for move in moves]
-        first_shard = places[of_output - 1]
-        for move, place in zip(moves[:of_output], places[:of_output], strict=True):
-            if move.old is not None:
-                refuse_foreign(place, first_shard, parent / move.name)
-        if beside is not None and moves[-1].old is not None:
-            beside.refuse_other(places[-1])
+        _refuse_replaced(hidden, moves)
+        if beside is not None and move_beside is not None and move_beside.old is not None:
+            beside.refuse_other(_replaced_place(hidden, move_beside))
         if fsync:
             sync_folder(parent)
     except BaseException:
-        _undo(hidden, moves)
+        _undo(hidden, all_moves)
         raise
+
+
+def _plan_move(hidden: HiddenFolder, name: str, may_replace: bool) -> Move:
+    """The move of a finished file to its final name, which another file may have.
+
+    The inodes say after a kill which of the two files has the name.
+    """
+    old = None
+    if may_replace:
+        old = _inode(hidden.out.with_name(name))
+    return Move(name=name, new=_inode(hidden.new / name) or 0, old=old)
+
+
+def _refuse_replaced(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
+    """Raise RopeconvError where a replaced output, which has moved away now, must not be replaced.
+
+    Files may have been added to it until that moment.
+    """
+    first_shard = _replaced_place(hidden, moves[-1])
+    for move in moves:
+        if move.old is not None:
+            known_as = hidden.out.parent / move.name
+            refuse_foreign(_replaced_place(hidden, move), first_shard, known_as)
 
 
 def _replaced_place(hidden: HiddenFolder, move: Move) -> Path:
@@ -503,11 +535,17 @@ def settle(hidden: HiddenFolder, journal: OutputJournal) -> OutputJournal:
 
 
 def _move(hidden: HiddenFolder, move: Move) -> None:
-    """Give a file its final name, in exchange with a file that it replaces."""
+    """Give a finished file its final name, in exchange with a file that it replaces.
+
+    Raises:
+        RopeconvError: Another program has taken the name meanwhile.
+        OSError: The disk refuses the move.
+    """
     new = hidden.new / move.name
     final = hidden.out.with_name(move.name)
     old = hidden.old / move.name
-    was_moved_away = _inode(old) is not None  # as the first shard is before the others move
+    # the first shard of an earlier output is moved away before the others, so its name is free
+    was_moved_away = _inode(old) is not None
     if move.old is not None and not was_moved_away:
         exchange(new, final, old)
         return

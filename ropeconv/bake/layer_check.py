@@ -6,7 +6,7 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ..formats.files import read_text, scratch
 from ..formats.jsontext import JsonObject
 from ..formats.safetensors import INDEX, header_bytes, shards, tensor_bytes
 from ..inspection.receipts.receipt import LayersRecord, ScheduleRecord
-from ..models.source import SINGLE
+from ..models.source import SINGLE, Source
 from ..rope.schedule import LogN, effective_scaling
 from ..rope.spec import RopeSpec
 from ..validate.layers import CheckpointFiles, LayerQuestion, NeededQuestion
@@ -71,7 +71,15 @@ def refuse_difference(layers: LayersRecord, version: str) -> None:
 
 @contextmanager
 def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[LayerQuestion]:
-    """Give the question about an output in a folder.
+    """Give the question to the probe: whether the first layers of an output are as planned.
+
+    Files that were downloaded for it exist until the context manager ends.
+
+    Args:
+        plan: The plan of the output.
+        folder: The folder with the output.
+        probe: The process that is asked. It also says which tensors of a source on the Hub the
+            comparison needs.
 
     Raises:
         NoLayerRuns: There are no weights of the output or of its source to run.
@@ -81,39 +89,44 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
     schedule = plan.schedule
     family = source.family
     stands_for = family.text_type if family.assumed else ""
+    # tensors that were multiplied, and so rounded
     rounded = {}
     if result.fold is not None:
         rounded = {name: source.tensors[name].dtype for name in result.fold.tensors}
 
     with folder_of(source, weights=False) as config, scratch() as place:
-        of_output, missing = _output_weights(plan, folder)
-        of_source = of_output
+        output_weights, lacks_some = _output_weights(plan, folder)
         if source.generated_files():
+            # a source in another format cannot run; the output has its weights, unless multiplied
             if rounded:
                 raise NoLayerRuns("its weights were converted and multiplied at once")
+            source_weights = output_weights
         elif any(source.local(name) is None for name in source.weights()):
+            # on the Hub: the tensors of the first layers are enough
             part = place / SINGLE
-            _fetch_part(plan, probe, config, stands_for, part)
-            of_source = [part]
+            _fetch_tensors(source, _needed_rows(plan, probe, config, stands_for), part)
+            source_weights = [part]
         else:
-            of_source = [source.path(name) for name in source.weights()]
-        if missing:
-            of_output += of_source
+            source_weights = [source.path(name) for name in source.weights()]
+        # files that the output would only copy are not in its folder yet
+        if lacks_some:
+            output_weights += source_weights
 
         scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
         yield LayerQuestion(
             source=CheckpointFiles(
                 config=_absolute(config),
-                weights=tuple(map(_absolute, of_source)),
+                weights=tuple(_absolute(path) for path in source_weights),
                 stands_for=stands_for,
             ),
             output=CheckpointFiles(
                 config=_absolute(folder),
-                weights=tuple(map(_absolute, of_output)),
+                weights=tuple(_absolute(path) for path in output_weights),
                 stands_for=stands_for,
                 trust=bool(result.texts),
             ),
             numbers=ScheduleRecord(**schedule.to_dict()),
+            # the scaling of queries is log-n, or steps that approximate it
             log_n=scale if isinstance(scale, LogN) else None,
             query_scaling=None if isinstance(scale, LogN) else scale,
             layers=_first_layers(plan.before),
@@ -139,12 +152,14 @@ def _absolute(path: Path) -> str:
 
 
 def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], bool]:
-    """The safetensors of an output that are in its folder, and whether others are not.
+    """The safetensors files in the folder of an output, and whether it lacks some.
 
     A staged output leaves out the files that are copied unchanged.
     """
     index = folder / INDEX
-    names = shards(read_text(index, INDEX)) if index.exists() else (SINGLE,)
+    names: tuple[str, ...] = (SINGLE,)
+    if index.exists():
+        names = tuple(shards(read_text(index, INDEX)))
     planned = {file.name for file in plan.files}
     if not planned.issuperset(names):
         raise NoLayerRuns("it has no safetensors")
@@ -152,24 +167,25 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
     return paths, len(paths) < len(names)
 
 
-def _fetch_part(
-    plan: CheckpointPlan, probe: Probe, config: Path, stands_for: str, target: Path
-) -> None:
-    """Write the tensors of a source on the Hub that a comparison needs, read by their ranges.
+def _needed_rows(
+    plan: CheckpointPlan, probe: Probe, config: Path, stands_for: str
+) -> dict[str, int]:
+    """Ask the probe which tensors of a source running its first layers needs.
 
     Args:
-        plan: The plan.
-        probe: Says which they are.
+        plan: The plan of the output.
+        probe: The process that is asked.
         config: The folder with the config.json of the source.
-        stands_for: As in `CheckpointFiles`.
-        target: The file.
+        stands_for: The model type with which transformers loads the source; empty for its own.
+
+    Returns:
+        The number of first rows that are needed of each tensor, by its name; 0 for all rows.
 
     Raises:
         NoLayerRuns: No layer can run on its own.
     """
-    source = plan.source
     shapes = {}
-    for name, tensor in source.tensors.items():
+    for name, tensor in plan.source.tensors.items():
         if EXPERTS not in name:
             shapes[name] = tensor.shape
     question = NeededQuestion(
@@ -178,29 +194,44 @@ def _fetch_part(
     answer = _ask(probe, "needed", msgspec.to_builtins(question))
     if "tensors" not in answer:
         raise NoLayerRuns(answer["reason"])
+    return dict(answer["tensors"])
 
-    rows_of = dict(answer["tensors"])
-    parts = []
+
+def _fetch_tensors(source: Source, needed_rows: Mapping[str, int], target: Path) -> None:
+    """Write some tensors of a source on the Hub into one file, without downloading the others.
+
+    Args:
+        source: The source.
+        needed_rows: The tensors, as `_needed_rows` returns them.
+        target: The safetensors file to write.
+    """
+    # the entries of the new file, and the ranges (file, start, stop) of the source with their bytes
+    remaining = dict(needed_rows)  # of a tensor that two files have, the first one counts
+    entries = []
     ranges: list[tuple[str, int, int]] = []
     for file, header in source.headers.items():
-        for name, tensor in sorted(header.tensors.items(), key=lambda item: item[1].start):
-            rows = rows_of.pop(name, None)
+        in_order = sorted(header.tensors.values(), key=lambda tensor: tensor.start)
+        for tensor in in_order:
+            rows = remaining.pop(tensor.name, None)
             if rows is None:
                 continue
             shape = tensor.shape
             if 0 < rows < shape[0]:
                 shape = (rows, *shape[1:])
-            parts.append((name, tensor.dtype, shape))
+            entries.append((tensor.name, tensor.dtype, shape))
 
-            # the projections of a layer follow each other in most files: one request for all
+            # the projections of a layer follow each other in most files: one request reads them all
             start = header.data_start + tensor.start
             stop = start + tensor_bytes(tensor.dtype, shape)
-            if ranges and ranges[-1][0] == file and ranges[-1][2] == start:
-                start = ranges.pop()[1]
+            if ranges:
+                last_file, last_start, last_stop = ranges[-1]
+                if last_file == file and last_stop == start:
+                    ranges.pop()
+                    start = last_start
             ranges.append((file, start, stop))
 
     def blocks() -> Iterator[bytes]:
-        yield header_bytes(parts, {})
+        yield header_bytes(entries, {})
         for file, start, stop in ranges:
             yield source.read(file, start, stop)
 

@@ -71,7 +71,8 @@ def run_commands(
         modelfile: The Modelfile for Ollama; None where none was written.
         draft: The plan of its draft; None without one.
     """
-    if plan.source.kind == "config" or plan.target.drafts_for or plan.draft:
+    is_draft = bool(plan.target.drafts_for or plan.draft)
+    if plan.source.kind == "config" or is_draft:
         return []
     purpose = plan_purpose(plan)
     context = plan.schedule.context
@@ -79,10 +80,10 @@ def run_commands(
 
     # vLLM's --speculative-config: the kind of the head, or "draft_model" for a whole smaller model
     kind = "draft_model"
-    if draft is not None and draft.draft is not None:
-        kind = draft.draft.name
     speculation = ""
     if draft is not None:
+        if draft.draft is not None:
+            kind = draft.draft.name
         settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
         speculation = shlex.quote(json.dumps(settings))
 
@@ -179,6 +180,7 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         plan: The plan of the output.
         draft: The plan of its draft; None without one.
     """
+    # the verdicts on versions that run the draft too
     verdicts = plan.result.verdicts
     if draft is not None:
         runs_draft = {
@@ -186,24 +188,30 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         }
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
 
+    # with --allow-untested the user accepts the runtimes that they named without a test
     named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
-    accepted = (*RUNS, UNTESTED) if plan.target.allow_untested else RUNS
-    in_any = set()
-    in_newest = {}
+    accepted_of_named = RUNS
+    if plan.target.allow_untested:
+        accepted_of_named = (*RUNS, UNTESTED)
+
+    runs_in_some_version = set()
+    runs_in_newest = {}
     for verdict in verdicts:
         # the verdict of llama.cpp on a GGUF file is that of llama-cpp-gguf
         name = verdict.runtime.partition("@")[0].removesuffix("-gguf")
-        runs = verdict.status in (accepted if name in named else RUNS)
-        in_newest[name] = runs  # verdicts go from the oldest version to the newest
+        accepted = accepted_of_named if name in named else RUNS
+        runs = verdict.status in accepted
+        runs_in_newest[name] = runs  # verdicts go from the oldest version to the newest
         if runs:
-            in_any.add(name)
+            runs_in_some_version.add(name)
 
-    # a runtime that the user has, in a version that works, before the usual ones
+    # the runtime that the user named, in a version that works, before the usual ones
     for name in named:
-        if name in in_any:
+        if name in runs_in_some_version:
             return name
-    for name in SERVERS if plan.is_folder else (LLAMA_CPP,):
-        if in_newest.get(name):
+    usual = SERVERS if plan.is_folder else (LLAMA_CPP,)
+    for name in usual:
+        if runs_in_newest.get(name):
             return name
     return ""
 

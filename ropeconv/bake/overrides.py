@@ -88,7 +88,10 @@ def changed_keys(before: Config, after: Config) -> JsonObject:
     for key, value in after.items():
         old = before.get(key)
         is_same = key in before and value == old
-        if key == "rope_scaling" or is_same:  # rope_parameters has the same, see above
+        if is_same:
+            continue
+        # in transformers 5 it is another name of rope_parameters, which has the same values
+        if key == "rope_scaling":
             continue
         if isinstance(value, dict) and isinstance(old, dict) and key not in ROPE:
             changes[key] = changed_keys(old, value)
@@ -98,21 +101,28 @@ def changed_keys(before: Config, after: Config) -> JsonObject:
 
 
 def removed_keys(before: Config, after: Config) -> Iterator[str]:
-    """Yield the keys that a config loses, with dots between levels."""
-    # settings of RoPE, wherever the source has them, against those of the override
+    """Yield the keys that a config loses, with dots between levels, such as `rope_scaling.factor`.
+
+    Args:
+        before: The config of the source.
+        after: The config of the output.
+    """
+    # settings of RoPE, which the source may have in either dictionary; the override has one
+    dictionary = ""
     old = dict[str, object]()
-    for dictionary in ROPE:
-        old.update(_settings(before.get(dictionary)))
+    for name in ROPE:
+        old.update(_settings(before.get(name)))
+        if before.get(name) and not dictionary:
+            dictionary = name
     new = dict(_settings(after.get("rope_parameters")))
 
     # `type` is the older name of `rope_type`: it may stay where it says the same
     new["type"] = new.get("rope_type")
     old_type = OLDER.get(str(old.get("type")), old.get("type"))
-    place = next((key for key in ROPE if before.get(key)), "")
     for name in old:
         says_otherwise = name == "type" and old_type != new["type"]
         if name not in new or says_otherwise:
-            yield f"{place}.{name}"
+            yield f"{dictionary}.{name}"
 
     # all other keys, level by level
     for key, value in before.items():

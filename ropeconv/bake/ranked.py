@@ -236,12 +236,14 @@ class RankedMethods(TableSummary):
 
 def _describe_effective_length(row: Advice) -> str:
     """The effective length of a method for people, in tokens: `1,706`, `16,777,215+` or `any`."""
+    # where all layers have a window, only distances inside it were tested
     reach = row.profile.reach
-    # all layers have a window, in which every distance is good, and none sees further
-    fits_window = not reach.count and reach.length < row.schedule.context
-    if reach.automatic or fits_window:
+    was_window_tested = reach.length < row.schedule.context
+    is_good_in_window = was_window_tested and reach.count == 0
+    if reach.automatic or is_good_in_window:
         return "any"
-    if reach.effective_length is None:  # none was found up to there
+    # no distance with a negative sum was found, as far as was searched
+    if reach.effective_length is None:
         return f"{reach.searched - 1:,}+"
     return f"{reach.effective_length:,}"
 

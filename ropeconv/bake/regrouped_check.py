@@ -27,22 +27,29 @@ Value = TypeVar("Value")
 
 
 def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
-    """Return whether a model has its tensors in other shards than its plan."""
-    ours = [set(header.tensors) for header in file.headers]
+    """Return whether a model has its tensors in other shards than its plan.
+
+    It has not where tensors are missing or added: that is another difference.
+    """
+    # the names of the tensors of each shard; a conversion is planned as one file
+    actual = [set(header.tensors) for header in file.headers]
     if isinstance(plan, GgufPlan):
         source = plan.source.file
         planned = [set(header.tensors) for header in source.headers]
         planned[0] = set(rewrite(source.header, plan.edit).tensors)
     else:
         planned = [set(file.tensors)]
-    if len(ours) != len(planned):
+    if len(actual) != len(planned):
         return True
-    return ours != planned and set().union(*ours) == set().union(*planned)
+
+    has_same_tensors = set().union(*actual) == set().union(*planned)
+    return has_same_tensors and actual != planned
 
 
 def without_shards(receipt: Receipt) -> Receipt:
-    """Return a receipt without what its source in shards has in another way than one in a file: the
-    keys of shards, and the places in its header.
+    """Return a receipt without the facts that depend on how its source was split into shards.
+
+    These are the keys about shards, and the places in its header.
     """
     original = receipt.original
     if original is None or original.gguf is None:
@@ -123,25 +130,35 @@ class RegroupedCheck(GgufCheck):
         self._compare_keys(planned, ())
         if not self._compare_infos(planned):
             return
-        # with --quick only what holds the schedule, some hundred bytes for each tensor
         names = set(self.file.tensors)
         if self.findings.options.quick:
-            edit = self.plan.edit
-            changed = {*edit.changes, *edit.added}
-            names = set()
-            for name, info in self.file.tensors.items():
-                if name in ROPE_TENSORS or (name in changed and info.size <= SMALL):
-                    names.add(name)
+            names = self._tensors_of_schedule()
         self._compare_data(source, names)
 
+    def _tensors_of_schedule(self) -> set[str]:
+        """The names of the small tensors that hold the schedule, which --quick compares too."""
+        edit = self.plan.edit
+        changed = {*edit.changes, *edit.added}
+        names = set()
+        for name, info in self.file.tensors.items():
+            is_small_change = name in changed and info.size <= SMALL
+            if name in ROPE_TENSORS or is_small_change:
+                names.add(name)
+        return names
+
     def _compare_keys(self, planned: RewrittenHeader, except_keys: tuple[str, ...]) -> None:
-        """Compare the keys of the first shard but those on shards; the others have only these."""
-        # `split.no` and `split.count` follow from how the file was split
+        """Compare the keys of the first shard with the planned ones, and refuse keys in others.
+
+        Args:
+            planned: The planned header.
+            except_keys: Keys that may differ.
+        """
+        # `split.no` and `split.count` follow from how the file was split, so they are left out
         first = self.file.header
-        ours = replace(first, values=_without_layout(first.values))
-        theirs = replace(planned, values=_without_layout(planned.values))
+        actual_header = replace(first, values=_without_layout(first.values))
+        planned_header = replace(planned, values=_without_layout(planned.values))
         clauses = []
-        for key, clause in unlike_keys(ours, theirs):
+        for key, clause in unlike_keys(actual_header, planned_header):
             if key not in except_keys:
                 clauses.append((key, clause))
         self._record_keys(clauses)
@@ -152,55 +169,69 @@ class RegroupedCheck(GgufCheck):
 
     def _compare_infos(self, planned: RewrittenHeader, types: bool = True) -> bool:
         """Compare the shapes and types of tensors, and return whether they are the same."""
-        # places differ in other shards, so names, shapes and types are all that is compared
-        ours = self.file.tensors
-        for name in dict.fromkeys((*planned.tensors, *ours)):
-            if name not in ours:
+        # in other shards a tensor has another place, so places are not compared
+        actual = self.file.tensors
+        for name in dict.fromkeys((*planned.tensors, *actual)):
+            if name not in actual:
                 self.findings.differs(f"it has no tensor {name}")
                 return False
             if name not in planned.tensors:
                 self.findings.differs(f"it has a tensor {name}, which is not there")
                 return False
-            mine = ours[name]
-            theirs = planned.tensors[name]
-            if mine.shape != theirs.shape or (types and mine.type != theirs.type):
+            has_other_shape = actual[name].shape != planned.tensors[name].shape
+            has_other_type = types and actual[name].type != planned.tensors[name].type
+            if has_other_shape or has_other_type:
                 self.findings.differs(f"its tensor {name} has another shape or type")
                 return False
         return True
 
     def _compare_data(self, source: GgufFile | None, names: set[str]) -> None:
-        """Compare tensors with those of a source; None where the edit has added all of them."""
+        """Compare the bytes of some tensors with those of a source.
+
+        Args:
+            source: The source; None where the edit of the plan has added all these tensors.
+            names: The tensors to compare.
+        """
         for path, header in zip(self.file.paths, self.file.headers, strict=True):
             self.findings.files += 1
-            # padding of the alignment, or what the source has there
-            extra = header.size - header.data_start - header.data_size
-            if extra >= max(header.alignment, *self._tails(source)):
+            # after the last tensor there may be padding, or as many bytes as the source has there
+            extra = _bytes_after_tensors(header)
+            allowed = header.alignment - 1
+            if source is not None:
+                for source_header in source.headers:
+                    allowed = max(allowed, _bytes_after_tensors(source_header))
+            if extra > allowed:
                 self.findings.differs(f"{path.name} has {extra:,} bytes after its last tensor")
 
             infos = [info for name, info in header.tensors.items() if name in names]
             infos.sort(key=lambda info: info.offset)
-            ranges = [self._range(info, header.data_start, source) for info in infos]
+            ranges = [self._expected_range(info, header.data_start, source) for info in infos]
             if not self.findings.options.quick:
                 self.findings.bytes += sum(info.size for info in infos)
             place = first_difference(path, ranges, self.advance, whole=False)
-            if place is not None:
-                at = place - header.data_start
-                name = next(i.name for i in infos if i.offset <= at < i.offset + i.size)
-                self.findings.differs(f"{name} of {path.name} differs from byte {place:,} on")
+            if place is None:
+                continue
+            # name the tensor that has this byte
+            offset = place - header.data_start
+            for info in infos:
+                if info.offset <= offset < info.offset + info.size:
+                    clause = f"{info.name} of {path.name} differs from byte {place:,} on"
+                    self.findings.differs(clause)
+                    break
 
-    @staticmethod
-    def _tails(source: GgufFile | None) -> tuple[int, ...]:
-        """One more than the bytes that each shard of the source has after its last tensor."""
-        headers = source.headers if source is not None else ()
-        return (0, *(header.size - header.data_start - header.data_size + 1 for header in headers))
+    def _expected_range(self, info: TensorInfo, data_start: int, source: GgufFile | None) -> Range:
+        """The bytes that a tensor should have, and its place in its shard.
 
-    def _range(self, info: TensorInfo, start: int, source: GgufFile | None) -> Range:
-        """The range of a tensor of a shard, whose data begins at `start`."""
-        first = start + info.offset
-        stop = first + info.size
+        Args:
+            info: The tensor.
+            data_start: The byte of the shard at which data begins.
+            source: The source, as in `_compare_data`.
+        """
+        start = data_start + info.offset
+        stop = start + info.size
         added = self.plan.edit.added.get(info.name)
         if added is not None:
-            return StreamedRange(first, stop, partial(iter, (added,)))
+            return StreamedRange(start, stop, partial(iter, (added,)))
 
         # its place in the source, where it may be in another shard
         assert source is not None
@@ -208,17 +239,29 @@ class RegroupedCheck(GgufCheck):
         header = source.headers[number]
         path = source.shards[number].path()
         place = header.data_start + header.tensors[info.name].offset
-        change = self.plan.edit.changes.get(info.name)
         # a conversion that was made again has the changes of the edit already
+        change = self.plan.edit.changes.get(info.name)
         if change is None or not isinstance(self.plan, GgufPlan):
-            return CopiedRange(start=first, stop=stop, origin=path, place=place)
-        return GeneratedRange(
-            start=first, stop=stop, make=partial(_changed, change, path, place), unit=change.unit
-        )
+            return CopiedRange(start=start, stop=stop, origin=path, place=place)
+        make = partial(_changed_piece, change, path, place)
+        return GeneratedRange(start=start, stop=stop, make=make, unit=change.unit)
 
 
-def _changed(change: Change, path: Path, place: int, at: int, size: int) -> bytes:
-    """A piece of a tensor after a change, made from the file that has it before, at `place`."""
+def _bytes_after_tensors(header: GgufHeader) -> int:
+    """The bytes of a shard after its last tensor."""
+    return header.size - header.data_start - header.data_size
+
+
+def _changed_piece(change: Change, path: Path, place: int, at: int, size: int) -> bytes:
+    """A piece of a tensor after a change.
+
+    Args:
+        change: The change.
+        path: The file with the tensor before the change.
+        place: The first byte of the tensor in it.
+        at: The first byte of the piece, counted from there.
+        size: The bytes of the piece.
+    """
     with path.open("rb") as reader:
         reader.seek(place + at)
         return change.whole(reader.read(size))

@@ -113,8 +113,8 @@ def restore(
 
     Args:
         plan: The plan.
-        force: As in `ApplyOptions`.
-        fsync: As in `ApplyOptions`.
+        force: Replace an earlier output of ropeconv at the place.
+        fsync: Wait until everything is on the disk before it gets its final name.
         advance: Called with the bytes done since the last call.
 
     Returns:
@@ -130,58 +130,62 @@ def restore(
 
 
 def _of_folder(source: Source, out: Path | None) -> RestorePlan:
-    """The plan for an output that is a folder."""
-    # the files that are there now, and those that ropeconv wrote
-    first = original_source(source)
-    receipt = first.receipt
-    record = first.record
-    sizes = {file.name: file.size for file in source.files()}
-    written = {file.name: file.size for file in receipt.files}
-    if len(written) != len(receipt.files):
+    """Plan to restore the source of an output that is a folder. Parameters as in `restore_plan`."""
+    original = original_source(source)
+    receipt = original.receipt
+    record = original.record
+    sizes_now = {file.name: file.size for file in source.files()}
+    written_sizes = {file.name: file.size for file in receipt.files}
+    if len(written_sizes) != len(receipt.files):
         raise BadSource(
             f"the receipt of {source.reference} lists a file twice; use the original source,"
-            f" {first.first}"
+            f" {original.first}"
         )
 
-    # files of the output that the source had, and texts that are made again
+    # files of the output that the source had, under the names that they had
     files = list[PlannedFile]()
     absent = list(record.skipped)
-    texts = set(first.generated_texts())
-    for known in receipt.files:
-        name = record.renamed.get(known.name, known.name)
-        if known.name in record.added or name in texts:
+    texts = set(original.generated_texts())
+    for written in receipt.files:
+        name = record.renamed.get(written.name, written.name)
+        if written.name in record.added or name in texts:
             continue
-        # by its size, for now: weights are hashed while they are copied
-        is_as_written = sizes.get(known.name) == known.size
-        if known.name in (CARD, SOURCE_CARD) and not is_as_written:
-            # a repository has a card of its own, and that of the source nowhere
+        # only the size is compared now: weights are hashed while they are copied
+        has_written_size = sizes_now.get(written.name) == written.size
+        if written.name in (CARD, SOURCE_CARD) and not has_written_size:
+            # people replace the card of a repository, and nothing else has that of the source
             absent.append(name)
             continue
-        if not is_as_written or not safe_name(known.name):
+        if not has_written_size or not safe_name(written.name):
             raise BadSource(
-                f"{known.name} of {source.reference} is not as ropeconv wrote it; use the original"
-                f" source, {first.first}"
+                f"{written.name} of {source.reference} is not as ropeconv wrote it; use the"
+                f" original source, {original.first}"
             )
         make = None
-        if known.sha256:
-            make = partial(_copy_and_check, first, name, known.sha256)
+        if written.sha256:
+            make = partial(_copy_and_check, original, name, written.sha256)
         files.append(
-            PlannedFile(action="copy", name=name, size=known.size, sha256=known.sha256, make=make)
+            PlannedFile(
+                action="copy", name=name, size=written.size, sha256=written.sha256, make=make
+            )
         )
+
+    # texts of the source that follow from the output and its receipt, such as config.json
     for name in texts:
-        text = first.text(name) or ""
+        text = original.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
 
-    # files that were put into the output later
+    # all other files were put into the output later; so was a card with another size
     of_output = {RECEIPT, *absent}
-    for name, size in written.items():
-        if name != CARD or size == sizes.get(CARD):
+    for name, size in written_sizes.items():
+        is_other_card = name == CARD and size != sizes_now.get(CARD)
+        if not is_other_card:
             of_output.add(name)
     return RestorePlan(
-        source=first,
+        source=original,
         out=out or _default_out(receipt.first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
-        skipped=tuple(name for name in sizes if name not in of_output),
+        skipped=tuple(name for name in sizes_now if name not in of_output),
         first=receipt.first,
         absent=tuple(absent),
     )
@@ -205,7 +209,7 @@ def _default_out(first: SourceRecord, ending: str) -> Path:
 
 
 def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePlan:
-    """The plan for an output that is a GGUF file."""
+    """Plan to restore the source of a GGUF file. Parameters as in `restore_plan`."""
     if in_place and out is not None:
         raise UsageError("--in-place changes the GGUF file itself; leave -o out")
     if out is not None and not is_gguf(out):
@@ -217,13 +221,14 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
             f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv"
         )
 
-    # the edit that leads back; with the places of an earlier file, its bytes come back too
+    # the edit that leads back to the file before the first run of ropeconv
     receipt = parse_receipt(text, source.reference)
     edit = earlier(file, receipt, whole=True).edit
     assert receipt.original is not None
     record = receipt.original.gguf
     assert record is not None
-    # the source of a conversion is a checkpoint, so its unscaled header was never in a file
+    # Where that was a file, its layout is restored too, and so every byte. The source of a
+    # conversion was a checkpoint, so there is no such layout.
     was_file = was_written(record, file.header)
     if was_file or not in_place:
         edit = replace(edit, layout=layout_of(record, file.header, edit))
@@ -250,13 +255,13 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
 
 
 def _check_header(source: GgufSource, edit: Edit, digest: str, first: str) -> None:
-    """Check that an edit gives the header that the first source had.
+    """Check that a restored GGUF file will have the header that it had before ropeconv changed it.
 
     Args:
         source: The output.
-        edit: The edit to the first source, with its layout.
-        digest: The sha256 of that header; empty where it is not known.
-        first: The first source in words, for the message.
+        edit: The edit that restores the file, with its layout.
+        digest: The sha256 of the header that it had; empty where it is not known.
+        first: The file before the change in words, for the message.
 
     Raises:
         BadSource: Where it gives another header.

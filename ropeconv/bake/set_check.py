@@ -31,23 +31,29 @@ def check_set(folder: Path, receipt: CompanionReceipt, against: str = "") -> str
         Disagreement: Where a profile differs, is missing, or belongs to another run; it names the
             profile.
     """
+    # each profile, which has a receipt of its own
     faults = list[str]()
     if not receipt.members:
         faults.append("its receipt names no profile")
     compared = 0
     for name, digest in receipt.members.items():
-        output = output_in(folder / name) if Path(name).name == name else None
+        # a receipt can be written by anybody: a name must not lead out of the folder
+        is_plain_name = Path(name).name == name
+        output = output_in(folder / name) if is_plain_name else None
         if output is None:
             faults.append(f"{name} has no receipt")
             continue
         try:
-            member = read_receipt(output)
-            if member_digest(member) != digest:
+            profile_receipt = read_receipt(output)
+            if member_digest(profile_receipt) != digest:
                 faults.append(f"{name} is of another run")
                 continue
-            compared += _compare(output, member, against)
+            if _compare(output, profile_receipt, against):
+                compared += 1
         except (BadSource, Disagreement) as problem:
             faults.append(f"{name}: {problem}")
+
+    # the files that they share
     faults += companion_faults(folder, receipt)
     if faults:
         raise Disagreement(

@@ -37,20 +37,29 @@ from .fine_tuning import fine_tuning_for
 def first_inspection(
     source: Source, target: Target
 ) -> tuple[ConfigInspection, ConfigInspection, Source]:
-    """Return the inspection of a checkpoint, that of the start of a plan, and its checkpoint.
+    """Inspect a checkpoint, and the checkpoint that a plan starts from.
 
-    A plan starts from the first source of an output of ropeconv with `target.replace`, and from the
-    checkpoint itself otherwise. Raises BadSource where an output cannot be undone.
+    These are two with --replace, if `source` is an output of ropeconv: the plan then starts from
+    the checkpoint before the first run of ropeconv.
+
+    Returns:
+        The inspection of `source`, the inspection of the checkpoint that the plan starts from, and
+        that checkpoint.
+
+    Raises:
+        BadSource: An output cannot be undone.
     """
-    first = first_source(source) if target.replace else source
-    start = inspect_config(first)
+    first = source
+    if target.replace:
+        first = first_source(source)
+    first_inspected = inspect_config(first)
     if first is source:
-        return start, start, source
+        return first_inspected, first_inspected, source
     try:
-        return inspect_config(source), start, first
+        return inspect_config(source), first_inspected, first
     except BadSource:
         # an output may have its frequencies in its tensors, which only its own code reads
-        return start, start, first
+        return first_inspected, first_inspected, first
 
 
 class AlreadyExtended(RopeconvError):
@@ -187,10 +196,12 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             asks for it; else what `start_spec` raises.
         RecipeError: As `Recipe.schedule`.
     """
-    # the schedule: the recipe with what it takes over from the scaling of the model
+    # the recipe takes settings over from the scaling that the model has
     spec = start_spec(first, recipe, target)
-    with_mscale = inherit_settings(recipe, first)
-    inherited = keep_attention_factor(with_mscale, first)
+    with_settings = inherit_settings(recipe, first)
+    inherited = keep_attention_factor(with_settings, first)
+
+    # the schedule, which must not be shorter than the source unless that is asked for
     schedule = inherited.schedule(spec, first.spec)
     if recipe.context is None and schedule.context < inspection.spec.context:
         raise _too_short(inherited, spec, schedule.context, inspection.spec.context)
@@ -203,36 +214,50 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
     notes = _derivation(inspection, inherited, spec)
     if first.assumption:
         notes.insert(0, first.assumption)
-    if inherited != with_mscale:
+    if inherited != with_settings:
         notes.append(
             f"{first.name} has no attention factor of the method: it keeps"
             f" {spec.attention_factor:.5g}"
         )
+    mscale_given = getattr(recipe.method, "mscale", None) is not None
+    if not mscale_given:
+        notes += _notes_on_mscale(inherited, schedule)
 
-    method = inherited.method
-    given = getattr(recipe.method, "mscale", None)
-    if isinstance(method, YarnMethod) and method.mscale is not None and given is None:
-        factors = f"attention_factor {schedule.attention_factor:.5g}"
-        if schedule.softmax_scale != 1:
-            factors += f", softmax_scale {schedule.softmax_scale:.5g}"
-        pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
-        notes.append(f"{pair} are the model's own: {factors}")
-
-    need = fine_tuning_for(inherited, first, schedule)
-    replaced = "" if recipe.on_top else describe_replaced(inherited, first, schedule)
+    replaced = ""
+    if not recipe.on_top:
+        replaced = describe_replaced(inherited, first, schedule)
     return PlanStart(
         recipe=inherited,
         spec=spec,
         schedule=schedule,
         notes=tuple(notes),
         replaced=replaced,
-        fine_tuning=need,
+        fine_tuning=fine_tuning_for(inherited, first, schedule),
     )
 
 
+def _notes_on_mscale(recipe: Recipe, schedule: Schedule) -> list[str]:
+    """A sentence on the numbers mscale and mscale_all_dim of a recipe; none for one without."""
+    method = recipe.method
+    if not isinstance(method, YarnMethod) or method.mscale is None:
+        return []
+    factors = f"attention_factor {schedule.attention_factor:.5g}"
+    if schedule.softmax_scale != 1:
+        factors += f", softmax_scale {schedule.softmax_scale:.5g}"
+    pair = f"mscale {method.mscale:g} and mscale_all_dim {method.mscale_all_dim:g}"
+    return [f"{pair} are the model's own: {factors}"]
+
+
 def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> UsageError:
-    """The error for an output of `context` tokens, from a source that declares `today`."""
-    # a value with which the same method goes beyond today's length, as an example
+    """The error for an output that would declare less than its source.
+
+    Args:
+        recipe: The method and its modifiers.
+        spec: The RoPE that the method starts from.
+        context: The tokens that the output would declare.
+        today: The tokens that the source declares.
+    """
+    # as an example, a value with which the same method goes beyond the length of today
     method = recipe.method
     longer = 2 * today
     if not method.length:
@@ -281,16 +306,24 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
 
 
 def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
-    """Sentences on the factor: its two lengths, and which scaling is kept or removed."""
+    """Say how the factor of a method follows from two lengths, and which scaling is removed.
+
+    Args:
+        inspection: The inspection of the source.
+        recipe: The method and its modifiers.
+        spec: The RoPE that the method starts from.
+    """
     if recipe.on_top:
         return [_derive_on_top(recipe, inspection.spec)]
 
-    # `--yarn 4` over an unscaled model says everything itself
     source = inspection.spec
     trained = recipe.original_context or spec.original_context
     factor = recipe.method.factor_over(trained)
+    if factor is None:
+        return []
+    # `--yarn 4` over an unscaled model says everything itself, but `--yarn 128k` does not
     length = recipe.method.length
-    if factor is None or (length is None and not source.scaled):
+    if length is None and not source.scaled:
         return []
     reached = length or round(trained * factor)
     sentence = f"factor {factor:.6g} = {reached:,} / {trained:,} trained tokens"
@@ -303,7 +336,12 @@ def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[
 
 
 def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
-    """A sentence on the factor of a method over the scaling that the source has."""
+    """Say how the factor of a method on top of a scaling follows from two lengths.
+
+    Args:
+        recipe: The method and its modifiers.
+        source: The RoPE of the source, with its scaling.
+    """
     method = recipe.method
     kept = f"the {source.form.kind} scaling is kept"
     declared = source.context
@@ -312,12 +350,13 @@ def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
     if factor is None:
         return kept
 
-    words = f"{factor:.6g} = {declared * factor:,.0f} / {declared:,} declared tokens"
+    # two scalings of one kind become one, whose factor is the product
+    lengths = f"{factor:.6g} = {declared * factor:,.0f} / {declared:,} declared tokens"
     product = total_factor(method, source)
     if product is None:
-        return f"{kept}, and {method.name} is applied on top of it with factor {words}"
+        return f"{kept}, and {method.name} is applied on top of it with factor {lengths}"
     before = product[0]
-    return f"{kept} with factor {before * factor:.6g} = {before:.6g} x {factor:.6g} ({words})"
+    return f"{kept} with factor {before * factor:.6g} = {before:.6g} x {factor:.6g} ({lengths})"
 
 
 def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) -> list[str]:
@@ -329,23 +368,23 @@ def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) 
 
     # methods for a length: theta-for and theta-bound have a target, a frozen dynamic one has `at`
     flag = method.flag()
-    meant = getattr(method, "target", None) or getattr(method, "at", None)
-    if meant is not None and meant < wanted:
+    made_for = getattr(method, "target", None) or getattr(method, "at", None)
+    if made_for is not None and made_for < wanted:
         return [
-            f"{flag}: it is made for {meant:,} tokens, which does not cover --context {wanted:,}"
+            f"{flag}: it is made for {made_for:,} tokens, which does not cover --context {wanted:,}"
         ]
 
-    # methods with a factor, over the context that they start from
+    # methods with a factor: they reach the length that they start from times the factor
     if recipe.on_top:
         kind = "declared"
-        over = inspection.spec.context
+        start = inspection.spec.context
     else:
         kind = "trained"
-        over = recipe.original_context or spec.original_context
-    factor = method.factor_over(over, kind)
-    if factor is None or round(over * factor) >= wanted:
+        start = recipe.original_context or spec.original_context
+    factor = method.factor_over(start, kind)
+    if factor is None or round(start * factor) >= wanted:
         return []
-    reached = f"{factor:.6g} x {over:,} {kind} tokens is {over * factor:,.0f}"
+    reached = f"{factor:.6g} x {start:,} {kind} tokens is {start * factor:,.0f}"
     repair = method.longer(wanted, spec.original_context)
     return [f"{flag}: {reached}, which does not cover --context {wanted:,}; pass {repair}"]
 
@@ -353,30 +392,34 @@ def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) 
 def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     """Return the recipe with the attention factor of its source, where the model can have no other.
 
-    Norms after the rotation cancel any, and DeepSeek V4 is computed without one. The scaling that
-    `--on-top` keeps, and YaRN in place of YaRN, have then none of a method either; for other
-    methods the user has to say so.
+    Norms after the rotation cancel any factor, and DeepSeek V4 is computed without one.
+
+    Args:
+        recipe: The method and its modifiers.
+        inspection: The model that it starts from.
     """
-    # the user's own choice counts, and is refused where it cannot be computed
+    # the user's own choice counts, and is refused later where it cannot be computed
     chosen = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
     if chosen != (None, None, None):
         return recipe
 
-    is_yarn_again = isinstance(recipe.method, YarnMethod) and isinstance(
-        inspection.first_spec.form, Yarn
-    )
-    if not recipe.on_top and not is_yarn_again:
+    # the model was trained without the factor of its scaling, so more of the same scaling has none
+    # either; for another method the user must say so with --attention-factor
+    is_yarn = isinstance(recipe.method, YarnMethod)
+    was_yarn = isinstance(inspection.first_spec.form, Yarn)
+    extends_scaling = recipe.on_top or (is_yarn and was_yarn)
+    if not extends_scaling:
         return recipe
 
     source = inspection.source
     if isinstance(source, GgufSource):
         arch = arch_of(source.file)
-        fixed = arch.norm_after_rope or arch.no_attention_factor
+        has_no_other = arch.norm_after_rope or arch.no_attention_factor
     else:
         assert isinstance(source, Source)
         assert isinstance(inspection, ConfigInspection)
-        fixed = bool(why_no_attention_factor(source.config(), inspection.model_family))
-    if not fixed:
+        has_no_other = bool(why_no_attention_factor(source.config(), inspection.model_family))
+    if not has_no_other:
         return recipe
     return replace(recipe, attention_factor=inspection.spec.attention_factor)
 
@@ -505,7 +548,11 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
 
 
 def _mscale_pair(inspection: Inspection) -> dict[str, float]:
-    """The mscale and mscale_all_dim of a source, by name; empty without the latter."""
+    """The numbers mscale and mscale_all_dim of a source, by name; empty without the latter.
+
+    DeepSeek V2 has them in its YaRN settings: the attention factor and the softmax scale follow
+    from both.
+    """
     source = inspection.source
     mscale: float | None
     mscale_all_dim: float | None
@@ -519,7 +566,7 @@ def _mscale_pair(inspection: Inspection) -> dict[str, float]:
         mscale = number(rope, "mscale", 1.0)
         mscale_all_dim = number(rope, "mscale_all_dim", 0.0)
 
-    # transformers takes a 0 for absent, and computes the usual attention factor then
+    # transformers reads a 0 as absent, and then computes the usual attention factor
     if not mscale_all_dim or mscale is None:
         return {}
     return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}

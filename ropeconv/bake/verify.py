@@ -51,12 +51,16 @@ CONVERTED = ("meta", "gguf")
 
 
 def plan_again(comparison: Comparison) -> Plan:
-    """Return the plan of an output.
+    """Return the plan of an output, made again from its source and the recipe in its receipt.
 
-    Raises BadSource where recipe and source give no plan with the schedule and the encoding of the
-    receipt.
+    Args:
+        comparison: The output, its receipt and its source.
+
+    Raises:
+        BadSource: Recipe and source give no plan, or one with another schedule or encoding than
+            the receipt has.
     """
-    # a GGUF file as source becomes GGUF without `to`, which the receipt states all the same
+    # a receipt always states the format, and a plan from a GGUF file takes no `to`
     receipt = comparison.receipt
     source = comparison.source
     recipe = Recipe.from_dict(receipt.recipe)
@@ -65,21 +69,23 @@ def plan_again(comparison: Comparison) -> Plan:
         to = None
     target = copied(Target, receipt.target, to=to, out=comparison.baked)
 
-    # names inside of models are made of the name of the source, which may be elsewhere today
-    name = source.name
+    # Names inside of models are made of the name of the source. It may be in another place today,
+    # so the plan is made with the name that it had.
+    name_today = source.name
     source.name = receipt.source.name
     problem = "it has another encoding"
     try:
         plan = make_plan(source, recipe, target)
-        same_schedule = plan.schedule.digest == receipt.schedule.digest
-        if plan.result.encoding == receipt.encoding and same_schedule:
+        has_same_schedule = plan.schedule.digest == receipt.schedule.digest
+        has_same_encoding = plan.result.encoding == receipt.encoding
+        if has_same_schedule and has_same_encoding:
             if isinstance(plan, CheckpointPlan):
                 plan = with_readme_of(plan, receipt)
             return plan
-    except RopeconvError as refused:
-        problem = str(refused)
+    except RopeconvError as refusal:
+        problem = str(refusal)
     finally:
-        source.name = name
+        source.name = name_today
     raise BadSource(
         f"{source.reference} and the recipe of {comparison.baked} do not give this output"
         f" ({problem}); name the source it was made from"
@@ -94,32 +100,38 @@ def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[s
         receipt: The receipt in the output.
         in_shards: Whether its source may have had its tensors in other shards, and another header.
     """
-    # both as they are read from a file, so that numbers have the same rounding
-    again = parse_receipt(embedded(plan.receipt()), "the plan")
+    # the planned receipt goes through JSON, as the recorded one did, so that numbers have the same
+    # rounding
+    planned_receipt = parse_receipt(embedded(plan.receipt()), "the plan")
     if in_shards:
-        again = without_shards(again)
+        planned_receipt = without_shards(planned_receipt)
         receipt = without_shards(receipt)
-    planned = _plain(again)
+    planned = _plain(planned_receipt)
     recorded = _plain(receipt)
     unlike = []
     for key in planned:
         if key not in NOT_COMPARED and planned[key] != recorded[key]:
             unlike.append(key)
 
-    # a source of another kind copies files that were converted, or converts those that were copied
-    same_actions = (receipt.source.kind in CONVERTED) == (plan.source.kind in CONVERTED)
+    # the same model in another layout may have to be converted where it was copied, or vice versa
+    was_converted = receipt.source.kind in CONVERTED
+    is_converted = plan.source.kind in CONVERTED
+    with_actions = was_converted == is_converted
     if plan.is_folder:
-        recorded_files = _files(receipt.files, same_actions)
-        if recorded_files != _files(plan.files, same_actions):
+        recorded_files = _list_files(receipt.files, with_actions)
+        planned_files = _list_files(plan.files, with_actions)
+        if recorded_files != planned_files:
             unlike.append("list of files")
     return unlike
 
 
-def _files(files: Iterable[PlannedFile | FileRecord], actions: bool) -> list[tuple[str, str, str]]:
-    """Names and origins of files, and with `actions` how they were made."""
+def _list_files(
+    files: Iterable[PlannedFile | FileRecord], with_actions: bool
+) -> list[tuple[str, str, str]]:
+    """Each file as (name, name in the source, how it was made), sorted."""
     rows = []
     for file in files:
-        action = file.action if actions else ""
+        action = file.action if with_actions else ""
         rows.append((file.name, file.origin or file.name, action))
     return sorted(rows)
 
@@ -174,12 +186,15 @@ def verify_output(
 
 
 def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
-    """Return in clauses how the draft beside an output differs, if its source is found."""
+    """Return in clauses how the draft model beside an output differs, if its source is found."""
     draft = place_beside(comparison.baked, comparison.receipt.target.draft)
-    source = "" if draft is None else find_source(draft)
-    if draft is None or not source:
+    if draft is None:
+        return []
+    source = find_source(draft)
+    if not source:
         return []
     try:
+        # a draft with a draft would be compared without end
         if read_receipt(draft).target.draft:
             return [f"its draft {draft.name} names a draft of its own"]
         verify_output(Comparison.open(draft, source), options)
@@ -202,26 +217,29 @@ def _verify_gguf(
     """Compare a GGUF model with its plan, by names where its tensors are in other shards."""
     file = GgufSource(comparison.baked).file
     regrouped = is_regrouped(file, plan)
-    _verify_receipt(comparison, plan, findings, regrouped or len(file.shards) > 1)
+    _verify_receipt(comparison, plan, findings, in_shards=regrouped or len(file.shards) > 1)
 
-    # receipts name local sources without a path, so only the kind of these is compared
-    written = comparison.receipt.source
-    actual = comparison.source
-    reference = actual.reference if written.reference else None
-    elsewhere = (written.kind, written.reference) != (actual.kind, reference)
+    # the reference of a local source is not in the receipt, so there only the kind is compared
+    recorded = comparison.receipt.source
+    given = comparison.source
+    has_other_reference = bool(recorded.reference) and recorded.reference != given.reference
+    elsewhere = recorded.kind != given.kind or has_other_reference
     check = RegroupedCheck if regrouped else GgufCheck
     check(file, plan, findings, elsewhere, advance).run()
 
 
 def earlier_output(plan: Plan) -> Comparison | None:
-    """Return the existing output at the place of a plan, if its receipt is that of the plan; no
-    files are compared.
+    """Return the existing output at the place of a plan, if its receipt is that of the plan.
+
+    No files are compared.
     """
+    if not plan.out.exists():
+        return None
     try:
-        receipt = read_receipt(plan.out) if plan.out.exists() else None
+        receipt = read_receipt(plan.out)
     except BadSource:
         return None
-    if receipt is None or made_from(receipt) != made_from(plan.receipt()):
+    if made_from(receipt) != made_from(plan.receipt()):
         return None
     return Comparison.open(plan.out, plan.source.reference)
 
@@ -229,9 +247,9 @@ def earlier_output(plan: Plan) -> Comparison | None:
 def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | None:
     """Return the plan of a change in place that an earlier run of the same command has made.
 
-    The receipt of the file must have the same source, recipe and target, and its first source must
-    have the recorded header. A scaling on top of another one is one change, however often it is
-    asked for.
+    So the same command twice changes a file once, also where it puts a scaling on top of another.
+    The receipt in the file must have the same source, recipe and target, and lead back to the
+    header of the file before ropeconv changed it.
 
     Args:
         source: The file.
@@ -243,26 +261,30 @@ def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | No
     """
     if target.replace or RECEIPT not in source.file.header.values:
         return None
-    begins_anew = not (recipe.on_top or isinstance(recipe.method, AsIs))
+    # most methods start from the file before the change, as with --replace; those that keep the
+    # scaling start from the file of today
+    keeps_scaling = recipe.on_top or isinstance(recipe.method, AsIs)
     try:
-        restore_plan(source, in_place=True)
+        restore_plan(source, in_place=True)  # raises if the receipt does not lead back
         receipt = read_receipt(source.path)
-        plan = make_plan(source, recipe, replace(target, replace=begins_anew))
+        plan = make_plan(source, recipe, replace(target, replace=not keeps_scaling))
     except RopeconvError:
         return None
-
     if not recipe.on_top and _other_keys(source, plan):
         return None
+
     planned = plan.receipt()
-    if not begins_anew:
-        # these begin with the file as it is, so that the second change would have another schedule
+    if keeps_scaling:
+        # from the file of today the schedule comes out another one than that of the first run
         planned = msgspec.structs.replace(
             planned, schedule=receipt.schedule, encoding=receipt.encoding
         )
     recorded = msgspec.structs.replace(
         receipt, target=replace(receipt.target, replace=planned.target.replace)
     )
-    return plan if made_from(recorded) == made_from(planned) else None
+    if made_from(recorded) != made_from(planned):
+        return None
+    return plan
 
 
 def _other_keys(source: GgufSource, plan: Plan) -> list[str]:

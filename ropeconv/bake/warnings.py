@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.runtime import GOOD, WRONG, Runtime, newest, runtimes
+from ..runtimes.verdict import Verdict
 from .hidden import SideFile
 from .start import PlanStart, warn_of_short_reach
 
@@ -49,7 +50,7 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
     schedule = start.schedule
     spec = inspection.spec
 
-    # what the output will not do
+    # lengths and quality that the output will not have
     yield from warn_of_short_reach(recipe, inspection, start.spec)
     if not start.fine_tuning.works_untuned:
         yield start.fine_tuning.sentence
@@ -69,14 +70,16 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
             "no pair rotates: only the causal mask gives the order of tokens, which needs training"
             f" {DROPE}"
         )
-    is_base = recipe.method.name == "theta" and recipe.context is None
-    if is_base and schedule.context == spec.context:
+    # a base does not say a length, so `--theta 1e6` alone declares no longer context
+    is_only_base = recipe.method.name == "theta" and recipe.context is None
+    if is_only_base and schedule.context == spec.context:
         yield f"the context stays {schedule.context:,}; pass --context to declare a longer one"
 
-    # what is wrong with the source, and stays
-    carried = [problem for problem in inspection.problems if problem.code in CARRIED_OVER]
-    for problem in sorted(carried, key=lambda problem: CARRIED_OVER.index(problem.code)):
-        yield problem.message
+    # problems of the source that the output has too, the most important first
+    for code in CARRIED_OVER:
+        for problem in inspection.problems:
+            if problem.code == code:
+                yield problem.message
     if inspection.custom_code:
         yield inspection.custom_code
 
@@ -93,23 +96,24 @@ def cannot_gain(spec: RopeSpec, context: int) -> str:
     window = spec.rotating_window
     if window is None or window >= context:
         return ""
-    # Llama 4 and others have layers without RoPE that see everything: only the declared context
-    # limits those
-    words = f"{window:,} tokens ({spec.window_kind})"
+    seen = f"{window:,} tokens ({spec.window_kind})"
     rotating = spec.count("global")
     unrotated = spec.count("none")
-    if unrotated:
-        seeing = counted(rotating, "layer that rotates sees", "layers that rotate see")
-        others = counted(
-            unrotated, "that sees the whole context has", "that see the whole context have"
-        )
+    if not unrotated:
         return (
-            f"the {seeing} {words}, and the {others} no RoPE: the extension changes only the"
-            f" former; `--as-is --context {context}` raises the context without it"
+            f"every layer that rotates sees only {seen}, so the extension adds nothing beyond"
+            " them; set sliding_window to null first if the model was trained without it"
         )
+
+    # Llama 4 and others have layers without RoPE that see everything: only the declared context
+    # limits those
+    seeing = counted(rotating, "layer that rotates sees", "layers that rotate see")
+    others = counted(
+        unrotated, "that sees the whole context has", "that see the whole context have"
+    )
     return (
-        f"every layer that rotates sees only {words}, so the extension adds nothing beyond them; "
-        "set sliding_window to null first if the model was trained without it"
+        f"the {seeing} {seen}, and the {others} no RoPE: the extension changes only the"
+        f" former; `--as-is --context {context}` raises the context without it"
     )
 
 
@@ -133,50 +137,59 @@ trained with.
 
 
 def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Problem]:
-    """Yield a problem for the newest row of each runtime that is wrong, if another config helps.
+    """Yield a problem for each runtime that computes a checkpoint wrongly, if a new config helps.
 
-    There are none for GGUF. Weights are not read.
+    The repair of the problem has the flags of `ropeconv apply` that write such a config. There are
+    none for GGUF files. Weights are not read.
     """
     if inspection.refuse:
         return
     if not isinstance(source, Source) or not isinstance(inspection, ConfigInspection):
         return
 
-    # for each runtime that is wrong now, the first candidate that its newest version reads exactly
     config = source.config()
     candidates = _candidates(inspection)
-    for name in dict.fromkeys(row.name for row in runtimes()):
-        row = newest(name)
-        verdict = next(verdict for verdict in reversed(inspection.verdicts) if verdict.covers(row))
+    for name in dict.fromkeys(version.name for version in runtimes()):
+        version = newest(name)
+        verdict = _last_verdict(inspection.verdicts, version)
         if verdict.status not in WRONG:
             continue
-        for flags, recipe, chunks in candidates:
-            if _helps(config, inspection, row, recipe, chunks):
+        # the first candidate that the newest version of the runtime computes exactly
+        for flags, recipe, dual_chunk in candidates:
+            if _helps(config, inspection, version, recipe, dual_chunk):
                 message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
                 yield Problem("runtime", message, f"{flags} --runtime {name}")
                 break
 
 
-def _candidates(inspection: ConfigInspection) -> list[tuple[str, Recipe, DualChunk | None]]:
-    """Recipes for the same context, each with its flags and the use of dual chunks.
+def _last_verdict(verdicts: Sequence[Verdict], version: Runtime) -> Verdict:
+    """The last verdict on a version of a runtime."""
+    for verdict in reversed(verdicts):
+        if verdict.covers(version):
+            return verdict
+    raise LookupError(f"no verdict on {version.key}")
 
-    They are the same RoPE in both schemas, else only a new base.
-    """
+
+def _candidates(inspection: ConfigInspection) -> list[tuple[str, Recipe, DualChunk | None]]:
+    """Other ways to write a checkpoint for its context: (flags, recipe, use of dual chunks)."""
+    # the same RoPE in both schemas, where it is not in doubt with which settings it was trained
     candidates: list[tuple[str, Recipe, DualChunk | None]] = []
-    open_problems = {problem.code for problem in inspection.problems if problem.repair is None}
-    if not open_problems & IN_DOUBT:
+    without_repair = {problem.code for problem in inspection.problems if problem.repair is None}
+    if not without_repair & IN_DOUBT:
         candidates.append(("--as-is", Recipe(AsIs()), None))
         if any(problem.code == "dual-chunk" for problem in inspection.problems):
             candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
 
-    # a scaling is replaced by another one only where a receipt says that the weights were trained
-    # without it
+    # only a new base, which every runtime reads; where a receipt says that the weights were trained
+    # without the scaling that it replaces
     spec = inspection.spec
-    untrained = inspection.first is not None and not inspection.first.scaled
-    if untrained and spec.scaled and spec.context > spec.original_context:
+    was_trained_unscaled = inspection.first is not None and not inspection.first.scaled
+    is_extended = spec.scaled and spec.context > spec.original_context
+    if was_trained_unscaled and is_extended:
         factor = spec.context / spec.original_context
-        exact = f"{factor:g}" if round(factor, 2) == factor else factor_text(spec.context)
-        candidates.append((f"--ntk {exact} --replace", Recipe(Ntk(factor)), None))
+        has_few_digits = round(factor, 2) == factor
+        value = f"{factor:g}" if has_few_digits else factor_text(spec.context)
+        candidates.append((f"--ntk {value} --replace", Recipe(Ntk(factor)), None))
     return candidates
 
 
@@ -187,8 +200,18 @@ def _helps(
     recipe: Recipe,
     dual_chunk: DualChunk | None,
 ) -> bool:
-    """Whether a runtime computes a candidate exactly, by some encoding of only a config."""
-    spec = inspection.spec if isinstance(recipe.method, AsIs) else inspection.spec.unscaled()
+    """Whether a runtime would compute a checkpoint exactly with a new config.
+
+    Args:
+        config: The config.json of the checkpoint.
+        inspection: Its inspection.
+        runtime: A version of the runtime.
+        recipe: The method that the new config has.
+        dual_chunk: Whether it is written without dual chunk attention; None to leave that.
+    """
+    spec = inspection.spec
+    if not isinstance(recipe.method, AsIs):
+        spec = inspection.spec.unscaled()
     target = Target(runtimes=(runtime.key,), dual_chunk=dual_chunk)
     try:
         result = select(
@@ -284,13 +307,17 @@ def _text(plan: Plan) -> str:
 
     Raises RopeconvError for a name that would be several lines of it.
     """
-    path = f"./{plan.out.name}"
-    _refuse_lines(path)
+    folder = plan.out.parent
+    model = f"./{plan.out.name}"
+    _refuse_lines(model)
     context = plan.schedule.context
-    projector = projector_beside(plan.source)
-    beside = "" if projector is None else _from(plan.out.parent, projector)
+    # the vision part of a multimodal model, which lies beside it as a file of its own
+    projector = ""
+    projector_path = projector_beside(plan.source)
+    if projector_path is not None:
+        projector = _from(folder, projector_path)
     if plan.source.modelfile is None:
-        return render("Modelfile.jinja", path=path, context=context, projector=beside)
+        return render("Modelfile.jinja", path=model, context=context, projector=projector)
 
     # the Modelfile of the source with a higher num_ctx, and paths as seen from the output
     content = plan.source.modelfile.text.encode()
@@ -298,12 +325,12 @@ def _text(plan: Plan) -> str:
     low = [limit for limit in limits if limit.tokens < context]
     if low:
         content = raise_limits(low, context, content)
-    before = Path(plan.source.modelfile.name).parent
-    text = _move_text(content.decode(), before, plan.out.parent, path)
+    source_folder = Path(plan.source.modelfile.name).parent
+    text = _move_text(content.decode(), source_folder, folder, model)
 
-    # a second FROM names the projector of a multimodal model
-    if beside and len(FROM.findall(text)) == 1:
-        text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {beside}\n", text, count=1)
+    # a second FROM names the projector
+    if projector and len(FROM.findall(text)) == 1:
+        text = FROM.sub(lambda line: f"{line[0].rstrip()}\nFROM {projector}\n", text, count=1)
     if not limits:
         text = f"{text.rstrip()}\nPARAMETER num_ctx {context}\n"
     return text
@@ -318,16 +345,18 @@ def _move_text(text: str, before: Path, after: Path, model: str) -> str:
         after: The folder that it moves to.
         model: The path for the first FROM.
     """
-    first = next(FROM.finditer(text), None)
+    first_from = FROM.search(text)
 
     def move_line(line: re.Match[str]) -> str:
-        if first is not None and line.start() == first.start():
-            return line[0].replace(line["path"], model)
-        # a word that is no file there may be the name of a model, which stays
-        there = before / line["path"].strip("\"'")
-        if os.path.isabs(line["path"]) or not there.exists():
+        path = line["path"]
+        is_first_from = first_from is not None and line.start() == first_from.start()
+        if is_first_from:
+            return line[0].replace(path, model)
+        # a word that is not a file there may be the name of a model, which stays
+        file = before / path.strip("\"'")
+        if os.path.isabs(path) or not file.exists():
             return line[0]
-        return line[0].replace(line["path"], _from(after, there))
+        return line[0].replace(path, _from(after, file))
 
     return OTHER_FILE.sub(move_line, text)
 

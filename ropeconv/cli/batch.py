@@ -42,16 +42,19 @@ class BatchView:
     """The view of a batch on a terminal."""
 
     def __init__(self, batch: Batch, screen: Screen, explain: bool) -> None:
+        """Prepare the view of a batch.
+
+        Args:
+            batch: The outputs.
+            screen: Where they are shown.
+            explain: Whether all numbers and all runtimes are shown.
+        """
         self.batch = batch
-        """The outputs."""
-
         self.screen = screen
-        """Where they are shown."""
-
         self.explain = explain
-        """Whether all numbers and all runtimes are shown."""
 
-        self.short = batch.several and not (batch.pair or explain)
+        is_list = batch.several and not batch.pair
+        self.short = is_list and not explain
         """Whether each output is shown in a few lines, and what they have in common once."""
 
     def show_plans(self) -> None:
@@ -86,13 +89,14 @@ class BatchView:
         if self.batch.several and not self.batch.pair:
             self._show_end(entries, planned=False)
 
-        published = self.batch.publish()
-        if published:
-            self._print_document(documents, {"published": published})
+        url = self.batch.publish()
+        if url:
+            self._print_document(documents, {"published": url})
         else:
             self._print_document(documents, {})
-        if published and not screen.as_json:
-            screen.copyable(published)
+        if url and not screen.as_json:
+            screen.copyable(url)
+
         # Of several outputs, each failure was printed when it came. A single one is kept though its
         # validation failed, which is said here.
         if self.batch.as_a_whole:
@@ -141,6 +145,7 @@ class BatchView:
         if self.short and entries and not screen.quiet and not screen.as_json:
             show_common(entries, screen)
 
+        # outputs that could not be planned, those that could not be written, and all others
         refused = [unit.label for unit, _ in self.batch.refused]
         failed = [unit.label for unit, _ in self.batch.failures if unit.label not in refused]
         places = [entry.plan.out for entry in entries if entry.label not in failed]

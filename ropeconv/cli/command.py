@@ -45,6 +45,7 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
     `__signature__` and `__annotations__` of the returned function, which are those of all options
     one by one. It calls this with their values, and the function with those of its own parameters.
     """
+    # the parameters that Typer sees: each group is replaced by its options
     groups: dict[str, OptionGroup] = {}
     members: dict[str, list[Option]] = {}
     parameters: list[inspect.Parameter] = []
@@ -92,12 +93,13 @@ def _group_of(annotation: Any) -> OptionGroup | None:
 
 def _as_parameter(option: Option) -> inspect.Parameter:
     """Return an option as a parameter with the annotation that Typer reads."""
+    # the type; Typer knows Literal["a", "b"], but not a list of it, whose values are parsed here
     several = option.many or option.repeatable
     kind: Any = option.kind
     parser: Callable[[Any], Any] | None = None
     if kind is Path:
         parser = expand_home
-    elif option.choices and several:  # Typer has no list[Literal[...]]
+    elif option.choices and several:
         kind = str
         parser = partial(_choose, option.choices)
     elif option.choices:
@@ -165,14 +167,16 @@ def _panel(parameter: inspect.Parameter) -> str | None:
 
 
 def _place_in_help(parameter: inspect.Parameter) -> tuple[int, bool]:
-    """Return a key that sorts arguments first, then options by panel, and in each panel those of
-    the screen last.
+    """Return a key that sorts the parameters of a command as the help shows them.
+
+    Arguments come first, then options by panel, and in each panel those of the screen last.
     """
     panel = _panel(parameter)
-    of_screen = parameter.name in ("json", "quiet", "help_all")
-    if panel is None:
-        return 0, of_screen
-    return PANELS.index(panel) + 1, of_screen
+    place = 0
+    if panel is not None:
+        place = PANELS.index(panel) + 1
+    is_of_screen = parameter.name in ("json", "quiet", "help_all")
+    return place, is_of_screen
 
 
 def _help_all(count: int) -> inspect.Parameter:

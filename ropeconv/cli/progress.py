@@ -69,11 +69,18 @@ def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[s
 
     Both are empty at first. It is not the rate of the last steps, as rich has it: that needs two of
     them, which are minutes apart where a step is a chunk of a large model.
+
+    Args:
+        unit: The things that are counted, in the plural.
+        done: How many are done.
+        total: How many there are; None where that is not known.
+        seconds: The time since the start.
     """
     # a rate of the first moments would promise hours and then minutes
     if seconds < SETTLED or not done:
         return "", ""
-    if total is not None and done < SHARE * total and seconds < PATIENCE:
+    is_small_part = total is not None and done < SHARE * total
+    if is_small_part and seconds < PATIENCE:
         return "", ""
 
     units_per_second = done / seconds

@@ -100,8 +100,15 @@ class Screen:
         right: Sequence[str] = (),
         styles: Mapping[tuple[int, int], str] = {},
     ) -> tuple[str, ...]:
-        """Print a table as `Sheet.table` does. A terminal that is too narrow shows no `optional`
-        columns.
+        """Print a table, and return the columns that were shown.
+
+        Args:
+            title: The title, or empty.
+            columns: The titles of the columns.
+            rows: The cells of each row.
+            optional: Columns that are left out, in this order, where the terminal is too narrow.
+            right: Columns that are aligned on the right.
+            styles: Styles of rich by the row and the column of a cell, both from 0.
         """
         from rich.text import Text
 
@@ -177,7 +184,15 @@ class Screen:
 
     @contextmanager
     def counting(self, title: str, unit: str = "tokens") -> Iterator[Counter]:
-        """Show a progress bar as `progress` does, whose total is set later. unit: in the plural."""
+        """Show a progress bar as `progress` does, whose total is set later.
+
+        Args:
+            title: The words before the bar.
+            unit: The things that are counted, in the plural.
+
+        Yields:
+            A function that sets the total, and one that advances the bar.
+        """
         if self.quiet or not sys.stderr.isatty():
             yield _ignore, _ignore
             return
@@ -283,7 +298,7 @@ def _rich_table(
     right: Sequence[str] = (),
     styles: Mapping[tuple[int, int], str] = {},
 ) -> Table:
-    """Return a table of rich with the columns that are `shown`; other arguments as in `Sheet`."""
+    """Return a table of rich with the columns that are `shown`; others as in `Screen.table`."""
     from rich.table import Table
     from rich.text import Text
 

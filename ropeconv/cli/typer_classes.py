@@ -186,14 +186,23 @@ class LazyGroup(TyperGroup):
         return name, command, rest
 
     def _repair(self, ctx: Any, word: str) -> str:
-        """Return what to do instead of an unknown command."""
-        outermost = ctx.parent is None
-        if outermost and word in OTHER_COMMANDS:
+        """Return what to do instead of an unknown command.
+
+        Args:
+            ctx: The context of this group.
+            word: The unknown command.
+        """
+        # a command by the name that it has in other tools
+        is_outermost = ctx.parent is None
+        if is_outermost and word in OTHER_COMMANDS:
             return f"use `{ctx.command_path} {OTHER_COMMANDS[word]}`"
+        # a spelling mistake
         close = get_close_matches(word, self.commands, 1)
         if close:
             return f"use `{ctx.command_path} {close[0]}`"
-        if outermost and ("/" in word or os.path.exists(word)):  # a model without a command
+        # a model without a command
+        is_model = "/" in word or os.path.exists(word)
+        if is_outermost and is_model:
             return f"use `{ctx.command_path} apply MODEL`"
         return f"`{ctx.command_path} --help` lists them"
 

@@ -82,14 +82,20 @@ class Adapter(Summary):
 
     @cached_property
     def sizes(self) -> dict[str, dict[int, int]]:
-        """Rows (0) and columns (-1) of each matrix of the base that LoRA changes, by its name."""
-        # W + B A: lora_A [rank, columns] has the columns of W, and lora_B [rows, rank] its rows
-        if all(file.name != WEIGHTS for file in self.source.files()):
+        """The shape of each matrix of the base that LoRA changes: by name, then by axis.
+
+        Axis 0 are the rows, and axis -1 the columns.
+        """
+        # LoRA computes W + B A: lora_A [rank, columns] has the columns of W, lora_B [rows, rank]
+        # its rows
+        names = [file.name for file in self.source.files()]
+        if WEIGHTS not in names:
             return {}
         sizes: dict[str, dict[int, int]] = {}
         for name, tensor in self.source.header(WEIGHTS).tensors.items():
             for end, axis in MATRICES.items():
                 if name.endswith(end) and tensor.shape:
+                    # base_model.model.X.lora_A.weight belongs to X.weight
                     matrix = name.removeprefix(PREFIX).removesuffix(end) + ".weight"
                     sizes.setdefault(matrix, {})[axis] = tensor.shape[axis]
         return sizes
@@ -146,7 +152,7 @@ def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
     It is empty where all fit, and where that is unknown: for a base whose tensors are not on this
     machine.
     """
-    # the headers of weights on the Hub would have to be fetched
+    # of a base on the Hub the headers of all weights would be downloaded
     source = base.source
     if not isinstance(source, Source) or source.kind != "folder" or not source.weights():
         return ""
@@ -156,6 +162,7 @@ def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
             return f"is for a model with {name}, which {source.reference} does not have"
         shape = tensors[name].shape
         if any(shape[axis] != size for axis, size in sizes.items()):
+            # axis 0, the rows, before axis -1, the columns
             rows_first = sorted(sizes.items(), reverse=True)
             sides = " x ".join(f"{size:,}" for _, size in rows_first)
             return (

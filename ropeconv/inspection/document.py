@@ -39,6 +39,7 @@ def layer_groups(spec: RopeSpec) -> tuple[LayerGroup, ...]:
 
     A window as long as the declared context counts as none.
     """
+    # `windows` has one entry per layer, or none at all in a model without sliding windows
     counts = Counter[tuple[LayerKind, int | None]]()
     for kind, window in zip_longest(spec.layers, spec.windows[: len(spec.layers)]):
         if window and window >= spec.context:

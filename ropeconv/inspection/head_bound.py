@@ -96,18 +96,20 @@ def attention_layers(
     if reason:
         raise BadSource(f"{family.display_name} cannot be measured: {reason}; leave --weights out")
 
-    # a model may normalise behind its layers, and then queries and keys see the states as they are
-    part = text_part(config, family)
-    heads = head_count(part, family)
-    norms: tuple[str, ...] = ()
-    if family.weights.input and not part.get(NORM_AFTER):
-        norms = family.weights.input_norm
+    # a model that normalises after its layers feeds the hidden states to queries and keys unchanged
+    text_config = text_part(config, family)
+    norm_names: tuple[str, ...] = ()
+    if family.weights.input and not text_config.get(NORM_AFTER):
+        norm_names = family.weights.input_norm
 
+    # some models share keys: a layer then uses those that an earlier layer has made
+    heads = head_count(text_config, family)
+    maker_of_keys = key_layers(text_config, family, len(spec.layers))
     layers = []
-    key_makers = key_layers(part, family, len(spec.layers))
     for index, kind in enumerate(spec.layers):
-        if kind == "global" and key_makers[index] == index:
-            layers.append(_layer(index, heads, spec.head_dim, norms, family, tensors))
+        has_own_keys = maker_of_keys[index] == index
+        if kind == "global" and has_own_keys:
+            layers.append(_layer(index, heads, spec.head_dim, norm_names, family, tensors))
     return tuple(layers)
 
 
@@ -134,16 +136,26 @@ def _layer(
     layer: int,
     heads: int,
     head_dim: int,
-    norms: tuple[str, ...],
+    norm_names: tuple[str, ...],
     family: Family,
     tensors: Mapping[str, Tensor],
 ) -> AttentionLayer:
-    """The projections of a layer; `norms` are the names that the norm before them may have."""
+    """Find the tensors that make the queries and keys of a layer, and check their shapes.
+
+    Args:
+        layer: The number of the layer.
+        heads: The number of query heads in config.json.
+        head_dim: The dimensions of a head.
+        norm_names: The names that the norm before the projections may have, without the prefix of
+            the layer; empty for a model without that norm.
+        family: The family of the model, which names its projections.
+        tensors: All tensors of the checkpoint, by name.
+    """
     prefix = layer_prefix(layer, family, tensors)
     if prefix is None:
         raise _missing(layer, family, tensors)
 
-    # grouped-query attention: each head of keys serves as many heads of queries
+    # grouped-query attention: every key head serves the same number of query heads
     queries = _projection("q", prefix, heads, head_dim, family, tensors)
     keys = _projection("k", prefix, heads, head_dim, family, tensors)
     if len(queries.heads) % len(keys.heads):
@@ -152,19 +164,20 @@ def _layer(
             f"{queries.tensor.name} has {query_heads}, not a multiple of the {len(keys.heads)} of"
             f" {keys.tensor.name}; correct the numbers of heads in config.json"
         )
+    # both projections read the same hidden states, so they have the same number of columns
     columns = queries.tensor.shape[1:]
-    _check(keys.tensor, (keys.tensor.shape[0], *columns))
+    _check_tensor(keys.tensor, (keys.tensor.shape[0], *columns))
 
-    # the norm before both, under the first of its possible names that is there
-    weight = None
-    bias = None
-    for norm in norms:
-        if f"{prefix}{norm}.weight" in tensors:
-            weight = _optional(f"{prefix}{norm}.weight", tensors, columns)
-            bias = _optional(f"{prefix}{norm}.bias", tensors, columns)
+    # the norm before both has the first of its possible names that the checkpoint has
+    norm_weight = None
+    norm_bias = None
+    for name in norm_names:
+        if f"{prefix}{name}.weight" in tensors:
+            norm_weight = _optional(f"{prefix}{name}.weight", tensors, columns)
+            norm_bias = _optional(f"{prefix}{name}.bias", tensors, columns)
             break
     return AttentionLayer(
-        layer=layer, queries=queries, keys=keys, input_norm=weight, input_bias=bias
+        layer=layer, queries=queries, keys=keys, input_norm=norm_weight, input_bias=norm_bias
     )
 
 
@@ -176,39 +189,60 @@ def _projection(
     family: Family,
     tensors: Mapping[str, Tensor],
 ) -> Projection:
-    """The projection of the queries or the keys of a layer."""
+    """Find the weights, bias and norm that make the queries or the keys of a layer.
+
+    Args:
+        which: "q" for the queries, "k" for the keys.
+        prefix: The beginning of the names of the layer's tensors, such as `model.layers.0.`.
+        heads: The number of query heads in config.json.
+        head_dim: The dimensions of a head.
+        family: The family of the model, which names its projections.
+        tensors: All tensors of the checkpoint, by name.
+    """
+    # some families have one fused matrix for queries, keys and values
     weights = family.weights
-    module = weights.q if which == "q" else weights.k
     if weights.fused:
         module = weights.fused
+    elif which == "q":
+        module = weights.q
+    else:
+        module = weights.k
     name = f"{prefix}{module}.weight"
     if name not in tensors:
         raise BadSource(f"the checkpoint has no {name}; download it again")
     tensor = tensors[name]
-    _check(tensor)
+    _check_tensor(tensor)
     if len(tensor.shape) != 2:
         raise BadSource(
             f"{name} has the shape {list(tensor.shape)}, not that of a matrix; {UNQUANTISED}"
         )
 
-    # the first row of each head
     rows = tensor.shape[0]
-    starts: tuple[int, ...] = ()
-    if weights.fused:
-        starts = fused_heads(which, rows, heads, head_dim, family)
-    else:
-        # heads of gated queries are wider: the rows of the gate follow those of the query
-        width = rows // heads if which == "q" else head_dim
-        if width >= head_dim:
-            starts = tuple(range(0, rows - head_dim + 1, width))
-    if not starts:
+    first_rows = _first_row_of_each_head(which, rows, heads, head_dim, family)
+    if not first_rows:
         raise BadSource(
             f"{name} has {counted(rows, 'row')}, too few for the heads of config.json; correct"
             " their number there"
         )
     bias = _optional(f"{prefix}{module}.bias", tensors, (rows,))
-    norms = _norms(which, prefix, len(starts), head_dim, family, tensors)
-    return Projection(tensor=tensor, bias=bias, heads=starts, norms=norms)
+    norms = _norms(which, prefix, len(first_rows), head_dim, family, tensors)
+    return Projection(tensor=tensor, bias=bias, heads=first_rows, norms=norms)
+
+
+def _first_row_of_each_head(
+    which: Which, rows: int, heads: int, head_dim: int, family: Family
+) -> tuple[int, ...]:
+    """The row of a projection at which each head begins; empty if there are too few rows."""
+    if family.weights.fused:
+        return fused_heads(which, rows, heads, head_dim, family)
+
+    # a gated query head is wider than head_dim: the rows of its gate follow those of the query
+    rows_per_head = head_dim
+    if which == "q":
+        rows_per_head = rows // heads
+    if rows_per_head < head_dim:
+        return ()
+    return tuple(range(0, rows - head_dim + 1, rows_per_head))
 
 
 def _norms(
@@ -219,26 +253,32 @@ def _norms(
     family: Family,
     tensors: Mapping[str, Tensor],
 ) -> tuple[Tensor, ...]:
-    """The weights of the norm after a projection; empty without one."""
+    """Find the weights of the norm between a projection and RoPE, as the q_norm of Qwen3.
+
+    Parameters as in `_projection`, with `heads` the heads of this projection. The result has one
+    tensor for all heads, or one per head; it is empty for a model without that norm.
+    """
     weights = family.weights
     kind = weights.norm
     if not kind or kind.endswith("after-rope"):
         return ()
 
-    # one tensor [head_dim] for all heads, or [heads * head_dim]; or one per head (a list)
-    name = weights.q_norm if which == "q" else weights.k_norm
-    norm = f"{prefix}{name}"
-    per_head = kind == "layer-norm-list"
-    names = [f"{norm}.weight"]
-    if per_head:
+    # a single tensor has head_dim numbers, which all heads share, or heads * head_dim
+    module = weights.q_norm if which == "q" else weights.k_norm
+    norm = f"{prefix}{module}"
+    is_list = kind == "layer-norm-list"  # a ModuleList with one norm per head
+    if is_list:
         names = [f"{norm}.norms.{head}.weight" for head in range(heads)]
+    else:
+        names = [f"{norm}.weight"]
     norms = tuple(tensors[name] for name in names if name in tensors)
 
     for tensor in norms:
-        _check(tensor)
+        _check_tensor(tensor)
     sizes = {math.prod(tensor.shape) for tensor in norms}
-    incomplete = per_head and len(norms) not in (0, heads)
-    if incomplete or sizes - {head_dim, heads * head_dim}:
+    has_other_size = bool(sizes - {head_dim, heads * head_dim})
+    lacks_some_heads = is_list and len(norms) not in (0, heads)
+    if has_other_size or lacks_some_heads:
         raise BadSource(
             f"{norm} does not fit {counted(heads, 'head')} of {head_dim} dimensions; download the"
             " checkpoint again"
@@ -246,8 +286,8 @@ def _norms(
     return norms
 
 
-def _check(tensor: Tensor, shape: tuple[int, ...] | None = None) -> None:
-    """Refuse a tensor that is not of floats, or of another shape."""
+def _check_tensor(tensor: Tensor, shape: tuple[int, ...] | None = None) -> None:
+    """Refuse a tensor that does not hold floats, or that has another shape than `shape`."""
     if tensor.dtype not in FLOATS:
         raise BadSource(
             f"{tensor.name} is stored as {tensor.dtype}, and only floats can be measured;"
@@ -264,20 +304,28 @@ def _optional(name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) 
     """A tensor of this name and shape; None where there is no tensor of the name."""
     if name not in tensors:
         return None
-    _check(tensors[name], shape)
+    _check_tensor(tensors[name], shape)
     return tensors[name]
 
 
 def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSource:
-    """The error for a layer whose projections are not there: the checkpoint may be quantised."""
-    probe = family.weights.k or family.weights.fused
-    stored = [name for name in tensors if f"{probe}." in name and not name.endswith(".bias")]
-    if stored and not any(name.endswith(f"{probe}.weight") for name in tensors):
+    """Return the error for a layer without projections: the checkpoint is quantised, or damaged."""
+    # a quantised k_proj has tensors such as k_proj.qweight and k_proj.scales, and no k_proj.weight
+    module = family.weights.k or family.weights.fused
+    stored: list[str] = []
+    for name in tensors:
+        if name.endswith(f"{module}.weight"):
+            stored.clear()
+            break
+        if f"{module}." in name and not name.endswith(".bias"):
+            stored.append(name)
+    if stored:
         return BadSource(
             f"the checkpoint has {stored[0]} in place of plain weights, so it is quantised;"
             f" {UNQUANTISED}"
         )
-    name = f"{layer_prefixes(layer, family)[0]}{probe}.weight"
+
+    name = f"{layer_prefixes(layer, family)[0]}{module}.weight"
     return BadSource(f"the checkpoint has no {name}; download it again")
 
 
@@ -319,17 +367,19 @@ def measure(
         OSError: A file cannot be read.
     """
     # Gemma stores the weights of its norms minus one
-    reader = _Reader(source, advance)
     plus_one = family.weights.input.endswith("plus-one")
+    reader = _Reader(source, advance)
     for layer in layers:
-        gain = None
+        # the norm before the projections, which queries and keys share
+        norm_weight = None
         if layer.input_norm is not None:
-            gain = reader.weights(layer.input_norm, plus_one)
-        bias = None
+            norm_weight = reader.weights(layer.input_norm, plus_one=plus_one)
+        norm_bias = None
         if layer.input_bias is not None:
-            bias = reader.weights(layer.input_bias)
-        queries = _variances(layer.queries, reader, gain, bias, family, head_dim)
-        keys = _variances(layer.keys, reader, gain, bias, family, head_dim)
+            norm_bias = reader.weights(layer.input_bias)
+
+        queries = _variances(layer.queries, reader, norm_weight, norm_bias, family, head_dim)
+        keys = _variances(layer.keys, reader, norm_weight, norm_bias, family, head_dim)
         yield LayerVariances(layer.layer, queries, keys)
 
 
@@ -345,13 +395,17 @@ class _Reader:
                 self.files[name] = (file, header)
 
     def read(self, tensor: Tensor, start: int, stop: int) -> NDArray[np.float32]:
-        """Read elements start .. stop - 1 of a tensor."""
+        """Read the elements `start` to `stop - 1` of a tensor, in its flat order."""
+        # offsets of tensors in a safetensors file count from the end of its header
         file, header = self.files[tensor.name]
-        size = np.dtype(STORED[tensor.dtype]).itemsize
-        begin = header.data_start + tensor.start
-        content = self.source.read(file, begin + start * size, begin + stop * size)
+        first_byte = header.data_start + tensor.start
+        element_size = np.dtype(STORED[tensor.dtype]).itemsize
+        content = self.source.read(
+            file, first_byte + start * element_size, first_byte + stop * element_size
+        )
         stored: NDArray[np.generic] = np.frombuffer(content, STORED[tensor.dtype])
         self.advance(stored.nbytes)
+
         values = widen(stored, tensor.dtype)
         if not np.isfinite(values).all():
             raise BadSource(
@@ -366,71 +420,110 @@ class _Reader:
 
 
 def _variances(
-    side: Projection,
+    projection: Projection,
     reader: _Reader,
-    gain: NDArray[np.float32] | None,
-    input_bias: NDArray[np.float32] | None,
+    norm_weight: NDArray[np.float32] | None,
+    norm_bias: NDArray[np.float32] | None,
     family: Family,
     head_dim: int,
 ) -> Vector:
-    """The variances of queries or keys, float64 [heads, head_dim].
+    """Return the variance of each dimension of the queries or keys of a layer.
 
-    `gain` and `input_bias` are weights and bias of the norm before the projection.
+    For q = W diag(g) x + b with x isotropic, dimension j has the variance sum_c (W_jc g_c)^2.
+
+    Args:
+        projection: The tensors that make the queries or the keys.
+        reader: Reads these tensors.
+        norm_weight: g, the weights of the norm before the projection, [columns]; None for 1.
+        norm_bias: The biases of that norm, [columns]; None for 0.
+        family: The family of the model, which says the kinds of its norms.
+        head_dim: The dimensions of a head.
+
+    Returns:
+        float64 [heads, head_dim].
     """
-    norm = family.weights.norm
-    is_centred = norm.startswith("layer-norm")
-    input_is_centred = family.weights.input.startswith("layer-norm")
-    columns = side.tensor.shape[1]
-    variances = np.empty((len(side.heads), head_dim))
-    means = np.zeros((len(side.heads), head_dim))
+    norm_before = family.weights.input
+    norm_after = family.weights.norm if projection.norms else ""
+    columns = projection.tensor.shape[1]
+    variances = np.empty((len(projection.heads), head_dim))
+    means = np.zeros((len(projection.heads), head_dim))
+    # the bias moves the mean only, which cancels unless a norm follows
     bias = None
-    if side.bias is not None and side.norms:  # without a norm after it, it cancels
-        bias = reader.weights(side.bias)
+    if projection.bias is not None and norm_after:
+        bias = reader.weights(projection.bias)
 
-    for start, stop, heads in _pieces(side, head_dim):
-        rows = reader.read(side.tensor, start * columns, stop * columns).reshape(-1, columns)
+    for start, stop, heads in _pieces(projection, head_dim):
+        rows = reader.read(projection.tensor, start * columns, stop * columns)
+        rows = rows.reshape(-1, columns)
         for head in heads:
-            first = side.heads[head]
+            first = projection.heads[head]
             matrix = rows[first - start :][:head_dim]  # W of the head, [head_dim, columns]
-
-            # means, which count only where a norm follows
-            if input_bias is not None and side.norms:
-                means[head] += matrix @ input_bias
+            if norm_bias is not None and norm_after:
+                means[head] += matrix @ norm_bias
             if bias is not None:
                 means[head] += bias[first : first + head_dim]
 
-            # W diag(g), without what a layer norm before (a row's mean) or after it (a column's
-            # mean over the head) takes out; the variance of a dimension is its row squared
-            if gain is not None:
-                matrix = matrix * gain
-            if input_is_centred:
+            # W diag(g)
+            if norm_weight is not None:
+                matrix = matrix * norm_weight
+            # a layer norm before the projection removes the mean of x, and so that of each row
+            if norm_before.startswith("layer-norm"):
                 matrix = matrix - matrix.mean(axis=1, keepdims=True)
-            if side.norms and is_centred:
+            # a layer norm after it removes the mean over the dimensions of the head
+            if norm_after.startswith("layer-norm"):
                 matrix = matrix - matrix.mean(axis=0)
             variances[head] = np.square(matrix).sum(axis=1, dtype=np.float64)
-    if not side.norms:
-        return variances
 
-    if is_centred:
-        means -= means.mean(axis=1, keepdims=True)
-    # a norm over all heads divides all of them by one root mean square
-    shape = (1, -1) if norm == "rms-all-heads" else variances.shape
+    if not norm_after:
+        return variances
+    return _normalise(projection, reader, norm_after, variances, means)
+
+
+def _normalise(
+    projection: Projection, reader: _Reader, norm: str, variances: Vector, means: Vector
+) -> Vector:
+    """Return the variances behind the norm that follows a projection, float64 [heads, head_dim].
+
+    Args:
+        projection: The projection, with the weights of the norm.
+        reader: Reads these weights.
+        norm: The kind of the norm, as the family has it.
+        variances: The variances before the norm, [heads, head_dim].
+        means: The means before it, [heads, head_dim].
+    """
+    if norm.startswith("layer-norm"):
+        means = means - means.mean(axis=1, keepdims=True)
+
+    # a norm over all heads divides all of them by one root mean square; others divide each head
+    shape = variances.shape
+    if norm == "rms-all-heads":
+        shape = (1, variances.size)
     normalised = normalised_variances(variances.reshape(shape), means.reshape(shape))
-    weights = [reader.weights(tensor, norm == "rms-plus-one") for tensor in side.norms]
-    gains = np.concatenate(weights).reshape(-1, head_dim).astype(np.float64)
+
+    # the weights of the norm multiply the dimensions, and so their squares the variances
+    weights = []
+    for tensor in projection.norms:
+        weights.append(reader.weights(tensor, plus_one=norm == "rms-plus-one"))
+    gains = np.concatenate(weights).reshape(-1, variances.shape[1]).astype(np.float64)
     return normalised.reshape(variances.shape) * np.square(gains)
 
 
-def _pieces(side: Projection, head_dim: int) -> Iterator[tuple[int, int, range]]:
-    """Yield rows to read at once, [start, stop), and their heads."""
-    # as many heads as fit into a piece; in a fused projection they lie apart
-    heads = side.heads
-    distance = max((stop - start for start, stop in pairwise(heads)), default=head_dim)
-    head_bytes = _row_bytes(side.tensor) * max(distance, head_dim)
-    count = max(1, PIECE // head_bytes)
-    for first in range(0, len(heads), count):
-        piece = range(first, min(first + count, len(heads)))
-        yield heads[piece[0]], heads[piece[-1]] + head_dim, piece
+def _pieces(projection: Projection, head_dim: int) -> Iterator[tuple[int, int, range]]:
+    """Yield the rows of a projection in pieces of about `PIECE` bytes, so that memory stays small.
+
+    Each piece is (first row, row after the last, the indices of the heads in it).
+    """
+    # the heads of a fused projection are further apart than head_dim: values lie between them
+    first_rows = projection.heads
+    distance = head_dim
+    for row, following in pairwise(first_rows):
+        distance = max(distance, following - row)
+    head_bytes = distance * _row_bytes(projection.tensor)
+    heads_per_piece = max(1, PIECE // head_bytes)
+
+    for begin in range(0, len(first_rows), heads_per_piece):
+        heads = range(begin, min(begin + heads_per_piece, len(first_rows)))
+        yield first_rows[heads[0]], first_rows[heads[-1]] + head_dim, heads
 
 
 def _row_bytes(tensor: Tensor) -> int:
@@ -620,36 +713,38 @@ class HeadWeights:
         Raises:
             RecipeError: As `head_reach` does.
         """
-        # layers with one limit are tested together
-        groups: dict[int, list[tuple[int, PairWeights]]] = {}
+        # layers that see equally far are tested in one call, which is much faster
+        layers_by_limit: dict[int, list[tuple[int, PairWeights]]] = {}
         for layer, weights in self.layers:
-            groups.setdefault(self.below(layer, length), []).append((layer, weights))
+            limit = self.below(layer, length)
+            layers_by_limit.setdefault(limit, []).append((layer, weights))
 
         results: list[LayerReach] = []
-        for below, layers in sorted(groups.items()):
+        for limit, layers in sorted(layers_by_limit.items()):
             rotated = np.concatenate([weights.rotated for _, weights in layers])
             unrotated = np.concatenate([weights.unrotated for _, weights in layers])
-            together = PairWeights(rotated, unrotated).times(schedule.attention_factor)
-            first, counts = head_reach(schedule.inv_freq, together, below, advance)
+            all_heads = PairWeights(rotated, unrotated).times(schedule.attention_factor)
+            first_violations, counts = head_reach(schedule.inv_freq, all_heads, limit, advance)
 
-            # back to layers, each with its share of the heads
+            # back from the heads of all these layers to those of each
             begin = 0
             for layer, weights in layers:
                 end = begin + len(weights.unrotated)
-                lengths: list[int | None] = []
-                for distance in first[begin:end].tolist():  # 0 where no distance violates
-                    lengths.append(distance - 1 if distance else None)
-                violations = counts[begin:end].tolist()
+                effective_lengths: list[int | None] = []
+                for distance in first_violations[begin:end].tolist():
+                    # the first distance with a negative sum; 0 where there is none
+                    effective_lengths.append(distance - 1 if distance else None)
                 results.append(
                     LayerReach(
                         layer=layer,
-                        below=below,
-                        effective_lengths=tuple(lengths),
-                        violations=tuple(violations),
+                        below=limit,
+                        effective_lengths=tuple(effective_lengths),
+                        violations=tuple(counts[begin:end].tolist()),
                     )
                 )
                 begin = end
-        return HeadLengths(tuple(sorted(results, key=lambda result: result.layer)))
+        results.sort(key=lambda result: result.layer)
+        return HeadLengths(tuple(results))
 
 
 def head_weights(
@@ -666,7 +761,7 @@ def head_weights(
         BadSource: The source has no safetensors weights, or as `attention_layers` and `measure`
             do.
     """
-    # weights that can be read by range
+    # refuse sources whose weights cannot be read by range
     source = inspection.source
     spec = inspection.spec
     if not isinstance(inspection, ConfigInspection) or not isinstance(source, Source):
@@ -684,32 +779,34 @@ def head_weights(
             f"{source.reference} has no safetensors weights; give a checkpoint folder or a Hub id"
         )
 
-    # the projections of each layer, and what follows from their numbers
-    layers = attention_layers(spec, inspection.model_family, source.config(), source.tensors)
+    family = inspection.model_family
+    layers = attention_layers(spec, family, source.config(), source.tensors)
     if not layers:
         raise BadSource(
             f"no layer of {source.reference} has frequencies that a method changes; leave"
             " --weights out"
         )
-    total(sum(_size(layer, spec.head_dim) for layer in layers))
+    total(sum(_bytes_to_read(layer, spec.head_dim) for layer in layers))
 
+    # the variances of queries and keys give the weight of each pair of dimensions in the bound
     weights = []
-    for row in measure(source, layers, inspection.model_family, spec.head_dim, advance):
-        pairs = pair_weights(row.queries, row.keys, spec.rotary_dim, spec.layout)
-        weights.append((row.layer, pairs))
+    for variances in measure(source, layers, family, spec.head_dim, advance):
+        pairs = pair_weights(variances.queries, variances.keys, spec.rotary_dim, spec.layout)
+        weights.append((variances.layer, pairs))
     return HeadWeights(spec, tuple(weights))
 
 
-def _size(layer: AttentionLayer, head_dim: int) -> int:
-    """The bytes of a layer to read."""
-    whole = [layer.input_norm, layer.input_bias]
+def _bytes_to_read(layer: AttentionLayer, head_dim: int) -> int:
+    """How many bytes `measure` reads for a layer."""
+    # of a projection only the rows of its heads, of norms and biases everything
     size = 0
-    for side in (layer.queries, layer.keys):
-        for start, stop, _ in _pieces(side, head_dim):
-            size += (stop - start) * _row_bytes(side.tensor)
-        if side.norms:
-            whole += [*side.norms, side.bias]
-    for tensor in whole:
+    small_tensors = [layer.input_norm, layer.input_bias]
+    for projection in (layer.queries, layer.keys):
+        for start, stop, _ in _pieces(projection, head_dim):
+            size += (stop - start) * _row_bytes(projection.tensor)
+        if projection.norms:
+            small_tensors += [*projection.norms, projection.bias]
+    for tensor in small_tensors:
         if tensor is not None:
             size += tensor.stop - tensor.start
     return size

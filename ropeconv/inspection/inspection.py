@@ -385,10 +385,11 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     arch = reading.arch
     spec = reading.spec
 
+    # an output of ropeconv has a receipt, from which the RoPE before it is known
     first = None
     fine_tuning = None
     receipt = valid_gguf_receipt(file, spec)
-    if receipt is not None:  # an output of ropeconv
+    if receipt is not None:
         first = first_reading(file, receipt)
         fine_tuning = receipt.fine_tuning
         spec = _with_trained_context(spec, receipt, first)
@@ -431,7 +432,7 @@ def inspect_config(source: Source) -> ConfigInspection:
     draft = draft_of(source, config)
     family = source.family
 
-    # its RoPE, with the trained context that the receipt knows
+    # a config.json says how far a model is extended, and a receipt from which trained context
     spec = _read_spec(config, family)
     if draft is None:
         check_weights(source, family, len(spec.layers))
@@ -440,15 +441,16 @@ def inspect_config(source: Source) -> ConfigInspection:
         first = first_spec(source, receipt)
         spec = _with_trained_context(spec, receipt, first)
 
-    # problems, among them those of the newest transformers
+    # the newest transformers is judged now, since a config that it refuses is a problem; the other
+    # runtimes only when somebody asks for `verdicts`
     judge = Judge()
     planned = judge.planned(config, family, spec.current(), spec)
-    today = newest("transformers")
-    in_transformers = []
+    transformers = newest("transformers")
+    verdicts = []
     for row in rows_for(family):
-        if row.name == today.name and row.covers(today.last):
-            in_transformers.append(planned.verdict(row))
-    problems = _problems_of_checkpoint(source, spec, _as_draft(in_transformers, draft, family))
+        if row.name == transformers.name and row.covers(transformers.last):
+            verdicts.append(planned.verdict(row))
+    problems = _problems_of_checkpoint(source, spec, _as_draft(verdicts, draft, family))
 
     return ConfigInspection(
         source=source,
@@ -495,8 +497,12 @@ def _problems_of_checkpoint(
 ) -> list[Problem]:
     """The problems in all files of a checkpoint, the most important first.
 
-    `in_transformers` has the verdicts of the newest transformers.
+    Args:
+        source: The checkpoint.
+        spec: Its RoPE.
+        in_transformers: The verdicts on the newest transformers.
     """
+    # config.json
     config = source.config()
     family = source.family
     problems = []
@@ -507,12 +513,14 @@ def _problems_of_checkpoint(
     problems += wrapper_problems(config, family)
     problems += config_problems(config, family, spec)
 
+    # other files; the first key that declares the context is not a limit of its own
     part = text_part(config, family)
-    declared = [key for key in family.keys.context if part.get(key) is not None][:1]
-    problems += limit_problems(length_limits(source), spec, declared, "--as-is")
+    context_keys = [key for key in family.keys.context if part.get(key) is not None]
+    problems += limit_problems(length_limits(source), spec, context_keys[:1], "--as-is")
     problems += stale_tensors(source)
 
-    if family.refuse:  # then `apply` repairs nothing
+    # a repair is a run of `apply`, which refuses this family
+    if family.refuse:
         problems = [msgspec.structs.replace(problem, repair=None) for problem in problems]
     if source.kind == "folder" and not source.weights():
         problems.append(Problem("weights", "there are no safetensors weights here"))
@@ -522,22 +530,32 @@ def _problems_of_checkpoint(
 def _without_planned(
     problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None
 ) -> tuple[Problem, ...]:
-    """The problems without those that the user asked for in the bake of a receipt."""
+    """The problems without those that `apply` has announced when it wrote the model.
+
+    Args:
+        problems: All problems of the model.
+        spec: Its RoPE.
+        receipt: The receipt that `apply` left in it; None for other models.
+    """
     if receipt is None:
         return tuple(problems)
-    # the trained context of an extended output is in its receipt, so it is not in doubt
-    planned = set(PLANNED)
+    announced = set(PLANNED)
+    # the receipt of an extended model has its trained context, so that is not in doubt
     if spec.context != spec.original_context:
-        planned.add("trained")
-    return tuple(problem for problem in problems if problem.code not in planned)
+        announced.add("trained")
+    return tuple(problem for problem in problems if problem.code not in announced)
 
 
 def _with_trained_context(spec: RopeSpec, receipt: Receipt, first: RopeSpec | None) -> RopeSpec:
-    """The RoPE of an output with the trained context of its receipt.
+    """The RoPE of an output of ropeconv, with the trained context that its receipt states.
 
-    A receipt does not count that claims more than the model ever had.
+    Args:
+        spec: The RoPE as read from the files.
+        receipt: The receipt in the output.
+        first: The RoPE of the model before ropeconv changed it, where it is known.
     """
-    # a receipt comes with a model of anybody, and factors are taken over this length
+    # anybody can publish a model with a receipt, and scaling factors are computed from this length:
+    # it is not believed beyond the longest context that the model has ever had
     trained = receipt.schedule.original_context
     longest = max(spec.context, spec.original_context)
     if first is not None:

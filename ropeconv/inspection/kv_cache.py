@@ -45,24 +45,26 @@ class KvCache:
     """Layers with a state of fixed size instead, which is not counted."""
 
     def bytes(self, tokens: int) -> dict[str, int]:
-        """Return the bytes of one sequence by dtype.
+        """Return the size of the cache of one sequence in bytes, by dtype.
 
-        It has sum_layers (keys + values) min(tokens, window) numbers. A dtype whose blocks do not
-        divide the keys or values of a layer is left out.
+        It has sum over layers of (keys + values) min(tokens, window) numbers. A dtype whose blocks
+        do not divide the keys or values of a layer is left out.
 
         Args:
             tokens: The length of the sequence.
         """
-        # a layer with a window drops what it no longer sees
+        # a layer with a sliding window keeps only the tokens that it still sees
         numbers = 0
         for group in self.layers:
             kept = min(tokens, group.window or tokens)
             numbers += group.count * kept * (group.keys + group.values)
-        return {
-            dtype.name.lower(): numbers // dtype.block * dtype.size
-            for dtype in self.dtypes
-            if self._divides(dtype.block)
-        }
+
+        # Q8_0, for example, stores a block of 32 numbers in 34 bytes
+        sizes = {}
+        for dtype in self.dtypes:
+            if self._divides(dtype.block):
+                sizes[dtype.name.lower()] = numbers // dtype.block * dtype.size
+        return sizes
 
     def _divides(self, block: int) -> bool:
         """Whether the keys and the values of every layer are whole blocks."""

@@ -7,7 +7,6 @@ two settings contradict each other, only the publisher knows which of them is ri
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
@@ -84,9 +83,13 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
 
 def _flat_settings(part: Config, family: Family) -> Iterator[Problem]:
     """Yield the problem of settings that are not nested by layer type, though the family's are."""
-    settings = part.get("rope_parameters")
-    if not family.writing.nested or not isinstance(settings, dict) or not settings:
+    if not family.writing.nested:
         return
+    settings = part.get("rope_parameters")
+    if not isinstance(settings, dict) or not settings:
+        return
+
+    # nested settings have the layer types as keys: {"full_attention": {...}, ...}
     types = family.layers.types
     if not set(types) & set(settings):
         message = (
@@ -111,10 +114,18 @@ def _misspelt_keys(rope: Config, family: Family) -> Iterator[Problem]:
 
 
 def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
-    """Yield the problems of dynamic scaling, linear scaling and YaRN."""
-    # a trained context that is only the declared one may be the context of an earlier scaling
+    """Yield the problems of dynamic scaling, linear scaling and YaRN.
+
+    Args:
+        spec: The RoPE as it was read, with the scaling in `form`.
+        rope: The RoPE dictionary of config.json.
+    """
+    # without original_max_position_embeddings the trained context is not stated; the declared one
+    # stands for it, which may be the length after the scaling
     form = spec.form
-    assumed = spec.original_context_source == "declared"
+    trained_is_assumed = spec.original_context_source == "declared"
+
+    # nothing is wrong with dynamic scaling, but few runtimes compute it
     if isinstance(form, DynamicNtk):
         length = round(form.factor * form.original_context)
         options = f"--dynamic ntk:{form.factor:.12g} --at {length} --replace"
@@ -125,6 +136,7 @@ def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
             f" with {options} writes those of one length, which changes short prompts too",
         )
 
+    # a factor that leads further than the declared context
     if isinstance(form, (InterpolatedForm, Yarn)):
         reach = round(form.factor * spec.original_context)
         if spec.context < reach:
@@ -132,19 +144,20 @@ def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
                 f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
                 f" {spec.original_context:,} is {reach:,}: runtimes limit prompts to the former"
             )
-            # the product of a length that is only assumed is not a repair
-            repair = None if assumed else f"--as-is --context {reach}"
+            # no repair by a product of which one factor is a guess
+            repair = None if trained_is_assumed else f"--as-is --context {reach}"
             yield Problem("context", message, repair)
 
-    if isinstance(form, Yarn) and assumed:
+    if isinstance(form, Yarn) and trained_is_assumed:
         message = (
             "yarn without original_max_position_embeddings: readers assume"
             f" {form.original_context:,}; write the length that it was trained on"
         )
         yield Problem("original", message)
 
-    if isinstance(form, Yarn) and rope.get("attn_factor") is not None:
-        attn_factor = rope["attn_factor"]
+    # YaRN's own code multiplies attn_factor by the factor that follows from the scaling
+    attn_factor = rope.get("attn_factor")
+    if isinstance(form, Yarn) and attn_factor is not None:
         product = attn_factor * spec.attention_factor
         yield Problem(
             "attn-factor",
@@ -171,10 +184,16 @@ def class_keys() -> dict[str, frozenset[str]]:
 
 
 def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
-    """Yield the problem of keys about RoPE that the stock class of a family ignores.
+    """Yield the problem of keys about RoPE that the class in transformers ignores.
 
-    Keys that say what the class computes anyway are not among them.
+    A key whose value is what the class computes anyway is not a problem.
+
+    Args:
+        part: The part of config.json about the text model.
+        family: The family of the model, or the one that the user treats it as (`assumed`).
+        spec: The RoPE that ropeconv read from the config.
     """
+    # nobody looked at the class of a model that is treated as another family
     if family.assumed:
         unread = unread_rope_keys(part, family)
         if unread:
@@ -186,23 +205,25 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             )
         return
 
-    known = class_keys().get(family.name)
-    if known is None:
+    keys_of_class = class_keys().get(family.name)
+    if keys_of_class is None:
         return
-    stated = _stated_numbers(part, known)
-    ignored = []
+    values_read_by_class = _values_of(part, keys_of_class)
     used = []
+    ignored = []
     for key, value in part.items():
         if not ROPE_KEY.search(key):
             continue
-        if key in known:
+        if key in keys_of_class:
             used.append(key)
             continue
-        # where ropeconv reads a key that the class ignores, as rope_theta of GPT-NeoX, the spec has
-        # its value whatever the class computes
-        in_spec = key in (*family.keys.theta, *family.keys.partial)
-        is_known = not in_spec or value in stated
-        if value and not (is_known and _says_the_same(key, value, spec)):
+        if not value:
+            continue
+        # `spec` has the value of this key where ropeconv reads the key although the class does not,
+        # as for rope_theta of GPT-NeoX: then `spec` does not show what the class computes
+        spec_is_from_key = key in (*family.keys.theta, *family.keys.partial)
+        is_unknown = spec_is_from_key and value not in values_read_by_class
+        if is_unknown or not _says_the_same(key, value, spec):
             ignored.append(key)
     if ignored:
         # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
@@ -215,16 +236,18 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
         )
 
 
-def _stated_numbers(part: Config, known: frozenset[str]) -> list[object]:
-    """The values of keys about RoPE that a class reads, with those of its RoPE dictionary."""
-    values = [part[key] for key in known if key in part]
+def _values_of(part: Config, keys: frozenset[str]) -> list[object]:
+    """The values of some keys of a config, and all values in its RoPE dictionaries."""
+    values = [part[key] for key in keys if key in part]
     for name in ("rope_parameters", "rope_scaling"):
         rope = part.get(name)
-        if isinstance(rope, dict):
-            values += rope.values()
-            for of_layer_type in rope.values():
-                if isinstance(of_layer_type, dict):
-                    values += of_layer_type.values()
+        if not isinstance(rope, dict):
+            continue
+        values += rope.values()
+        # rope_parameters may have a dictionary for each layer type
+        for settings in rope.values():
+            if isinstance(settings, dict):
+                values += settings.values()
     return values
 
 
@@ -240,45 +263,56 @@ def _says_the_same(key: str, value: object, spec: RopeSpec) -> bool:
 
 
 def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problem of dual_chunk_attention_config, which some runtimes apply instead."""
+    """Yield the problem of dual_chunk_attention_config, which some runtimes apply instead of RoPE.
+
+    Qwen2.5-1M has it. The message says what each runtime does with it.
+    """
     if not text_part(config, family).get(DUAL_CHUNK):
         return
 
-    # the rows rise, so the last one of each runtime is its newest
-    newest_rows = {}
-    for row in runtimes():
-        if without_config(row, family, str(config.get("model_type"))) is None:
-            newest_rows[row.name] = row
+    # the newest version of each runtime that reads the config of this family; versions rise, so the
+    # last one stays in the dictionary
+    newest_versions = {}
+    for version in runtimes():
+        reads_config = without_config(version, family, str(config.get("model_type"))) is None
+        if reads_config:
+            newest_versions[version.name] = version
 
-    reasons = {}
-    for row in newest_rows.values():
-        key = stated_key(config, family, row)
-        if key:
-            reasons[row.display_name] = key[1].reason
-    sentences = [f"{DUAL_CHUNK} is ignored by transformers"]
-    sentences += [f"{name}: {reason}" for name, reason in reasons.items()]
-    message = "; ".join(sentences)
+    clauses = [f"{DUAL_CHUNK} is ignored by transformers"]
+    for version in newest_versions.values():
+        found = stated_key(config, family, version)
+        if found:
+            _, statement = found
+            clauses.append(f"{version.display_name}: {statement.reason}")
+    message = "; ".join(clauses)
     yield Problem("dual-chunk", f"{message} (`ropeconv apply --dual-chunk drop` removes it)")
 
 
 def _schemas(config: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problem of a config whose two schemas differ, so that runtimes read two forms."""
+    """Yield the problem of a config from which two runtimes read different RoPE settings.
+
+    It happens where the old schema (rope_scaling) and the new one (rope_parameters) differ.
+    """
     # all versions of transformers, and a runtime that reads the schemas in the other order
     readers = {}
-    for row in find("transformers"):
-        if without_config(row, family) is None:
-            readers[row.display_name] = row
+    for version in find("transformers"):
+        if without_config(version, family) is None:
+            readers[version.display_name] = version
     readers["a runtime that prefers rope_parameters"] = _prefers_new_schema()
 
-    forms: dict[str, str] = {}
-    for title, row in readers.items():
-        with suppress(UnknownRopeType, BadSource):
-            forms[title] = describe(read_spec(config, family, row).form)
-    if len(set(forms.values())) < 2:
+    # the RoPE in words, by the reader that reads it; one that refuses the config reads none
+    readings: dict[str, str] = {}
+    for title, reader in readers.items():
+        try:
+            readings[title] = describe(read_spec(config, family, reader).form)
+        except (UnknownRopeType, BadSource):
+            continue
+    if len(set(readings.values())) < 2:
         return
 
-    readings = "; ".join(f"{title} reads {form}" for title, form in reversed(forms.items()))
-    message = f"runtimes read the settings differently: {readings}"
+    clauses = [f"{title} reads {form}" for title, form in readings.items()]
+    clauses.reverse()
+    message = f"runtimes read the settings differently: {'; '.join(clauses)}"
     if contradicts_itself(text_part(config, family), family):
         advice = "write the values that it was trained with in both schemas"
         yield Problem("schemas", f"{message}; {advice}")
@@ -309,24 +343,33 @@ def contradicts_itself(part: Config, family: Family) -> bool:
         part: The part of config.json about the text model.
         family: The family of the model.
     """
-    old = part.get("rope_scaling")
-    new = nested_settings(part, family, "global")
-    dictionaries = [settings for settings in (old, new) if isinstance(settings, dict)]
+    old_schema = part.get("rope_scaling")
+    new_schema = nested_settings(part, family, "global")
+    dictionaries = []
+    for settings in (old_schema, new_schema):
+        if isinstance(settings, dict):
+            dictionaries.append(settings)
 
-    # the base may be in both dictionaries and beside them, a type has two names in each
-    bases = [first_present(part, family.keys.theta)]
-    types = []
+    # the base may be in both dictionaries and at the top level
+    stated_bases = [first_present(part, family.keys.theta)]
+    stated_bases += [settings.get("rope_theta") for settings in dictionaries]
+    bases = {float(base) for base in stated_bases if isinstance(base, (int, float))}
+    if len(bases) > 1:
+        return True
+
+    # the type is `rope_type` or, in older files, `type`
+    types = set()
     for settings in dictionaries:
-        bases.append(settings.get("rope_theta"))
-        types += [settings.get("rope_type"), settings.get("type")]
-    if len({float(base) for base in bases if isinstance(base, (int, float))}) > 1:
+        for key in ("rope_type", "type"):
+            name = settings.get(key)
+            if name is not None:
+                types.add(NOT_A_SCALING.get(name, name))
+    if len(types) > 1:
         return True
-    if len({NOT_A_SCALING.get(name, name) for name in types if name is not None}) > 1:
-        return True
+
+    # every other key that both dictionaries have
     if len(dictionaries) < 2:
         return False
-
-    # every other key that both have
     first, second = dictionaries
     shared = first.keys() & second.keys() - {"rope_type", "type", "rope_theta"}
     return any(first[key] != second[key] for key in shared)
@@ -362,29 +405,34 @@ def gguf_problems(
         file: The file.
         vectors: Its rope tensors, by name.
     """
-    # keys, tensors, then what follows from both together
+    # keys that are missing, or that llama.cpp does not use
     spec = reading.spec
     form = spec.form
     arch = reading.arch
-    scaling = f"{arch.name}.rope.scaling"
-    if isinstance(form, Yarn) and file.get(f"{scaling}.original_context_length") is None:
+    prefix = f"{arch.name}.rope.scaling"
+    scaling_type = file.get(f"{prefix}.type")
+    if isinstance(form, Yarn) and file.get(f"{prefix}.original_context_length") is None:
         message = f"yarn without original_context_length: llama.cpp assumes {form.original_context}"
         yield Problem("original", message)
     if reading.dead:
         keys = ", ".join(reading.dead)
         yield Problem("dead-keys", f"llama.cpp ignores {keys} of {arch.name} here")
 
-    scaling_type = file.get(f"{scaling}.type")
+    # rope tensors, and keys that need them
     yield from _tensor_problems(reading, vectors, scaling_type)
     yield from _unreached_context(spec)
     if scaling_type == "longrope" and not isinstance(form, LongRope):
         message = "the type longrope has no effect without factor tensors that llama.cpp uses"
         yield Problem("no-factors", message)
-    if "local" in spec.layers and abs(reading.local_attention_factor - 1) > 1e-6:
+
+    # llama.cpp has one attn_factor for all layers, also for those that the scaling leaves alone
+    has_local_layers = "local" in spec.layers
+    if has_local_layers and abs(reading.local_attention_factor - 1) > 1e-6:
         factor = f"{reading.local_attention_factor:.4f}"
         message = f"attn_factor also scales the sliding-window layers (by {factor})"
         yield Problem("window-attention-factor", message)
 
+    # the trained context, where the family is known to declare another one
     family = by_name().get(arch.family)
     if family and not spec.scaled:
         yield from _doubtful(family, spec, {})
@@ -399,14 +447,17 @@ def _tensor_problems(
     for name in refused:
         yield Problem("refused-tensor", f"llama.cpp does not load a {arch.name} file with {name}")
     for name in vectors:
+        if name in refused:
+            continue
+        # rope_freqs.weight, or one of the two lists of longrope
         use = arch.freqs if name == FREQS else arch.factors
-        if use == "ignored" and name not in refused:
+        if use == "ignored":
             yield Problem("ignored-tensor", f"llama.cpp loads {name} and ignores it in {arch.name}")
 
 
 def _unreached_context(spec: RopeSpec) -> Iterator[Problem]:
-    """Yield that the factor of a scaling does not lead to the declared context."""
-    # of other forms the factor does not say a length
+    """Yield the problem of a scaling whose factor does not lead to the declared context."""
+    # factor * original is a length for YaRN and linear scaling only
     form = spec.form
     if isinstance(form, Yarn):
         original = form.original_context
@@ -425,10 +476,12 @@ def _unreached_context(spec: RopeSpec) -> Iterator[Problem]:
 
 
 def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> Iterator[Problem]:
-    """Yield the distance of YaRN's ramp in llama.cpp from the ramp of the model, where it is known.
+    """Yield the problem of a YaRN model whose ramp llama.cpp computes in another way.
 
-    It is known from a receipt, from keys that llama.cpp does not read for the architecture, or from
-    the class of the family.
+    YaRN's ramp blends interpolated and original frequencies between two dimensions, which follow
+    from beta_fast and beta_slow. For most architectures llama.cpp has fixed values for these. The
+    ramp of the model is known from a receipt, from keys of the header that llama.cpp does not read,
+    or from the class of the family.
 
     Args:
         reading: The RoPE that llama.cpp computes from the file.
@@ -436,11 +489,11 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
         receipt: The receipt of an output of ropeconv, None for other files.
     """
     spec = reading.spec
-    form = reading.spec.form
+    form = spec.form
     arch = reading.arch
     if not isinstance(form, Yarn):
         return
-    # ropeconv has written the ramp that llama.cpp computes, and its receipt has the distance
+    # an output of ropeconv: its receipt says how far the ramp in the file is from the method's
     if receipt is not None and receipt.ramp_approximation is not None:
         distance = receipt.ramp_approximation.distance
         yield Problem(
@@ -448,39 +501,43 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
         )
         return
 
-    # another file: compare the ramp of the model with what llama.cpp makes of it
-    own = own_ramp(form, file, arch, receipt)
-    schedule = replace(spec.current(), form=own, inv_freq=own.inv_freq(spec.rotary_dim))
-    ramp = llamacpp_ramp(schedule, arch)
-    if ramp is None:
+    # another file: compare the frequencies of the model's ramp with those of llama.cpp's
+    trained = own_ramp(form, file, arch, receipt)
+    schedule = replace(spec.current(), form=trained, inv_freq=trained.inv_freq(spec.rotary_dim))
+    approximation = llamacpp_ramp(schedule, arch)
+    if approximation is None:
         return
-    if form.truncate != own.truncate:
+    if form.truncate != trained.truncate:
         whose = f"published {arch.name} models have other ends"
     else:
         whose = "the header has others"
-    why = why_other_ramp(own, arch)
-    yield Problem("approximate", f"llama.cpp {why}, and {whose}: {ramp.distance}")
+    why = why_other_ramp(trained, arch)
+    yield Problem("approximate", f"llama.cpp {why}, and {whose}: {approximation.distance}")
 
 
 def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) -> Yarn:
-    """Return the form that a model was trained with, which llama.cpp may not compute.
+    """Return the YaRN scaling that a model was trained with, which llama.cpp may not compute.
 
     Args:
-        form: The form that llama.cpp computes.
+        form: The scaling that llama.cpp computes.
         file: The file, whose header can have keys that llama.cpp does not read.
         arch: Its architecture.
         receipt: The receipt of an output of ropeconv, None for other files.
     """
     if receipt is None or receipt.method == "as-is":
-        # GGUF has no key for `truncate`: a published model has it from its class
+        # GGUF has no key for `truncate`. Where the file has the factor and length of the model that
+        # the family was published with, it also has the `truncate` of that.
         family = by_name().get(arch.family)
-        scaling = (family.defaults.scaling if family else None) or {}
-        published = (scaling.get("factor"), scaling.get("original_max_position_embeddings"))
-        is_published = published == (form.factor, form.original_context)
-        if is_published and scaling.get("truncate") is False:
+        published: Config = {}
+        if family is not None and family.defaults.scaling:
+            published = family.defaults.scaling
+        same_factor = published.get("factor") == form.factor
+        same_length = published.get("original_max_position_embeddings") == form.original_context
+        if same_factor and same_length and published.get("truncate") is False:
             return replace(form, truncate=False)
 
-    if arch.betas:  # llama.cpp computes with the betas of the header
+    # for some architectures llama.cpp reads beta_fast and beta_slow, so `form` has them already
+    if arch.betas:
         return form
     prefix = f"{arch.name}.rope.scaling.yarn_beta_"
     fast = file.get(f"{prefix}fast")
@@ -493,13 +550,22 @@ def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) ->
 
 
 def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]:
-    """Yield the problem of an uncertain trained context; `part` is empty for GGUF."""
-    # Qwen2-7B was trained with 32,768 tokens and declares 131,072, as do models trained with those
+    """Yield the problem of a model that may have been trained with less than it declares.
+
+    Qwen2-7B was trained with 32,768 tokens and declares 131,072. Other models of its family declare
+    the same, and were trained with them.
+
+    Args:
+        family: The family, which lists such models.
+        spec: The RoPE of the model.
+        part: The part of config.json about the text model; empty for a GGUF file.
+    """
     for known in family.trained:
-        if known.doubt is None or known.declared != spec.context:
+        declares_the_same = known.declared == spec.context
+        has_this_length = known.trained == spec.original_context
+        if not declares_the_same or has_this_length or known.doubt is None:
             continue
-        if known.trained == spec.original_context:
-            continue
+        # the settings by which models of doubtful length are recognised
         if all(part.get(key) == value for key, value in known.doubt.items()):
             yield Problem(
                 "trained",
@@ -511,7 +577,8 @@ def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]
 
 def stale_tensors(source: Source) -> Iterator[Problem]:
     """Yield the problem of stored frequencies, which transformers ignores from 4.32 on."""
-    stale = [name for name in source.tensor_names() or () if name.endswith("rotary_emb.inv_freq")]
+    names = source.tensor_names() or ()
+    stale = [name for name in names if name.endswith("rotary_emb.inv_freq")]
     if stale:
         stored = f"{counted(len(stale), 'stored inv_freq tensor')} ({stale[0]})"
         yield Problem("stale-inv-freq", f"{stored}: stock transformers ignores them")
@@ -520,24 +587,26 @@ def stale_tensors(source: Source) -> Iterator[Problem]:
 def refused_tensors(
     reading: Reading, vectors: Mapping[str, Vector], scaling: str | None
 ) -> tuple[str, ...]:
-    """Return names of rope tensors for which llama.cpp refuses the file.
+    """Return the rope tensors of a GGUF file that make llama.cpp refuse it.
 
-    It does so since it checks that every tensor is used.
+    llama.cpp refuses a file with a tensor that the code of its architecture does not load.
 
     Args:
         reading: The RoPE that llama.cpp computes from the file.
         vectors: The rope tensors of the file.
         scaling: Its rope.scaling.type, None without that key.
     """
+    # some architectures load the two lists of longrope always, others by the scaling type, and in
+    # place of rope_freqs.weight
     arch = reading.arch
-    of_longrope = arch.factors == "longrope" and scaling == "longrope"
-    loads_lists = arch.factors in ("always", "ignored") or of_longrope
-    loads = {
+    uses_longrope = arch.factors == "longrope" and scaling == "longrope"
+    loads_lists = uses_longrope or arch.factors in ("always", "ignored")
+    is_loaded = {
         LONG: loads_lists,
         SHORT: loads_lists,
-        FREQS: bool(arch.freqs) and not of_longrope,
+        FREQS: bool(arch.freqs) and not uses_longrope,
     }
-    return tuple(name for name in vectors if not loads[name])
+    return tuple(name for name in vectors if not is_loaded[name])
 
 
 DRAFT_PART = re.compile(r"(^|\.)(mtp|draft|eagle|medusa|midlayer)")
@@ -547,7 +616,8 @@ DRAFT_PART = re.compile(r"(^|\.)(mtp|draft|eagle|medusa|midlayer)")
 def draft_of(source: Source, config: Config) -> DraftKind | None:
     """Return the kind of draft model that a checkpoint is; None for a whole model.
 
-    If its tensors cannot be listed without downloads, only its config and its name count.
+    Draft models guess tokens for a larger one in speculative decoding. If the tensors cannot be
+    listed without downloads, only the config and the name of the checkpoint count.
 
     Raises:
         BadSource: It is a draft that no one expects (`source.as_draft`), or that cannot be
@@ -614,18 +684,25 @@ def check_weights(source: Source, family: Family, layers: int) -> None:
 def _have_projections(
     names: Iterable[str], family: Family, projections: Sequence[str], layers: int
 ) -> bool:
-    """Whether some tensor is a projection of a layer of the model itself."""
-    # only the middle of a name is compared, such as .layers.0.self_attn.q_proj.: a model around it
-    # changes the beginning, and a quantisation the end
-    inside = []
+    """Whether some tensor is a projection of a layer of the model itself.
+
+    Args:
+        names: The names of all tensors of the checkpoint.
+        family: The family of the model, which knows the names of its layers.
+        projections: The names of its projections in a layer, such as `self_attn.q_proj`.
+        layers: The number of layers.
+    """
+    # only the middle of a name is compared, such as .layers.0.self_attn.q_proj.: in a multimodal
+    # model names begin otherwise, and in a quantised one they end otherwise
+    middles = []
     for index in range(layers):
         for prefix in layer_prefixes(index, family):
-            end = prefix.partition(".")[2] or prefix
-            inside += [f".{end}{name}." for name in projections]
+            without_root = prefix.partition(".")[2] or prefix
+            middles += [f".{without_root}{name}." for name in projections]
     for name in names:
         if DRAFT_PART.search(name):
             continue
-        if any(part in f".{name}" for part in inside):
+        if any(middle in f".{name}" for middle in middles):
             return True
     return False
 
@@ -633,15 +710,16 @@ def _have_projections(
 def _absent_projection(
     names: set[str], family: Family, projections: Sequence[str], layers: int
 ) -> str:
-    """The first projection that the first layer with known names lacks; empty where it has all."""
-    # one layer is enough, and the first ones may have no attention
+    """The first projection that a checkpoint lacks in a layer; empty where it has all.
+
+    Only the first layer with attention is tested. Parameters as in `_have_projections`.
+    """
     for index in range(layers):
         prefix = layer_prefix(index, family, names)
-        if prefix:
-            break
-    else:
-        return projections[0]
-    for name in projections:
-        if f"{prefix}{name}.weight" not in names:
-            return name
-    return ""
+        if not prefix:  # a layer without attention
+            continue
+        for name in projections:
+            if f"{prefix}{name}.weight" not in names:
+                return name
+        return ""
+    return projections[0]

@@ -7,7 +7,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import get_args
 
@@ -65,33 +65,30 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
         Pairs such as `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`: ranges of
         versions that were executed come before those that were read.
     """
-    # versions with one status that follow each other become a range, such as 4.51-5.23
-    ranges: dict[str, list[_Range]] = {}
-    for _, of_runtime in groupby(verdicts, key=_runtime_of):
-        previous = ""
-        for verdict in of_runtime:
-            _append_version(
-                ranges.setdefault(verdict.status, []), _range(verdict), verdict.status == previous
-            )
-            previous = verdict.status
+    # consecutive versions of a runtime with one status become a range, such as 4.51-5.23
+    ranges_by_status: dict[str, list[_Range]] = {}
+    for _, verdicts_of_runtime in groupby(verdicts, key=_runtime_of):
+        previous_status = ""
+        for verdict in verdicts_of_runtime:
+            ranges = ranges_by_status.setdefault(verdict.status, [])
+            new = _range(verdict)
+            if verdict.status == previous_status and _continues(ranges[-1], new):
+                ranges[-1] = replace(ranges[-1], last=new.last)
+            else:
+                ranges.append(new)
+            previous_status = verdict.status
 
+    # a record of another version of ropeconv may have a status that this one does not know
+    best_first = dict.fromkeys((*get_args(Status), *ranges_by_status))
     rows = []
-    for status in dict.fromkeys((*get_args(Status), *ranges)):
-        if status not in ranges:
+    for status in best_first:
+        if status not in ranges_by_status:
             continue
-        label = _describe_ranges(ranges[status])
+        label = _describe_ranges(ranges_by_status[status])
         if read_as and status not in UNREAD:
             label = f"as {read_as}: {label}"
         rows.append((status, label))
     return rows
-
-
-def _append_version(ranges: list[_Range], new: _Range, follows: bool) -> None:
-    """Add a version to the ranges of a status; `follows` if the one before has that status too."""
-    if follows and _continues(ranges[-1], new):
-        ranges[-1] = _Range(title=new.title, first=ranges[-1].first, last=new.last, read=new.read)
-    else:
-        ranges.append(new)
 
 
 def _describe_ranges(ranges: list[_Range]) -> str:
@@ -127,14 +124,18 @@ def _range(verdict: VerdictLike) -> _Range:
 
 
 def _continues(left: _Range, right: _Range) -> bool:
-    """Whether a range begins where another one ends, so that no version is between them."""
-    if left.title != right.title or left.read != right.read or not left.last:
+    """Whether the range `right` begins where `left` ends, so that no version is between them."""
+    same_kind = left.title == right.title and left.read == right.read
+    has_versions = bool(left.last)
+    if not same_kind or not has_versions:
         return False
 
-    # a runtime may be named by its major version only, such as TGI 3
+    # `.0` is appended since a runtime may be named by its major version only, such as TGI 3
     major, minor = version_key(f"{left.last}.0")[:2]
-    following = version_key(f"{right.first}.0")[:2]
-    return following in ((major, minor), (major, minor + 1), (major + 1, 0))
+    same_minor = (major, minor)
+    next_minor = (major, minor + 1)
+    next_major = (major + 1, 0)
+    return version_key(f"{right.first}.0")[:2] in (same_minor, next_minor, next_major)
 
 
 POPULAR = (
@@ -185,22 +186,26 @@ def support(
     Returns:
         Pairs such as `("supported", "vLLM 0.20 or newer, SGLang 0.5.23")`.
     """
-    # a runtime has one place in the table: that of its newest version, or of the one named
+    # a runtime is listed once, under the word for its newest version or for the one named
     runtimes = by_runtime(verdicts)
-    words: dict[str, list[str]] = {}
+    labels_by_word: dict[str, list[str]] = {}
     for name in named or POPULAR:
-        rows = runtimes.get(name, [])
-        if name in named and named[name] not in rows[-1:]:  # an older version is named
+        versions = runtimes.get(name, [])
+        is_older_version = name in named and named[name] not in versions[-1:]
+        if is_older_version:
             word = WORDS[named[name].status]
             label = named[name].display_name
-        elif rows:
-            word, label = _newest(rows)
+        elif versions:
+            word, label = _newest(versions)
         else:
             continue
-        words.setdefault(word, []).append(label)
+        labels_by_word.setdefault(word, []).append(label)
 
-    best_first = [word for word in dict.fromkeys(WORDS.values()) if word in words]
-    return [(word, ", ".join(words[word])) for word in best_first]
+    rows = []
+    for word in dict.fromkeys(WORDS.values()):  # best first, each once
+        if word in labels_by_word:
+            rows.append((word, ", ".join(labels_by_word[word])))
+    return rows
 
 
 def others(verdicts: Sequence[VerdictLike]) -> str:
@@ -249,11 +254,14 @@ def _titles_by_problem(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
 
 
 def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
-    """The word for the newest version of a runtime, and its name with the versions it holds for.
+    """The word for the newest version of a runtime, and the versions for which it holds.
 
-    Untested versions between two for which the word holds do not end the range.
+    Such as `("supported", "vLLM 0.20 or newer")`.
+
+    Args:
+        rows: The verdicts on a runtime, oldest version first.
     """
-    # back from the newest version as long as the word holds
+    # go back from the newest version as long as the word holds; untested versions do not end it
     newest = rows[-1]
     word = WORDS[newest.status]
     oldest = newest
@@ -264,15 +272,18 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
             break
 
     title = title_of(newest)
-    versions = _range(newest)
-    first = _range(oldest).first
-    has_versions = versions.last and first
-    # llama.cpp is named by a commit and not by a version
-    if word in ("untested", "unsupported") or not has_versions or title.startswith("llama.cpp"):
+    if word in ("untested", "unsupported"):
         return word, title
+    # llama.cpp is named by a commit and not by a version
+    newest_range = _range(newest)
+    first_version = _range(oldest).first
+    has_versions = newest_range.last and first_version
+    if not has_versions or title.startswith("llama.cpp"):
+        return word, title
+
     if oldest is newest:
-        return word, f"{title} {versions.versions}"
-    return word, f"{title} {first} or newer"
+        return word, f"{title} {newest_range.versions}"
+    return word, f"{title} {first_version} or newer"
 
 
 def title_of(row: VerdictLike) -> str:

@@ -71,7 +71,13 @@ def validate_checkpoint(
 
 
 def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
-    """Compare an output with its source, whose folder is given; `trust` runs the output's code."""
+    """Compare an output with its source.
+
+    Args:
+        spec: The comparison, its settings, and callbacks.
+        folder: The folder of the source.
+        trust: Whether to run code in the output.
+    """
     comparison = spec.comparison
     settings = spec.settings
     source = comparison.checkpoint
@@ -86,10 +92,12 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
             " slow."
         )
 
+    # the source first; settings and precision may change so that the test is sensitive enough
     reading = read_with_power(spec, folder, place)
     at = reading.at
     spec = reading.spec
     states = reading.states
+    # then the output, as stock transformers loads it
     stock = TransformersEngine.load(baked, at, trust, settings.chunk)
     if reading.head.vocabulary != stock.vocabulary:
         raise BadSource(
@@ -101,9 +109,8 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     runs = _runs_that_were_read(reading.runs, states.reference)
     states.baked = states.read_runs("baked", runs, lambda run: spec.plain(stock, run))
     runs = _runs_that_were_read(runs, states.baked)
-    partial = any(
-        len(run.kept) != len(planned.kept) for run, planned in zip(runs, reading.runs, strict=True)
-    )
+    compared = sum(len(run.kept) for run in runs)
+    partial = compared != sum(len(run.kept) for run in reading.runs)
 
     # the conclusion, and how it was reached
     results, curve = _buckets(reading, runs, stock)
@@ -144,7 +151,7 @@ def _runs_that_were_read(runs: list[TokenRun], rows: list[Tensor]) -> list[Token
 
 
 def _on_steps(reading: SourceReading, runs: list[TokenRun]) -> str:
-    """Return a sentence on how far the steps of an output are from log-n."""
+    """Return a sentence on how far an output that scales queries in steps is from log-n."""
     states = reading.states
     head = reading.head
     kls = []
@@ -181,10 +188,11 @@ def _buckets(
         baked = states.baked[number]
         measures = reading.measure(reading.head, reference, stock, baked, run.targets())
 
-        # each spread run has a control, and a whole run has their ranges as its buckets
+        # each spread run has one bucket and a control; the buckets of a whole run have the same
+        # ranges of positions as the spread runs, and their controls
         controls = reading.controls
         if run.kind == "spread":
-            controls = controls[number:]
+            controls = [reading.controls[number]]
         for control, (bucket, rows) in zip(controls, run.parts(), strict=False):
             result = bucket_result(
                 bucket,

@@ -58,9 +58,11 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
         if label == "local" and "local" not in spec.layers:
             continue
 
-        inv_freq, short, factor = _expected(schedule, spec, label == "local" or only_local)
-        for vector, expected in ((module["inv_freq"], inv_freq), (module["short"], short)):
-            distance = ulp_distance(np.asarray(vector), expected)
+        # the frequencies of long sequences, then those of short ones
+        is_local = label == "local" or only_local
+        inv_freq, short_inv_freq, factor = _expected(schedule, spec, is_local)
+        for key, expected in (("inv_freq", inv_freq), ("short", short_inv_freq)):
+            distance = ulp_distance(np.asarray(module[key]), expected)
             worst = max(worst, distance)
             if distance > allowed:
                 raise Disagreement(
@@ -85,7 +87,17 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
 
 
 def _expected(schedule: Schedule, spec: RopeSpec, is_local: bool) -> tuple[Vector, Vector, float]:
-    """Return the frequencies of a layer, those of short sequences, and its attention factor."""
+    """Return what a rotary module should compute.
+
+    Args:
+        schedule: The schedule of the layers that a method changes.
+        spec: The RoPE of the source, with that of the local layers.
+        is_local: Whether the module is for layers with a sliding window.
+
+    Returns:
+        The frequencies of long sequences and those of short ones, [rotary_dim / 2] in radians per
+        token, and the attention factor.
+    """
     local = spec.local_inv_freq
     if is_local and local is not None:
         return local, local, 1.0
@@ -126,18 +138,16 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
         return has_classes
 
     # transformers loads kernels from the Hub that a config names, without trust_remote_code
-    kernel = next(kernels(config), "")
-    if kernel:
+    for kernel in kernels(config):
         raise permission_error(folder, f"its config.json loads code from {kernel!r}")
 
-    # without trust, transformers runs its own classes, which is safe; ours are needed for our
-    # model_type, which it does not know
+    # without trust_remote_code transformers runs its own classes, which is safe; only a model_type
+    # of `--encoding buffers`, which transformers does not know, needs the code in the folder
     is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE)
     if not has_classes or not is_ours:
         return False
-    reason = next(_unlike_ours(folder, config), "")
-    if reason:
-        raise permission_error(folder, reason)
+    for difference in _unlike_ours(folder, config):
+        raise permission_error(folder, difference)
     return True
 
 
@@ -168,9 +178,9 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
         yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
         return
     path = folder / f"{MODULE}.py"
-    # the size first, since a file of many gigabytes is not read
-    same_size = path.is_file() and path.stat().st_size == len(code.encode())
-    if not same_size or read_text(path, path.name) != code:
+    # the size first, so that a file of many gigabytes is not read
+    has_same_size = path.is_file() and path.stat().st_size == len(code.encode())
+    if not has_same_size or read_text(path, path.name) != code:
         yield f"{path.name} has other contents"
     yield from _other_code(folder)
 

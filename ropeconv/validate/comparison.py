@@ -299,10 +299,13 @@ class Settings(ValidateOptions):
 
     @property
     def spread(self) -> int:
-        """Tokens of each spread run: `tokens`, else 512, or fewer with `length`, for some percent
-        of its time.
-        """
-        return self.tokens or (min(512, max(64, self.length // 256)) if self.length else 512)
+        """Tokens of each spread run: `tokens`, else 512."""
+        if self.tokens:
+            return self.tokens
+        if not self.length:
+            return 512
+        # beside a run over every position, spread runs should take a few percent of the time
+        return min(512, max(64, self.length // 256))
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
         """Return an available device and a precision.

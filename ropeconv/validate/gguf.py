@@ -255,6 +255,13 @@ def by_dequantising(
     """Run a source in GGUF in transformers, with its weights dequantised.
 
     It also runs in llama.cpp, unscaled, for the noise between the two.
+
+    Args:
+        comparison: The output and its source.
+        source: The source, as the checkpoint that its weights make.
+        dtype: The precision.
+        runs: One run, without gaps.
+        progress: Callbacks.
     """
     checkpoint = source.in_dtype(dtype)
     size = human(sum(file.size for file in checkpoint.files()))
@@ -278,6 +285,13 @@ def by_export(
     The output differs from the checkpoint by its RoPE, if it is wrong, and by the quantisation of
     its weights. The second reference has the same quantised weights with the right frequencies, as
     divisors over another base, so it shows how far the quantisation is.
+
+    Args:
+        comparison: The output and its source.
+        source: The checkpoint that was exported.
+        output: The exported GGUF file.
+        runs: One run, without gaps.
+        progress: Callbacks.
     """
     of_checkpoint = by_patch(comparison, source, "float32", runs, progress)
     of_quantised_weights = _logits_by_divisors(
@@ -329,10 +343,11 @@ def validate_gguf(
         total += reference.times * sum(len(run.ids) for run in runs)
     progress.total(total)
 
+    # run both sides, and judge every range of positions
     rounded = _rounded_type(comparison)
     results: list[BucketResult] = []
     temperature = 1.0
-    same = True
+    is_equal = True
     engine = LlamaCppEngine(comparison.baked)
     for reference, runs in planned:
         _say(runs, reference, progress)
@@ -342,8 +357,9 @@ def validate_gguf(
         if not rounded and _power(judged, schedule) < POWER:
             judged, temperature = _sharpen(judged, runs, logits, stock, reference, schedule)
         results += judged
-        same_shape = logits.reference.shape == stock.shape
-        same = same and same_shape and bool((logits.reference == stock).all())
+        has_same_shape = logits.reference.shape == stock.shape
+        if not has_same_shape or not bool((logits.reference == stock).all()):
+            is_equal = False
 
     # llama.cpp against itself is the sharper comparison; the other one shows that the weights were
     # converted well
@@ -351,7 +367,7 @@ def validate_gguf(
     agrees, sentence = conclusion(
         results, comparison.unchanged, schedule.original_context, decisive
     )
-    if agrees and same:
+    if agrees and is_equal:
         sentence = f"Equal to the last bit. {sentence}"
     elif agrees and rounded:
         sentence += f" The weights are {rounded}: {_allowance(references[0])}."
@@ -383,7 +399,14 @@ def _remarks(
     results: list[BucketResult],
     temperature: float,
 ) -> str:
-    """Return the sentences after the conclusion, each with a blank before it: how it compared."""
+    """Return the sentences that follow the conclusion: how the comparison was made.
+
+    Args:
+        comparison: The output and its source.
+        references: The ways of comparing, of which there may be two.
+        results: The results of all buckets of positions.
+        temperature: The number that logits were divided by; 1 for none.
+    """
     schedule = comparison.schedule
     sentences = on_reach(results, schedule.original_context, schedule.context, "--tokens")
     sentences += references[0].remark + comparison.remark
@@ -425,8 +448,14 @@ def _runs(
     """Return the tokens of a comparison.
 
     They are blocks spread up to the new context where the reference can run these, else every
-    position up to a length. With `short` another comparison goes beyond the trained context, so
-    that this one need not.
+    position up to a length.
+
+    Args:
+        comparison: The output and its source.
+        settings: The number of tokens, and the seed.
+        reference: The way of comparing.
+        short: Whether another comparison goes beyond the trained context, so that this one need
+            not.
     """
     import torch
 
@@ -481,11 +510,16 @@ def _whole_length(comparison: Comparison, times: int) -> int:
 
 
 def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
-    """Return the sharpest reference of a GGUF file.
+    """Return the sharpest way to compare a GGUF file with its source.
+
+    Args:
+        comparison: The output and its source.
+        settings: How it is run.
 
     Raises:
         BadSource: The file cannot be compared with its source.
     """
+    # what cannot be compared: a draft model, and a file in which nothing but rounding changed
     if comparison.draft:
         kind = comparison.draft.says
         raise BadSource(
@@ -560,10 +594,12 @@ def _in_llamacpp(
     can_divide = takes_divisors(source.file, spec, schedule)
     spreads = takes_any_position(source.file, spec, schedule)
 
-    # keys, where the output has keys too; else divisors, which are another way than the output's
+    # By keys, where the output is written by keys, or where divisors cannot be used. Otherwise by
+    # divisors, which are another way than the output's.
     if not of_output and not rope_tensors(source.file):
         keys = overrides(schedule, arch.name)
-        if keys is not None and (comparison.receipt.encoding == "keys" or not can_divide):
+        prefers_keys = comparison.receipt.encoding == "keys" or not can_divide
+        if keys is not None and prefers_keys:
             return GgufReference(partial(by_keys, source, keys), spreads=spreads)
     if not can_divide:
         return None
@@ -606,35 +642,37 @@ def _judge(
         temperature: Divides the logits for the KL.
     """
 
+    parts = list(_parts(runs))
+
     def compare(left: Tensor, right: Tensor, rows: slice) -> Measures:
         width = min(left.shape[1], right.shape[1])  # one side may have padded its vocabulary
         return measure(left[rows, :width], right[rows, :width], temperature=temperature)
 
-    def mean_kl(measures: Measures) -> float:
-        return float(measures.kl.mean())
+    def largest(left: Tensor, right: Tensor) -> Measures:
+        """Compare two sides in every bucket, and return the measures with the largest mean KL."""
+        of_buckets = [compare(left, right, rows) for _, _, rows in parts]
+        return max(of_buckets, key=lambda measures: float(measures.kl.mean()))
 
-    # the noise is that of the bucket where it is largest
-    parts = list(_parts(runs))
-    between_ways: Measures | None = None
+    # the noise: how far two ways of computing the same are apart
+    between_references: Measures | None = None
     if logits.second is not None:
-        pairs = [compare(logits.reference, logits.second, rows) for _, _, rows in parts]
-        between_ways = max(pairs, key=mean_kl)
+        between_references = largest(logits.reference, logits.second)
     between_sides = 0.0
     if logits.other_control is not None:
-        controls = [compare(logits.control, logits.other_control, rows) for _, _, rows in parts]
-        between_sides = max(measures.kl.mean().item() for measures in controls)
+        between_sides = largest(logits.control, logits.other_control).kl.mean().item()
 
     results = []
     for kind, bucket, rows in parts:
         control_kl = compare(logits.reference, logits.control, rows).kl.mean().item()
-        allowed = tolerance(bucket.positions[-1], 0.0, reference.floor)
+        allowed = tolerance(bucket.positions[-1], noise=0.0, floor=reference.floor)
         measures = compare(logits.reference, stock, rows)
         result = bucket_result(bucket, measures, control_kl, kind=kind, allowed=allowed)
-        if logits.second is not None and between_ways is not None:
+        if logits.second is not None and between_references is not None:
+            # a second reference with the weights of the output would be compared with itself
             second = measures
             if not logits.as_output:
                 second = compare(logits.second, stock, rows)
-            result = with_noise(result, measures, second, between_ways)
+            result = with_noise(result, measures, second, between_references)
         elif reference.separation is not None:
             result = with_rounded_weights(result, between_sides, reference.separation)
         results.append(result)
@@ -649,10 +687,21 @@ def _sharpen(
     reference: GgufReference,
     schedule: Schedule,
 ) -> tuple[list[BucketResult], float]:
-    """Return the results with logits over their spread where that has more power, and the divisor.
+    """Judge again with logits divided by their spread, if that shows a wrong output better.
 
     Flat logits have a KL below any tolerance, so that a wrong output agrees too; divided by their
     spread, all models have logits of one size.
+
+    Args:
+        judged: The results with undivided logits.
+        runs: The tokens.
+        logits: The logits of the reference.
+        stock: The logits of the output.
+        reference: The way of comparing.
+        schedule: The schedule of the output.
+
+    Returns:
+        The better results, and the number that logits were divided by.
     """
     spread = spread_of(logits.reference)
     over_spread = _judge(runs, logits, stock, reference, spread)
@@ -662,7 +711,10 @@ def _sharpen(
 
 
 def _parts(runs: list[TokenRun]) -> Iterator[tuple[Literal["spread", "whole"], Bucket, slice]]:
-    """Yield each bucket with the kind of its run, and the slice of its positions in all runs."""
+    """Yield (kind of its run, bucket, rows) for each bucket of positions.
+
+    The rows are those of its positions in the logits of all runs, [positions, vocabulary].
+    """
     first = 0
     for run in runs:
         for bucket, rows in run.parts():

@@ -59,22 +59,33 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
     """Whether to run its modelling file, which ropeconv wrote."""
 
     def open(self, layers: Sequence[int]) -> FirstLayers:
-        """Return its model, in which these layers are known to differ.
+        """Open the model, to run single layers of it.
 
-        Raises NoLayerRuns for one whose layers cannot run on their own.
+        Args:
+            layers: The numbers of layers that are known to differ in their RoPE or window.
+
+        Raises:
+            NoLayerRuns: Its layers cannot run on their own.
         """
+        # the file that has a tensor; where several have it, the first, which are those of an output
         places: dict[str, tuple[Path, Header]] = {}
-        for path in map(Path, self.weights):
+        for weights in self.weights:
+            path = Path(weights)
             header = read_header(path)
             for name in header.tensors:
-                places.setdefault(name, (path, header))  # a changed one comes before that of a part
+                places.setdefault(name, (path, header))
 
         def read(name: str, rows: int | None) -> Tensor:
             path, header = places[name]
             return read_tensor(path, header, name, rows)
 
         return FirstLayers(
-            Path(self.config), list(places), read, self.stands_for, self.trust, layers
+            folder=Path(self.config),
+            names=list(places),
+            read=read,
+            stands_for=self.stands_for,
+            trust=self.trust,
+            layers=layers,
         )
 
 
@@ -140,17 +151,24 @@ class NeededQuestion(msgspec.Struct, frozen=True):
 
 
 def needed(given: JsonObject) -> JsonObject:
-    """Answer a `NeededQuestion`: {"tensors": [[name, rows], ...]}, with 0 rows for all of them.
+    """Find the tensors that running the first layers of a checkpoint needs.
 
-    {"reason": clause} where no layer can run on its own.
+    The layers run once with zeros in place of the weights, and each tensor that they read is noted.
+
+    Args:
+        given: A `NeededQuestion` as JSON-ready data.
+
+    Returns:
+        {"tensors": [[name, rows], ...]}, where 0 rows are all of them; or {"reason": clause} where
+        no layer can run on its own.
     """
     import torch
 
     question = msgspec.convert(given, NeededQuestion)
-    tensors: dict[str, int] = {}
+    rows_by_name: dict[str, int] = {}
 
-    def note(name: str, rows: int | None) -> Tensor:
-        tensors[name] = rows or 0
+    def note_and_return_zeros(name: str, rows: int | None) -> Tensor:
+        rows_by_name[name] = rows or 0
         shape = list(question.shapes[name])
         if rows is not None:
             shape[0] = min(rows, shape[0])
@@ -160,16 +178,17 @@ def needed(given: JsonObject) -> JsonObject:
         layers = FirstLayers(
             folder=Path(question.config),
             names=list(question.shapes),
-            read=note,
+            read=note_and_return_zeros,
             stands_for=question.stands_for,
             layers=question.layers,
         )
         for kind in layers.kinds:
+            # one that cannot run on its own is left out of the comparison later
             with suppress(NoLayerRuns), layers.with_weights(kind.layer):
                 layers.attention(range(2), range(2), kind.layer)
     except NoLayerRuns as problem:
         return {"reason": str(problem)}
-    return {"tensors": [list(entry) for entry in tensors.items()]}
+    return {"tensors": [[name, rows] for name, rows in rows_by_name.items()]}
 
 
 def answer(given: JsonObject) -> JsonObject:
@@ -199,17 +218,23 @@ def _check_repeatable(question: LayerQuestion, differing: LayerRecord) -> None:
     """
     first = question.source.open(question.layers)
     second = question.source.open(question.layers)
-    [kind] = [kind for kind in first.kinds if kind.name == differing.layer]
     run = _runs(question.schedule, first.vocabulary)[-1]
-    with first.with_weights(kind.layer), second.with_weights(kind.layer):
-        once = _attention(first, kind, run, 1.0)
-        again = _attention(second, kind, run, 1.0)
-    if _relative(float(measure_states(once, again).kl.max())) > differing.allowed:
-        raise NoLayerRuns("its source computes something else each time that it is opened")
+    for kind in first.kinds:
+        if kind.name != differing.layer:
+            continue
+        with first.with_weights(kind.layer), second.with_weights(kind.layer):
+            once = _attention(first, kind, run, factor=1.0)
+            again = _attention(second, kind, run, factor=1.0)
+        error = _relative(float(measure_states(once, again).kl.max()))
+        if error > differing.allowed:
+            raise NoLayerRuns("its source computes something else each time that it is opened")
 
 
 def _runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
-    """The runs over the trained context and over the new one, of which the rest is compared."""
+    """Two runs of a few tokens each: over the trained context, and over the new one.
+
+    In the second, positions beyond the trained context are compared.
+    """
     original = min(schedule.original_context, schedule.context)
     runs = []
     for low, high in ((0, original), (original, schedule.context)):
@@ -233,7 +258,8 @@ class _Comparison:
         vocabulary = min(self.source.vocabulary, self.output.vocabulary)
         runs = _runs(self.schedule, vocabulary)
         results = []
-        left_out = {}
+        left_out: list[str] = []
+        first_problem: NoLayerRuns | None = None
         for kind in self.source.kinds:
             try:
                 with (
@@ -242,10 +268,11 @@ class _Comparison:
                 ):
                     results += [self._compare(kind, run) for run in runs]
             except NoLayerRuns as problem:
-                # of Gemma 3n: its last layers use the keys of others
-                left_out[kind.name] = problem
-        if not results:
-            raise next(iter(left_out.values()))
+                # such as the last layers of Gemma 3n, which use the keys of others
+                left_out.append(kind.name)
+                first_problem = first_problem or problem
+        if first_problem is not None and not results:
+            raise first_problem
         return LayersRecord(
             tokens=max(len(run.ids) for run in runs),
             reached=runs[-1].positions[-1],
@@ -261,7 +288,8 @@ class _Comparison:
         RoPE. A factor on the scores of both sides changes neither's RoPE.
         """
         best = self._compare_with(kind, run, 1.0)
-        if self.question.unchanged or not best.is_changed or _power(best) >= POWER:
+        shows_enough = _power(best) >= POWER
+        if self.question.unchanged or not best.is_changed or shows_enough:
             return best
         for factor in FACTORS:
             other = self._compare_with(kind, run, factor)
@@ -272,19 +300,28 @@ class _Comparison:
         return best
 
     def _compare_with(self, kind: LayerKind, run: TokenRun, factor: float) -> LayerRecord:
-        """Compare a layer whose attention scores are multiplied by a factor."""
+        """Compare a layer of the output with that of the patched source.
+
+        Args:
+            kind: The layer, and the others that it stands for.
+            run: The tokens and their positions.
+            factor: A factor on the attention scores of both sides.
+        """
         reference = self._patched(kind, run, self.schedule, factor)
 
         def distance(other: Tensor) -> float:
             return float(measure_states(reference, other).kl.quantile(0.95))
 
-        nearby = nudge(self.schedule)
-        noise = distance(self._patched(kind, run, nearby, factor))
-        faint = math.inf  # for a class without a softmax scale that can be changed
+        output = distance(_attention(self.output, kind, run, factor))
+        # the control: the source without the method must be further away
+        control = distance(_attention(self.source, kind, run, factor))
+        # the faint fault: attention scores 2 % larger, if the class has a scale that can be changed
+        faint = math.inf
         if attention_modules(self.source.model):
             faint = distance(self._patched(kind, run, self.schedule, factor * FAINT))
-        control = distance(_attention(self.source, kind, run, factor))
-        output = distance(_attention(self.output, kind, run, factor))
+        # the noise: frequencies two steps of float32 away, and weights rounded as a fold does
+        nearby = nudge(self.schedule)
+        noise = distance(self._patched(kind, run, nearby, factor))
         if self.question.rounded:
             with self._rounded():
                 noise += distance(self._patched(kind, run, self.schedule, factor))

@@ -47,7 +47,8 @@ def write_divisors(
     keys = overrides(replace(schedule, form=plain), arch_of(file).name)
     assert keys is not None, "a plain base has keys"
 
-    # divided by 1e30, a frequency is so small that the pair does not rotate
+    # divisor = frequency of the base / wanted frequency; a pair that must not rotate has a
+    # frequency of 0, for which 1e30 is large enough
     rotates = schedule.inv_freq > 0
     inv_freq = np.where(rotates, schedule.inv_freq, 1.0)
     divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / inv_freq, 1e30)

@@ -61,8 +61,8 @@ def affordable_length(
 ) -> int:
     """Return the default length of a run over every position.
 
-    The length is `usual_length`, or where this ends inside the trained context `length_beyond`, if
-    the estimates of its time and of the memory of its cache allow it.
+    It is `usual_length`. Where that ends inside the trained context, so that it would not show the
+    extension, it is `length_beyond`, if time and memory allow it.
 
     Args:
         original: The trained context in tokens.
@@ -72,12 +72,18 @@ def affordable_length(
         free: Bytes of free memory.
     """
     usual = usual_length(original, context)
-    longer = length_beyond(original, context)
-    if not usual <= original < context or needed > free / 2:
+    ends_inside = usual <= original < context
+    fits = needed <= free / 2
+    if not ends_inside or not fits:
         return usual
-    # attention to the tokens before costs about as much as the rest from LONGEST on
+
+    # the cost of attention to the tokens before rises with their number: at LONGEST tokens it is
+    # about that of everything else
+    longer = length_beyond(original, context)
     estimate = seconds() / SAMPLE * longer * (1 + longer / LONGEST)
-    return longer if estimate <= PATIENCE else usual
+    if estimate > PATIENCE:
+        return usual
+    return longer
 
 
 def tail_buckets(original: int, length: int, each: int) -> list[Bucket]:
@@ -239,7 +245,8 @@ class TokenRun:
         count = max(1, len(ids) // size)
         positions: list[int] = []
         for index in range(count):
-            first = index * (high - size) // max(1, count - 1)  # the last block ends at high
+            # even distances, so that the first block begins at 0 and the last one ends at `high`
+            first = index * (high - size) // max(1, count - 1)
             positions += range(first, first + size)
 
         # The first token of a block is not compared: llama.cpp shows it no block before (see
@@ -270,18 +277,27 @@ class TokenRun:
         return cls(kind, ids, list(range(len(ids))), kept, buckets)
 
     def until(self, count: int) -> TokenRun:
-        """Return the run up to its first `count` compared tokens."""
+        """Return the beginning of the run, with `count` compared tokens."""
         if count >= len(self.kept):
             return self
         kept = self.kept[:count]
-        stop = kept[-1] + 1 if kept else 0
+        tokens = 0
+        if kept:
+            tokens = kept[-1] + 1
+
+        # the last bucket may lose some of its positions, and those after it all
         buckets = []
         for bucket, rows in self.parts():
-            positions = bucket.positions[: max(0, count - rows.start)]
+            left = max(0, count - rows.start)
+            positions = bucket.positions[:left]
             if positions:
                 buckets.append(replace(bucket, positions=positions))
         return replace(
-            self, ids=self.ids[:stop], positions=self.positions[:stop], kept=kept, buckets=buckets
+            self,
+            ids=self.ids[:tokens],
+            positions=self.positions[:tokens],
+            kept=kept,
+            buckets=buckets,
         )
 
     def targets(self) -> Tensor:
@@ -344,13 +360,16 @@ def token_runs(
     Raises:
         BadSource: As `of_text` does.
     """
+    # tokens of the user's text, as many as the longest run needs
     text: list[int] = []
     if settings.text is not None:
         longest = max(settings.length, min(settings.spread, schedule.context))
         text = of_text(settings.text, folder, longest, settings.trust_remote_code)
 
     def tokens(count: int, seed: int) -> list[int]:
-        return text[:count] if text else synthetic(count, vocabulary, seed)
+        if text:
+            return text[:count]
+        return synthetic(count, vocabulary, seed)
 
     # a run for each doubling: 0 to the trained context, then to twice of it, and so on
     runs = []

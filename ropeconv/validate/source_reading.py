@@ -123,12 +123,13 @@ class SourceReading:
             changes: Phrases on settings that were changed.
             before: Tokens that were read already, for the progress.
         """
-        comparison = spec.comparison
         settings = spec.settings
         progress = spec.progress
         is_narrow = at.dtype != "float32"
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
-        runs = token_runs(settings, comparison.schedule, engine.vocabulary, folder)
+        runs = token_runs(settings, spec.comparison.schedule, engine.vocabulary, folder)
+
+        # spread runs are read in every variant, whole runs in the reference and the output only
         times = {"spread": 7 if is_narrow else 6, "whole": 2}
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)
@@ -141,16 +142,20 @@ class SourceReading:
             variants = "control, reference, noise floor, baked"
             progress.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: {variants}.")
 
+        # a small fault: the reference with attention scores 2 % larger, if the class can scale them
         faint = []
         if attention_modules(engine.model):
             fault = replace(spec, score_factor=FAINT * spec.score_factor)
             faint = [fault.read_patched(engine, run) for run in runs if run.kind == "spread"]
+        # all other variants; last, since it may round the weights of the engine
         states = read_source(engine, spec, runs, at.dtype)
         states.faint = faint
         indexed = bool(indexers(engine.model))
 
+        # the memory of the layers is free for the same source in float32, which shows the noise of
+        # a low precision
         head = engine.without_layers()
-        if is_narrow and fits(comparison.checkpoint, replace(at, dtype="float32")):
+        if is_narrow and fits(spec.comparison.checkpoint, replace(at, dtype="float32")):
             widened_engine = TransformersEngine(load_widened(folder, at), settings.chunk)
             states.noise_runs.append(read_noise_run(widened_engine, spec, runs))
         elif is_narrow:
@@ -159,11 +164,11 @@ class SourceReading:
                 " float32 out."
             )
         return cls(
-            spec,
-            at,
-            runs,
-            states,
-            head,
+            spec=spec,
+            at=at,
+            runs=runs,
+            states=states,
+            head=head,
             changes=changes,
             read_tokens=before + work,
             indexed=indexed,
@@ -178,9 +183,10 @@ class SourceReading:
         return False
 
     def normalise(self) -> SourceReading:
-        """Return the reading with logits divided by their spread for the KL.
+        """Return the reading with logits divided by their standard deviation for the KL.
 
-        Without logits it is the same reading.
+        So flat logits, whose KL is below any tolerance, show a wrong output too. Without logits it
+        is the same reading.
         """
         if not self.head.has_logits:
             return self
@@ -202,7 +208,8 @@ class SourceReading:
         and rounding are from the reference.
         """
         states = self.states
-        # the tolerance is NOISE times the floor, so this allows the KL in another precision once
+        # the tolerance is NOISE times the noise floor, so this allows the KL in another precision
+        # once
         part = 1 / NOISE
         if self.spec.comparison.rounded_weights(self.at.dtype):
             part = 1.0  # folded keys round to other numbers in low precision
@@ -210,24 +217,28 @@ class SourceReading:
         controls = []
         noise = 0.0
         for number, unscaled in enumerate(states.control):
-            # by rounding; spread runs get longer, and the noise does not fall with the position
-            noise_kls = []
+            # the noise floor: the KL that rounding causes
+            percentiles = []
+            worst_noise = 0.0
             for engine, hidden in states.noise_runs:
-                noise_kls.append(self._kl(number, engine or self.head, hidden[number]))
-            percentiles = [kl.quantile(0.95).item() for kl in noise_kls]
+                kl = self._kl(number, engine or self.head, hidden[number])
+                percentiles.append(kl.quantile(0.95).item())
+                worst_noise = max(worst_noise, kl.max().item())
+            # each run reaches further than the one before, where the noise cannot be smaller
             noise = max(noise, states.noise_floor(percentiles, part))
 
             # a fault that is barely worth finding: all attention scores 2 % larger
             faint = math.inf
             if states.faint:
                 faint = self._kl(number, self.head, states.faint[number]).mean().item()
+
             last = self.runs[number].positions[-1]
             control = Control(
                 kl=self._kl(number, self.head, unscaled).mean().item(),
                 faint=faint,
                 noise=noise,
                 allowed=tolerance(last, noise, SAME_KERNELS, faint),
-                worst_noise=max((kl.max().item() for kl in noise_kls), default=0.0),
+                worst_noise=worst_noise,
             )
             controls.append(control)
         return controls
@@ -274,15 +285,17 @@ class SourceReading:
             hidden: The hidden states of that.
             targets: The next tokens.
         """
-        count = min(len(reference), len(hidden), len(targets))
 
-        def part(rows: slice) -> Measures:
+        def measure_rows(rows: slice) -> Measures:
             if not head.has_logits:
                 return measure_states(reference[rows], hidden[rows])
-            logits = head.head(reference[rows])
-            return measure(logits, other.head(hidden[rows]), targets[rows], self.temperature)
+            reference_logits = head.head(reference[rows])
+            other_logits = other.head(hidden[rows])
+            return measure(reference_logits, other_logits, targets[rows], self.temperature)
 
-        return in_blocks(part, count, head.vocabulary)
+        # a run that was stopped early has fewer hidden states than tokens
+        count = min(len(reference), len(hidden), len(targets))
+        return in_blocks(measure_rows, count, head.vocabulary)
 
 
 TOKENS = 256
@@ -295,16 +308,21 @@ STEPS = (0.25, 4.0)
 
 
 def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> SourceReading:
-    """Return the first reading of the source with enough power, or the one with most.
+    """Run the source with settings in which a wrong output would be noticed.
 
-    A low precision that the settings name is left only if the control cannot be distinguished from
-    rounding in it, or rounding exchanges tokens.
+    The measure is the power: how far the unscaled source is from the reference, over what is
+    allowed for rounding. The settings change until it is enough.
 
     Args:
         spec: The comparison.
         folder: The folder of the source.
         at: Device and precision.
+
+    Returns:
+        The first reading with enough power, or the one with most.
     """
+    # a low precision that the user has named is kept if the unscaled source is clearly not within
+    # rounding in it
     named_dtype = ""
     if spec.settings.dtype != "auto" and at.dtype != "float32":
         named_dtype = at.dtype
@@ -324,13 +342,13 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
 
 
 def _is_clear(reading: SourceReading) -> bool:
-    """Whether the control differs from rounding, which changes no position as much as the method.
-
-    With one-hot attention, rounding exchanges the likeliest token at a few positions, and 95th
-    percentiles vary.
-    """
-    exchanged = any(control.worst_noise > control.kl / 2 for control in reading.controls)
-    return reading.power >= SEPARATION and not exchanged
+    """Whether the unscaled source differs from the reference by far more than rounding does."""
+    # with one-hot attention, rounding exchanges the likeliest token at a few positions, which
+    # changes these as much as the method does
+    for control in reading.controls:
+        if control.worst_noise > control.kl / 2:
+            return False
+    return reading.power >= SEPARATION
 
 
 def _worth(reading: SourceReading) -> float:
@@ -408,19 +426,23 @@ def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | 
         scaled = replace(spec, score_factor=factor, progress=Progress())
         reference = scaled.read_patched(engine, run)
         fault = replace(scaled, score_factor=FAINT * factor).read_patched(engine, run)
+        # two ways of rounding: nearby frequencies, and the run in chunks
         noise_runs = [scaled.read_patched(engine, run, schedule=nudge(schedule))]
         if schedule.short_inv_freq is None and engine.chunked:
-            noise_runs.append(scaled.read_patched(engine, run, math.ceil(count / PARTS)))
+            noise_runs.append(scaled.read_patched(engine, run, chunk=math.ceil(count / PARTS)))
+
         noise = 0.0
         for hidden in noise_runs:
             noise += _measure_over_spread(engine, reference, hidden).kl.quantile(0.95).item()
         kl = _measure_over_spread(engine, reference, fault).kl.mean().item()
         return float(kl / tolerance(run.positions[-1], noise, SAME_KERNELS))
 
-    # powers of 16, then a quarter and four times of the best
+    # first among powers of 16, then near the best of them
     best = max(FACTORS, key=detail)
-    near = [best, *(best * step for step in STEPS)]
-    return max(near, key=detail)
+    candidates = [best]
+    for step in STEPS:
+        candidates.append(best * step)
+    return max(candidates, key=detail)
 
 
 def _measure_over_spread(engine: TransformersEngine, reference: Tensor, hidden: Tensor) -> Measures:

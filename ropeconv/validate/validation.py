@@ -74,24 +74,25 @@ def measure(
     Args:
         reference: Logits of the reference.
         other: Logits of the output.
-        targets: The next tokens, -1 for an unknown one.
+        targets: The next tokens [positions], -1 for an unknown one.
         temperature: Divides the logits for the KL.
     """
     import torch
 
+    # KL(p || q) of the two distributions
     reference = reference.float()
     other = other.float()
     p = torch.log_softmax(reference / temperature, dim=-1)
     q = torch.log_softmax(other / temperature, dim=-1)
     kl = _kl(p, q)
 
-    # of the five likeliest tokens of the reference, those among the five of the output
+    # which of the five likeliest tokens of the reference are among the five of the output
     width = min(5, reference.shape[-1])
     likely = reference.topk(width, dim=-1).indices
     likely_other = other.topk(width, dim=-1).indices
     in_both = (likely[:, :, None] == likely_other[:, None, :]).any(dim=-1)
 
-    # losses are those of the model, whatever divides the logits above
+    # losses of the next token, which are without the temperature
     if temperature != 1:
         p = torch.log_softmax(reference, dim=-1)
         q = torch.log_softmax(other, dim=-1)
@@ -136,14 +137,16 @@ def in_blocks(measured: Callable[[slice], Measures], count: int, vocabulary: int
     """Return the measures of many positions, computed in blocks with at most 64 MiB of logits.
 
     Args:
-        measured: From a slice of positions to their measures.
+        measured: Returns the measures of a slice of the positions.
         count: The number of positions.
         vocabulary: The number of logits per position.
     """
-    rows = max(1, BLOCK_BYTES // (4 * vocabulary))
+    bytes_per_position = 4 * vocabulary  # float32
+    block = max(1, BLOCK_BYTES // bytes_per_position)
     parts = []
-    for first in range(0, count, rows):
-        parts.append(measured(slice(first, min(first + rows, count))))
+    for first in range(0, count, block):
+        last = min(first + block, count)
+        parts.append(measured(slice(first, last)))
     return _concatenate(parts)
 
 
@@ -668,6 +671,7 @@ def conclusion(
         trained: The context in tokens beyond which the control has to disagree.
         decisive: The buckets in which it has to, by default all.
     """
+    # a range of positions in which the output is further away than allowed
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
         figure = worst.figure(worst.compared_kl)
@@ -734,22 +738,23 @@ def _measure_answer(row: Tensor, answer: LogProbs, target: int) -> Measures:
     """
     import torch
 
-    # as in `_kl`
+    # the terms p (d + e^-d - 1) of the KL, with d = ln p - ln q, as in `_kl`
     p = row[torch.tensor(list(answer))]
     q = torch.tensor(list(answer.values()), dtype=torch.float64)
     d = p - q
     kl = (p.exp() * (torch.expm1(-d) + d)).sum().item()
 
-    # all tokens that the server does not name count as one; its probability is what is left, whose
-    # rounding is larger than itself if it is tiny
+    # All tokens that the server does not name count as one, with the probability that is left.
+    # Where that is tiny, it is only rounding.
     others = max(0.0, 1 - p.exp().sum().item())
     others_served = max(0.0, 1 - q.exp().sum().item())
     if min(others, others_served) >= LEAST:
         kl_of_others = others * math.log(others / others_served) - others + others_served
         kl += max(0.0, kl_of_others)
 
+    # the likeliest tokens of both sides
     likely = row.topk(min(5, len(answer))).indices.tolist()
-    likely_served = sorted(answer, key=lambda token: -answer[token])[: len(likely)]
+    likely_served = sorted(answer, key=lambda token: answer[token], reverse=True)[: len(likely)]
     in_both = set(likely) & set(likely_served)
 
     loss = math.nan

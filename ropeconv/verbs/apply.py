@@ -77,16 +77,17 @@ def apply(
             validation does not confirm it, which says that it is kept.
         RopeconvError: As `make_plan` does, and where the output cannot be written.
     """
+    # check all arguments before anything is read
     given = check_keywords("apply", keywords, ApplyKeywords)
     reporter = given.pop("reporter", None) or SilentReporter()
     probe = given.pop("probe", None)
-    # the environment variable, which the command line has too, is checked like an argument
-    wanted = given.setdefault("validate", os.environ.get(VALIDATE) or "auto")
-    check_value(VALIDATE, wanted, ValidateOn)
+    # without the keyword, an environment variable says whether to validate, as on the command line
+    validate = given.setdefault("validate", os.environ.get(VALIDATE) or "auto")
+    check_value(VALIDATE, validate, ValidateOn)
     check_value("dry_run", dry_run, bool)
     check_value("probe", probe, Probe | None)
 
-    # the command line plans and writes with the same Batch, of which this is one output
+    # plan; the command line uses the same Batch, for several outputs
     if isinstance(model, Plan):
         batch = _batch_of_plan(model, recipe, given, dry_run, reporter)
     else:
@@ -94,14 +95,16 @@ def apply(
     if dry_run:
         return batch.plans[0][1]
 
-    written = [output for _, output in batch.write(probe)]
+    # write; the second output, if there is one, is the draft model of the first
+    outputs = [output for _, output in batch.write(probe)]
     if batch.failures:
         _, problem = batch.failures[0]
         raise problem
-    output = written[0]
-    if len(written) > 1:
-        output = replace(output, draft=written[1])
-    if isinstance(reporter, SilentReporter):  # nobody has seen the notes yet
+    output = outputs[0]
+    if len(outputs) > 1:
+        output = replace(output, draft=outputs[1])
+    # a silent reporter has shown its notes to no one
+    if isinstance(reporter, SilentReporter):
         output = replace(output, notes=tuple(reporter.notes))
     return output
 
@@ -186,7 +189,15 @@ def recipe_of(verb: str, recipe: object, values: dict[str, Any]) -> Recipe:
 def _plan_batch(
     model: object, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
-    """Return the planned output of a model, with its draft where there is one."""
+    """Plan the output of a model, and that of its draft model if one is given.
+
+    Args:
+        model: The argument of `apply`.
+        recipe: The argument of `apply`.
+        given: The keywords of `apply`, checked.
+        dry_run: Whether nothing will be written.
+        reporter: Receives what happens.
+    """
     recipe_names = RecipeKeywords.__annotations__
     recipe_values = {name: value for name, value in given.items() if name in recipe_names}
     chosen = recipe_of("apply", recipe, recipe_values)
@@ -194,6 +205,7 @@ def _plan_batch(
     by_length = recipe is None and not chosen_methods(recipe_values)
     request = replace(_request(given), dry_run=dry_run, by_length=by_length)
 
+    # the batch of one output; a source that the caller has opened is not opened again
     reference = reference_of("apply", model)
     unit = OutputUnit(source=reference, given=_target_values(given), folder=None, label=reference)
     batch = _make_batch(unit, request, reporter)
@@ -267,13 +279,18 @@ def _request(given: dict[str, Any]) -> ApplyRequest:
 
 
 def _target_values(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of all options of an output, by name; None for those that are not given."""
+    """Return the values of all options of an output, as the command line gives them.
+
+    An option that is not given is None, False for a switch, and [] where it may be repeated.
+    """
     values = {}
     for option in options(OutputPlace, TargetOptions):
         value = given.get(option.parameter)
-        if option.many:
-            value = [value] if isinstance(value, str) else list(value or ())
-        elif value is None and option.kind is bool:
+        if option.many and isinstance(value, str):  # runtime="vllm" is runtime=["vllm"]
+            value = [value]
+        elif option.many:
+            value = list(value or ())
+        elif option.kind is bool and value is None:
             value = False
         values[option.parameter] = value
     return values

@@ -119,11 +119,15 @@ class Batch:
     def code(self) -> int:
         """The exit code of the command: 3 where a validation failed, else that of the failures."""
         codes = [getattr(problem, "exit_code", 1) for _, problem in self.failures]
+        if not codes:
+            return 0
         if DISAGREES in codes:
             return DISAGREES
-        if len(codes) == len(self.units) and len(set(codes)) == 1:
+        # all outputs failed for the same kind of reason
+        all_failed = len(codes) == len(self.units)
+        if all_failed and len(set(codes)) == 1:
             return int(codes[0])
-        return 1 if codes else 0
+        return 1
 
     def plan(self, recipe: Recipe, sources: Sequence[Source | GgufSource] = ()) -> None:
         """Plan all outputs, and leave out those that are refused.
@@ -164,9 +168,11 @@ class Batch:
 
     def _settle(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
         """Decide what is written beside outputs, which are validated, and which have a place."""
+        # the receipt of the first output names its draft model or adapter
         if self.pair and len(plans) > 1:
             unit, plan = plans[0]
-            plans[0] = unit, name_draft(plan, plans[1][1])
+            _, draft = plans[1]
+            plans[0] = (unit, name_draft(plan, draft))
         if self.request.adapter:
             unit, plan = plans[0]
             self.adapter = adapter_plan(self.request.adapter, plan)
@@ -176,7 +182,8 @@ class Batch:
                 adapter=self.adapter.out.name,
                 adapter_digest=self.adapter.digest,
             )
-            plans[0] = unit, replace(plan, target=target)
+            plans[0] = (unit, replace(plan, target=target))
+
         for _, plan in plans:
             self._choices[plan.out] = choose_validation(plan, self._where_to_validate(plan))
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
@@ -207,10 +214,12 @@ class Batch:
             title = "Writing"
             if self.several:
                 title = f"Writing {number} of {len(self.plans)}"
+            # an output that fails is noted by `_failing`, and stays None
             output = None
             with self._failing(unit, len(self._finished)):
                 output = self._write_unit(unit, plan, probe, title)
-                if probe is not None and plan.is_folder:  # it was started early, for one answer
+                # the probe that was started early has answered, and further ones start their own
+                if probe is not None and plan.is_folder:
                     probe.stop()
                     probe = None
                 self._note_disagreement(unit, output)
@@ -330,12 +339,15 @@ class Batch:
         request = self.request
         if plan.target.in_place or self.publication_alone(plan):
             return True
-        if not request.dry_run and (request.publication or not self.several):
+        # outputs whose place is refused when they are written
+        refused_later = request.publication is not None or not self.several
+        if refused_later and not request.dry_run:
             return True
-        # one of an earlier run that was stopped
+        # the output of an earlier run that was stopped is taken over
         if self._continues() and not request.force and earlier_output(plan) is not None:
             return True
 
+        # a refusal is an error, or for one of several outputs a failure that is noted
         failures_before = len(self.failures)
         with self._failing(unit):
             refuse_early(plan, request.force)
@@ -383,10 +395,10 @@ class Batch:
                 draft = other_plan
         choice = self.validation_of(plan)
         may_continue = self._continues() and not request.force and not plan.target.in_place
-        is_done = plan.out in self._changed_before
-        if is_done or (may_continue and self._written_before(plan)):
+        was_changed_in_place = plan.out in self._changed_before
+        if was_changed_in_place or (may_continue and self._written_before(plan)):
             self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
-            if not is_done:
+            if not was_changed_in_place:
                 remember_source(plan.out, plan.source)
             done = AppliedPlan(plan.out)
             output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
@@ -432,6 +444,8 @@ class Batch:
                 " continues."
             )
             return ""
+
+        # one folder, or GGUF files of one repository: `check_request` refuses all else
         plan = kept[0].plan
         if plan.is_folder:
             assert isinstance(plan, Plan)

@@ -81,18 +81,19 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
     Raises:
         UsageError: For a base of 1 or less, and as `head_size` and `build_recipes` do.
     """
-    # --theta has two meanings: beside another method it is the base of the model, and without one
-    # it is the method itself, a new base
-    trained = parse_tokens(values.get("original_context") or "4096")
+    # the methods; --theta beside another one is the base of the model, and alone the method itself
     theta = values.get("theta")
-    recipe_values = {**values, "theta": None}
-    if not chosen_methods(recipe_values):
-        if theta is not None:
-            recipe_values = values
-        else:  # without any method, the lengths are those of the model
-            recipe_values = {**values, "context": None, "original_context": None}
+    without_theta = {**values, "theta": None}
+    if chosen_methods(without_theta):
+        recipe_values = without_theta
+    elif theta is not None:
+        recipe_values = values
+    else:  # without any method, the lengths are those of the model
+        recipe_values = {**values, "context": None, "original_context": None}
+    trained = parse_tokens(values.get("original_context") or "4096")
     recipes = build_recipes(recipe_values)
 
+    # the model
     declared = trained
     if not recipes and values.get("context") is not None:
         declared = parse_tokens(values["context"])
@@ -123,7 +124,9 @@ def head_size(head_dim: int | None, rotary_dim: int | None) -> tuple[int, int]:
             f"--head-dim {width} must be at most {WIDEST_HEAD}: published models have heads of up"
             " to 576 dimensions"
         )
-    if rotary < 2 or rotary % 2 or rotary > width:
+    # dimensions rotate in pairs
+    is_possible = 2 <= rotary <= width and rotary % 2 == 0
+    if not is_possible:
         raise UsageError(
             f"--rotary-dim {rotary} must be even, at least 2, and not above --head-dim {width}"
         )

@@ -84,20 +84,16 @@ class SchedulePlot(TableSummary):
         return {name: schedule.inv_freq for name, schedule in self.schedules.items()}
 
     def rows(self, schedule: Schedule) -> Iterator[PairRow]:
-        """Yield the dimension pairs of a schedule."""
+        """Yield the dimension pairs of a schedule, compared with those of the unscaled model."""
         spec = self.model.spec
-        base = spec.unscaled() if spec.scaled else spec
-        before = base.form.inv_freq(base.rotary_dim)
-        for pair, (old, new) in enumerate(zip(before, schedule.inv_freq, strict=True)):
-            if new:
-                yield PairRow(
-                    pair=pair,
-                    inv_freq=float(new),
-                    wavelength=math.tau / float(new),
-                    divided_by=float(old) / float(new),
-                )
-            else:
+        unscaled = spec.unscaled() if spec.scaled else spec
+        before = unscaled.form.inv_freq(unscaled.rotary_dim).tolist()
+        after = schedule.inv_freq.tolist()
+        for pair, (old, new) in enumerate(zip(before, after, strict=True)):
+            if new == 0:  # the pair does not rotate
                 yield PairRow(pair=pair, inv_freq=0.0, wavelength=math.inf, divided_by=math.inf)
+                continue
+            yield PairRow(pair=pair, inv_freq=new, wavelength=math.tau / new, divided_by=old / new)
 
     def figure(self, dark: bool = False) -> Figure:
         """Return the pictures: wavelengths, divisors, and the preference for near tokens."""

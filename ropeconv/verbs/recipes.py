@@ -113,13 +113,16 @@ def _method_option(method: type[Method]) -> Option:
 
 
 def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]]:
-    """Return the options of single methods by name, with the methods that have them. Lists are left
-    out, since they come from files.
+    """Return the settings of methods, such as beta_fast, each with the methods that have it.
+
+    Lists of numbers are left out, since they come from files.
     """
     settings: dict[str, list[tuple[type[Method], dataclasses.Field[Any]]]] = {}
     for method in REGISTRY.values():
+        # the first field is the value of the method itself, as in --yarn 4
         for item in dataclasses.fields(method)[1:]:
-            if "tuple" not in str(item.type):
+            is_list = "tuple" in str(item.type)
+            if not is_list:
                 settings.setdefault(item.name, []).append((method, item))
     return settings
 
@@ -197,10 +200,10 @@ def build_recipe(values: Values) -> Recipe:
         UsageError: For two methods, none, and settings of another method.
         RecipeError: For a value that the method or a modifier cannot have.
     """
+    # the one method; --context 128k without a method is --yarn 128k, which of the methods that work
+    # without training most runtimes support
     methods = {variable(name): method for name, method in REGISTRY.items()}
     chosen = chosen_methods(values)
-    # --context 128k is --yarn 128k: of the methods that work without training, the one that most
-    # runtimes support
     if not chosen and values.get("context"):
         values = {**values, "yarn": _length_to_reach(values["context"]), "context": None}
         chosen = ["yarn"]
@@ -220,15 +223,15 @@ def build_recipe(values: Values) -> Recipe:
             modifiers[name] = parse_tokens(modifiers[name])
     settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
 
-    (name,) = chosen
-    if name == "recipe":
+    chosen_name = chosen[0]
+    if chosen_name == "recipe":
         return _load_recipe(values["recipe"], modifiers, settings)
-    kind = methods[name]
+    kind = methods[chosen_name]
     _refuse_other_settings(kind, settings)
     for setting, value in settings.items():
         if isinstance(value, str):  # a length such as 128k
             settings[setting] = parse_tokens(value)
-    method = _make_method(kind, values[name], settings)
+    method = _make_method(kind, values[chosen_name], settings)
     explicit = explicit_defaults(method, settings)
     return Recipe(method, explicit=explicit, **modifiers)
 
@@ -248,21 +251,23 @@ def build_recipes(values: Values) -> list[Recipe]:
     if given and not chosen:
         flag = given[0].replace("_", "-")
         raise UsageError(f"--{flag} goes with a method, such as --yarn 4; add one")
+
+    # every setting must go with one of the methods; those of a saved recipe are not known here
     if "recipe" not in chosen:
-        for name, uses in method_settings().items():
+        for setting, uses in method_settings().items():
             owners = {variable(method.name) for method, _ in uses}
-            if name in given and owners.isdisjoint(chosen):
+            if setting in given and owners.isdisjoint(chosen):
                 flags = [methods[method].flag() for method in chosen]
-                raise _unused_setting(name, " and ".join(flags))
+                raise _unused_setting(setting, " and ".join(flags))
 
     recipes = []
     for name in chosen:
-        # the options without the other methods, and without the settings that only they have
-        others = {other for other in chosen if other != name}
+        # leave out the other methods, and the settings that only they have
+        left_out = {other for other in chosen if other != name}
         if len(chosen) > 1 and name in methods:
             own_settings = {item.name for item in dataclasses.fields(methods[name])}
-            others |= method_settings().keys() - own_settings
-        own_values = {key: value for key, value in values.items() if key not in others}
+            left_out |= method_settings().keys() - own_settings
+        own_values = {key: value for key, value in values.items() if key not in left_out}
         recipes.append(build_recipe(own_values))
     return recipes
 

@@ -147,8 +147,11 @@ def refuse_collisions(
     Raises:
         UsageError: Two would have one place.
     """
-    # real paths, since two names may lead to one file by links
-    sources = {os.path.realpath(unit.source): unit for unit in units if Path(unit.source).exists()}
+    # real paths are compared, since two names may lead to one file by links
+    sources = {}
+    for unit in units:
+        if Path(unit.source).exists():
+            sources[os.path.realpath(unit.source)] = unit.source
     taken: dict[str, OutputUnit] = {}
     for unit, plan in plans:
         names = [plan.out.name]
@@ -163,7 +166,7 @@ def refuse_collisions(
                     f"{other.label} and {unit.label} would both be written to {place}; run them one"
                     " by one, each with its own -o"
                 )
-            if real in sources and sources[real].source != unit.source:
+            if real in sources and sources[real] != unit.source:
                 raise UsageError(
                     f"the output of {unit.label} would be written to {place}, which is another"
                     " SOURCE; choose another place with -o"
@@ -181,6 +184,7 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
         values: The options of the command line, by name.
         from_gguf: Whether the source is a GGUF file.
     """
+    # Ollama runs GGUF files; without --to the output has the format of the source
     formats: list[str | None] = ["gguf" if to == "ollama" else to for to in values["to"]]
     if not formats:
         formats = [None]
@@ -189,15 +193,17 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
     outputs = []
     for to in formats:
         to_gguf = to == "gguf" or (from_gguf and to is None)
+        is_converted = to_gguf != from_gguf
         output = {**values, "to": to}
         outtypes = values["outtype"]
+        # with a single format, an option without effect is refused later, and not left out
         if several_formats:
             other_format = "folder" if to_gguf else "gguf"
             for option in options(TargetOptions):
                 if option.only == other_format:
                     output[option.name] = None
             output["runtime"] = _runtimes_of(values["runtime"], to_gguf)
-            if to_gguf == from_gguf:  # nothing is converted
+            if not is_converted:  # the weights keep their type
                 outtypes = None
         for outtype in outtypes or [None]:
             outputs.append(output | {"outtype": outtype})
@@ -341,8 +347,10 @@ def other_option(request: ApplyRequest, target: Mapping[str, Any], allowed: Coll
         allowed: The names of those that may be given.
     """
     defaults = vars(ApplyRequest()) | {"encoding": "auto"}
-    for name, value in (vars(request) | dict(target)).items():
-        if not value or value == defaults.get(name) or name in allowed:
+    given = vars(request) | dict(target)
+    for name, value in given.items():
+        is_default = not value or value == defaults.get(name)
+        if is_default or name in allowed:
             continue
         if name == "validate" and value == "off":  # asks for less, which does no harm
             continue

@@ -99,13 +99,15 @@ def run_validation(
     """
     from ..validate.gguf import check_gguf
 
+    # refuse what cannot run before any check: a file without a reference, a device that is missing
     by_llama_cpp = not server and is_gguf(comparison.baked)
     by_transformers = not server and not by_llama_cpp
     if by_llama_cpp:
         check_gguf(comparison, settings)
     else:
-        settings.place()  # a device that does not exist is refused before any check
+        settings.place()
 
+    # what needs no model in memory: the files, and the frequencies that transformers computes
     files = compare_files(comparison, checks, reporter)
     if by_transformers:
         check = check_frequencies(comparison, settings.trust_remote_code)
@@ -114,11 +116,12 @@ def run_validation(
             f"The frequencies{read_as} are right (within {check.max_ulp} ulp of float32)."
         )
 
+    # the logits
     try:
         with reporter.counting("Running") as (set_total, advance):
             progress = Progress(reporter.note, set_total, advance)
             if by_transformers and settings.length:
-                # only of a long run a part is worth a comparison
+                # a long run can be stopped with Ctrl-C, and its first part is compared
                 with reporter.stopping("what has been run so far will be compared") as should_stop:
                     stoppable = replace(progress, stopped=should_stop)
                     result = _run(comparison, settings, server, model, stoppable)
@@ -161,7 +164,10 @@ def name_mistake(
 def _run(
     comparison: Comparison, settings: Settings, server: str, model: str, progress: Progress
 ) -> Validation:
-    """Run an output and its reference in a server, llama.cpp or transformers, and compare them."""
+    """Run an output and its reference in a server, llama.cpp or transformers, and compare them.
+
+    Parameters are those of `run_validation`.
+    """
     # these import torch, which takes seconds
     from ..engines.transformers.load import out_of_memory
     from ..validate.checkpoint import validate_checkpoint
@@ -310,6 +316,10 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
 
     "auto" takes a GPU on which the model fits, else the CPU where about half a minute is enough.
 
+    Args:
+        plan: The plan of the output.
+        wanted: The value of --validate: "off", "auto" or a device.
+
     Raises:
         UsageError: Where a device is asked for, and the output cannot be run.
     """
@@ -355,6 +365,12 @@ def validate_written(
     plan: Plan, path: Path, choice: ValidationChoice, reporter: Reporter
 ) -> Validation | None:
     """Validate an output that was written.
+
+    Args:
+        plan: The plan of the output.
+        path: The output.
+        choice: Where it is validated, from `choose_validation`.
+        reporter: Receives what happens.
 
     Returns:
         The comparison; None, after a note, if `auto` chose it and the output cannot be run.

@@ -85,6 +85,7 @@ def apply_command(
     """
     from ...engines.probe import Probe
 
+    # two kinds of output are made elsewhere: JSON for the command line of a server, and graphs
     chosen = build_recipe(recipe)
     request = replace(request, by_length=not chosen_methods(recipe))
     if "overrides" in target["to"]:
@@ -96,6 +97,7 @@ def apply_command(
         hook("apply_graphs")(sources, chosen, target, request, screen)
         return
 
+    # the outputs that are asked for, and whether all options go together
     units = units_of(sources, target)
     if request.draft:
         units.append(

@@ -75,12 +75,14 @@ def validate_command(
     from ...views.results import show_validation
     from ...views.validation_plots import validation_pictures
 
+    # an adapter, a graph or a set of profiles is compared with its receipt, and not run
     typed = typed_options(ctx)
     companion = read_companion(baked)
     if companion is not None:
         _validate_companion(baked, companion, options.against, typed, screen)
         return
 
+    # refuse options that have no effect, and find the source
     _refuse_ignored(typed, baked, options)
     if not Probe.available():
         raise RopeconvError("validating needs torch and transformers; pip install ropeconv")
@@ -99,7 +101,7 @@ def validate_command(
         raise UsageError(why_not_found(baked))
 
     comparison = Comparison.open(baked, against)
-    checks = Options(options.quick, options.ignore_receipt, trust_remote_code)
+    checks = Options(quick=options.quick, edited=options.ignore_receipt, code=trust_remote_code)
     result, files = run_validation(
         comparison, settings, options.server, options.model, checks, screen
     )
@@ -107,6 +109,7 @@ def validate_command(
     if not result.agrees:
         identified = name_mistake(comparison, options.server, options.model, settings, screen)
 
+    # show the result, then write the files that were asked for
     if screen.as_json:
         document = result.to_dict() | {"files": files.to_dict()}
         if identified is not None:
@@ -214,9 +217,11 @@ def _check_settings(settings: Settings, gguf: bool, server: str) -> None:
         )
     if server and settings.tokens is not None:
         raise UsageError("--tokens is for spread runs and GGUF; give --length for a server")
-    if gguf and not server and (settings.length or settings.text or settings.device_map):
+    by_llama_cpp = gguf and not server
+    has_other_options = settings.length or settings.text or settings.device_map
+    if by_llama_cpp and has_other_options:
         raise UsageError(
             "--length, --text and --device-map are for checkpoints; for GGUF give --tokens"
         )
-    if settings.dequantised and (server or not gguf):
+    if settings.dequantised and not by_llama_cpp:
         raise UsageError("--dequantised is for a GGUF file and its source in GGUF; leave it out")

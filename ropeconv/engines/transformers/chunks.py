@@ -55,11 +55,14 @@ class ChunkMask(Tensor):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Any = None,
     ) -> Any:
+        """Run a function of torch that is given a mask; torch calls this in its place."""
         kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
             return _attention(*args, **kwargs)
+        # inside this block torch calls functions themselves, and not this method again
         with torch._C.DisableTorchFunctionSubclass():
-            if func in METADATA or func.__name__ == "__get__":
+            needs_no_numbers = func in METADATA or func.__name__ == "__get__"
+            if needs_no_numbers:
                 return func(*args, **kwargs)
             args, kwargs = tree_map(_numbers, (tuple(args), kwargs))
             return func(*args, **kwargs)
@@ -194,8 +197,11 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
         **given: Any,
     ) -> tuple[Tensor, None]:
         # arguments that change scores are for the stock function, which is given the numbers
-        plain = all(given.get(name) is None for name in ("position_bias", "softcap", "cache"))
-        if not isinstance(attention_mask, ChunkMask) or not plain:
+        changes_scores = False
+        for name in ("position_bias", "softcap", "cache"):
+            if given.get(name) is not None:
+                changes_scores = True
+        if not isinstance(attention_mask, ChunkMask) or changes_scores:
             result: tuple[Tensor, None] = stock(module, query, key, value, attention_mask, **given)
             return result
         out = scaled_dot_product_attention(

@@ -250,6 +250,16 @@ class TransformersEngine(Engine):
     def token_losses(
         self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
     ) -> TokenLosses:
+        """Return the losses of some tokens of a text, and whether each was the likeliest one.
+
+        Args:
+            ids: All tokens of the text.
+            targets: Rising indices into `ids`, from 1 on, of the tokens that are predicted.
+            progress: Callbacks.
+
+        Raises:
+            RopeconvError: The model has an encoder.
+        """
         import torch
 
         from .chunks import needs_no_masks
@@ -260,9 +270,10 @@ class TransformersEngine(Engine):
                 " predicted; evaluate it on its own task"
             )
 
+        # how many logits, and which mask, exist at a time
         device = self.model.get_output_embeddings().weight.device
         place = "cpu" if device.type == "cpu" else "gpu"
-        rows = max(1, LOGITS[place] // self.vocabulary)
+        block_size = max(1, LOGITS[place] // self.vocabulary)
         chunk = self.chunk
         if chunk < MOST_TOKENS and not needs_no_masks(self.model):
             chunk = min(chunk, max(256, MASK[place] // len(ids)))
@@ -271,26 +282,32 @@ class TransformersEngine(Engine):
         expected = torch.tensor([ids[index] for index in targets], device=device)
         kept = [index - 1 for index in targets]
         losses = []
-        right = []
+        correct = []
         done = 0
         for states in self.read(ids, range(len(ids)), kept, progress or Progress(), chunk):
-            for block in states.split(rows):
+            for block in states.split(block_size):
                 # the loss of a token is -log softmax: logsumexp of all logits minus its own
                 logits = self.head(block)
                 tokens = expected[done : done + len(block)].to(logits.device)
-                chosen = logits.gather(1, tokens[:, None])[:, 0]
-                losses.append((logits.logsumexp(-1) - chosen).double().cpu())
-                right.append((logits.argmax(-1) == tokens).cpu())
+                own_logits = logits.gather(1, tokens[:, None])[:, 0]
+                losses.append((logits.logsumexp(-1) - own_logits).double().cpu())
+                correct.append((logits.argmax(-1) == tokens).cpu())
                 done += len(block)
-        return TokenLosses(torch.cat(losses).numpy(), torch.cat(right).numpy())
+        return TokenLosses(torch.cat(losses).numpy(), torch.cat(correct).numpy())
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        """Return the tokens that the model finds likeliest after a prompt.
+
+        Args:
+            ids: The tokens of the prompt.
+            count: The most tokens of the answer; it may end before.
+        """
         import torch
         from transformers import GenerationConfig
 
         from .chunks import without_masks
 
-        # a long prompt is read in chunks as by `read`; only token ids of the end stop the answer
+        # a long prompt is read in chunks, as by `read`
         device = self.model.get_input_embeddings().weight.device
         prompt = torch.tensor([list(ids)], device=device)
         in_chunks = self.chunked and len(ids) > self.chunk
@@ -312,14 +329,16 @@ class TransformersEngine(Engine):
         return [int(token) for token in generated[0, begin:]]
 
     def not_finite_in(self, ids: Sequence[int]) -> str:
-        broken: list[str] = []  # the name of the first one
+        """Return the first module whose output has inf or NaN for these tokens; empty if none."""
+        broken: list[str] = []  # the names of modules whose output has inf or NaN, the first first
 
         def check(name: str, module: Module, inputs: object, output: object) -> None:
-            finite = all(bool(tensor.isfinite().all()) for tensor in _tensors(output))
-            if not broken and not finite:
-                broken.append(name)
+            for tensor in _tensors(output):
+                if not bool(tensor.isfinite().all()):
+                    broken.append(name)
+                    return
 
-        # hooks of inner modules run first, so the first one with inf or NaN is where it began
+        # hooks of inner modules run first, so the first name is where it began
         hooks = []
         for name, module in self.model.named_modules():
             if module is not self.model:
@@ -333,7 +352,9 @@ class TransformersEngine(Engine):
         finally:
             for hook in hooks:
                 hook.remove()
-        return broken[0] if broken else ""
+        if not broken:
+            return ""
+        return broken[0]
 
     def without_layers(self) -> TransformersEngine:
         """Free the memory of the layers, so that only `head` works, and return the engine."""

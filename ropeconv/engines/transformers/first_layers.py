@@ -115,13 +115,17 @@ class FirstLayers:
         self._read = read
         self._known = layers
         self._loader = PartialLoader(self.model, "cpu", torch.float32)
-        known = {name for name, _ in self.model.named_parameters()}
-        known |= {name for name, _ in self.model.named_buffers()}
-        parameters = self._loader.parameters_of(name for name in names if EXPERTS not in name)
-        self._parameters = {
-            tensor: parameter for tensor, parameter in parameters.items() if parameter in known
-        }
 
+        # the parameter that each tensor of the checkpoint becomes, as far as the few layers have it
+        in_model = {name for name, _ in self.model.named_parameters()}
+        in_model |= {name for name, _ in self.model.named_buffers()}
+        without_experts = [name for name in names if EXPERTS not in name]
+        self._parameters = {}
+        for tensor, parameter in self._loader.parameters_of(without_experts).items():
+            if parameter in in_model:
+                self._parameters[tensor] = parameter
+
+        # the decoder layers, by their names
         decoder = set(self.model.get_decoder().modules())
         self._layers = []
         for name, layer in outermost_lists(self.model):
@@ -139,26 +143,41 @@ class FirstLayers:
         types = getattr(config, "layer_types", None) or ()
         kinds: dict[tuple[object, ...], LayerKind] = {}
         for number, (_, layer) in enumerate(self._layers):
-            labels = [types[number]] if number < len(types) else []
+            labels = []
+            if number < len(types):
+                labels.append(types[number])
             attention = layer.get_submodule(attention_of(layer) or "")
             if not getattr(attention, "use_rope", True):
                 labels.append("without RoPE")
-            name = f"{number} ({', '.join(labels)})" if labels else str(number)
+            name = str(number)
+            if labels:
+                name = f"{number} ({', '.join(labels)})"
+
+            # layers of one class with the same settings are one kind, but for those that are known
+            # to differ
             traits = _traits(layer)
             if number in self._known:
                 traits += (number,)
-            kinds.setdefault(traits, LayerKind(number, name))
+            if traits not in kinds:
+                kinds[traits] = LayerKind(number, name)
         return list(kinds.values())
 
     @contextmanager
     def with_weights(self, layer: int) -> Iterator[None]:
-        """Load what runs of a layer when it runs, and drop it at the end of the block."""
+        """Let a layer load its weights when it runs, and drop them at the end of the block.
+
+        Only the parts that run are loaded: norms and attention, but no MLP.
+
+        Args:
+            layer: The number of the layer, from 0.
+        """
         name, module = self._layers[layer]
         attention = f"{name}.{attention_of(module)}"
         self._loaded: set[str] = set()
         handles = []
         for inner, part in module.named_modules(prefix=name):
-            # attention reads weights of its parts without calling them, others only their own
+            # attention may read the weights of its parts without calling them, so it loads all that
+            # is inside it; every other module loads only its own
             is_whole = inner == attention
             fill = partial(self._fill, inner, is_whole)
             handles.append(part.register_forward_pre_hook(fill))
@@ -170,10 +189,17 @@ class FirstLayers:
             drop_weights(module)
 
     def _fill(self, name: str, is_whole: bool, module: Module, inputs: object) -> None:
-        """Load the weights of a module that is about to run: its own, or those inside it too."""
-        before = {
-            f"{name}.{key}": weight for key, weight in module.named_parameters(recurse=is_whole)
-        }
+        """Load the weights of a module that is about to run.
+
+        Args:
+            name: The name of the module.
+            is_whole: Whether to load the weights of the modules inside it too.
+            module: The module.
+            inputs: Its inputs, which a hook is given.
+        """
+        before = {}
+        for key, weight in module.named_parameters(recurse=is_whole):
+            before[f"{name}.{key}"] = weight
         needed = before.keys() - self._loaded
         tensors = [tensor for tensor, key in self._parameters.items() if key in needed]
         if tensors:
@@ -204,8 +230,11 @@ class FirstLayers:
         args, keywords = self._input_of(ids, positions, layer)
         attention = module.get_submodule(attention_of(module) or "")
 
+        # what follows attention in the layer, such as its MLP, has no weights here: stop before it
         def stop(module: Module, inputs: object, output: Any) -> None:
-            raise _HasOutput(output[0] if isinstance(output, (tuple, list)) else output)
+            if isinstance(output, (tuple, list)):
+                output = output[0]
+            raise _HasOutput(output)
 
         handle = attention.register_forward_hook(stop)
         try:
@@ -223,7 +252,10 @@ class FirstLayers:
             raise NoLayerRuns(f"{name} does not call its attention")
         finally:
             handle.remove()
-        return output.reshape(-1, output.shape[-1]) if output.dim() != 3 else output[0]
+        # [1, tokens, hidden_size], but some classes have no dimension for the batch
+        if output.dim() == 3:
+            return output[0]
+        return output.reshape(-1, output.shape[-1])
 
     def by_parameter(self, values: Mapping[str, str]) -> dict[str, str]:
         """Return values of tensors by the parameter that each of them belongs to."""
@@ -248,20 +280,33 @@ class FirstLayers:
     def _record(
         self, ids: Sequence[int], positions: Sequence[int], layer: int, as_tuple: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Return the arguments of a layer; None where a layer returns something else."""
+        """Run the backbone with layers that only record what they receive.
+
+        Args:
+            ids: As for `attention`.
+            positions: As for `attention`.
+            layer: The number of the layer whose arguments are returned.
+            as_tuple: Whether the layers of this class return a tuple, and not a tensor.
+
+        Returns:
+            The arguments of the layer; None where `as_tuple` is wrong for this class.
+        """
         import torch
 
         backbone = backbone_of(self.model)
         recorded: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         shapes = set()
 
+        # in place of `forward` of every layer: passes the hidden states on unchanged
         def record(*args: Any, **keywords: Any) -> Any:
             states = args[0] if args else keywords["hidden_states"]
             shapes.add(states.shape)
             recorded.append((args, keywords))
             if len(recorded) > layer:
                 raise _Recorded
-            return (states,) if as_tuple else states
+            if as_tuple:
+                return (states,)
+            return states
 
         count = len(ids)
         given: dict[str, Any] = {
@@ -280,7 +325,10 @@ class FirstLayers:
                 with torch.no_grad():
                     backbone(**given)
             except _Recorded:
-                return recorded[layer] if len(shapes) == 1 else None
+                # a tensor that was taken for a tuple loses its first dimension, or the reverse
+                if len(shapes) > 1:
+                    return None
+                return recorded[layer]
             except Exception as problem:  # of any kind, from a class that needs its layers
                 if as_tuple:
                     raise NoLayerRuns(
@@ -300,22 +348,21 @@ class FirstLayers:
         model._initialize_missing_keys(False)
 
         embeddings = {}
-        unused = set()
+        head = ""
         for name, module in model.named_modules():
             if isinstance(module, nn.Embedding):
                 embeddings[f"{name}.weight"] = module
             elif module is model.get_output_embeddings():
-                unused.add(f"{name}.weight")
+                head = f"{name}.weight"
+
         small = {}
         for tensor, parameter in self._parameters.items():
-            is_text = not any(part in parameter for part in OTHER_PARTS)
-            if (
-                not is_text
-                or parameter in unused
-                or any(parameter.startswith(f"{name}.") for name, _ in self._layers)
-            ):
+            is_of_layer = any(parameter.startswith(f"{name}.") for name, _ in self._layers)
+            is_of_other_part = any(part in parameter for part in OTHER_PARTS)
+            if is_of_layer or is_of_other_part or parameter == head:
                 continue
             if parameter in embeddings:
+                # the first rows are enough, since the tokens that run are among them
                 module = embeddings[parameter]
                 rows = self._read(tensor, ROWS).to(torch.float32)
                 module.weight = nn.Parameter(rows, requires_grad=False)
@@ -368,10 +415,11 @@ def with_few_layers(config: PretrainedConfig, least: int = 1) -> PretrainedConfi
     needed = least
     for key in OF_ATTENTION:
         values = getattr(text, key, None)
-        if isinstance(values, list) and len(values) == count:
-            # up to the first layer of the kind that comes last
-            first_layers = [values.index(value) for value in set(values)]
-            needed = max([needed, *(number + 1 for number in first_layers)])
+        if not isinstance(values, list) or len(values) != count:
+            continue
+        # up to the first layer of the kind that comes last
+        for value in set(values):
+            needed = max(needed, values.index(value) + 1)
 
     keep_layers(text, needed)
     return config

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import accumulate
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,20 +178,26 @@ class _LayerReader:
         self._check_model(device)
 
     def attach(self) -> JsonObject:
-        """Load the weights outside the layers, and make each layer load its own when it runs."""
+        """Load the weights outside the layers, and make each layer load its own when it runs.
+
+        Returns:
+            The names of missing and unexpected weights outside the layers.
+        """
+        # the weights of layers are missing now, and are read later
         model = self._model
         outside = self._load_tensors("")
         outside.missing_keys = {name for name in outside.missing_keys if not self._layer_of(name)}
         model._finalize_model_loading(model, self._loader.config, outside)
+
+        def load(name: str, module: Module, inputs: object) -> None:
+            self._load_layer(name)
 
         def drop(module: Module, inputs: object, output: object) -> None:
             drop_weights(module)
 
         vars(model)[CHANGES] = []
         for name, layer in self._layers.items():
-            layer.register_forward_pre_hook(
-                lambda module, inputs, name=name: self._load_layer(name)
-            )
+            layer.register_forward_pre_hook(partial(load, name))
             layer.register_forward_hook(drop, always_call=True)
         report: JsonObject = outside.to_dict()
         return report
@@ -199,7 +205,9 @@ class _LayerReader:
     def _layer_of(self, parameter: str) -> str:
         """The layer that a parameter belongs to; empty for none."""
         # the prefixes of a.b.c are a, a.b and a.b.c
-        for prefix in accumulate(parameter.split("."), lambda left, right: f"{left}.{right}"):
+        parts = parameter.split(".")
+        for count in range(1, len(parts) + 1):
+            prefix = ".".join(parts[:count])
             if prefix in self._layers:
                 return prefix
         return ""
@@ -277,9 +285,11 @@ def outermost_lists(model: PreTrainedModel) -> Iterator[tuple[str, Module]]:
     """
     from torch import nn
 
+    # a list comes before everything inside it, whose names begin with that of the list
     outer = ""
     for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and not (outer and name.startswith(outer)):
+        is_inside_list = outer != "" and name.startswith(outer)
+        if isinstance(module, nn.ModuleList) and not is_inside_list:
             outer = f"{name}."
             for key, layer in module.named_children():
                 yield f"{name}.{key}", layer

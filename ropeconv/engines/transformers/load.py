@@ -351,20 +351,19 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         small = [file.name for file in copied if file.size < SMALL]
         names = {name for name in small if name not in weight_files}
 
-    # files that are there, or in the Hub's cache: their folder is used as it is
+    # a folder on this disk, or in the Hub's cache after its files are downloaded
     if not source.is_generated("config.json"):
         if source.kind == "hub":
             for name in names:
-                source.path(name)
+                source.path(name)  # downloads it
         yield source.path("config.json").parent
         return
 
-    # others are made, and the rest is linked beside them
-    generated = {
-        file.name: file.size
-        for file in source.files()
-        if file.name in names and source.is_generated(file.name)
-    }
+    # a source in another format: its files are converted, and the rest is linked beside them
+    generated = {}
+    for file in source.files():
+        if file.name in names and source.is_generated(file.name):
+            generated[file.name] = file.size
     with scratch() as folder:
         _refuse_small_disk(source, sum(generated.values()), folder)
         for name in names:

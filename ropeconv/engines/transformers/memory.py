@@ -36,12 +36,17 @@ def host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
         proc: Where Linux describes processes.
         cgroup: Where it describes control groups.
     """
-    status = _sizes(proc / "self" / "status")
+    # the machine
     free = [_sizes(proc / "meminfo").get("MemAvailable", sys.maxsize)]
+
+    # the limits of `ulimit`, and the memory of this process that counts for each
+    status = _sizes(proc / "self" / "status")
     for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         most = resource.getrlimit(limit)[0]
         if most != resource.RLIM_INFINITY:
             free.append(most - status.get(used, 0))
+
+    # the limit of the control group, as in a container
     for limit_file, use_file in CGROUPS:
         limit_text = _text(cgroup / limit_file).strip()
         if not limit_text.isdigit():  # such as "max"

@@ -97,21 +97,30 @@ def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
     Each comes with the prefix of the names of its frequencies, which is empty for one set.
     """
     for name, module in model.named_modules():
-        if "RotaryEmbedding" not in type(module).__name__ or "vision" in name or "visual" in name:
+        is_rotary = "RotaryEmbedding" in type(module).__name__
+        is_of_images = "vision" in name or "visual" in name
+        if not is_rotary or is_of_images:
             continue
         # modules of layers with a window, which keep their RoPE (Gemma 3 before transformers 5)
         if name.endswith(("_local", "_unscaled")) or "sliding_attention" in name:
             continue
 
+        # Gemma 3 and others have a set of frequencies for each layer type, such as
+        # full_attention_inv_freq; that of the layers that see the whole context is extended
         prefixes = []
+        extended = []
         for key, _ in module.named_buffers():
-            if key.endswith("inv_freq") and "original" not in key:
-                prefixes.append(key.removesuffix("inv_freq"))
-        # Gemma 3 and others have a set for each layer type; that of the layers that see the whole
-        # context is extended
-        whole = [prefix for prefix in prefixes if "sliding" not in prefix and prefix != "main_"]
-        candidates = [*whole, *prefixes, ""]
-        prefix = candidates[0]
+            if not key.endswith("inv_freq") or "original" in key:
+                continue
+            prefix = key.removesuffix("inv_freq")
+            prefixes.append(prefix)
+            if "sliding" not in prefix and prefix != "main_":
+                extended.append(prefix)
+        prefix = ""
+        if extended:
+            prefix = extended[0]
+        elif prefixes:
+            prefix = prefixes[0]
         if hasattr(module, f"{prefix}inv_freq"):
             yield module, prefix
 
@@ -178,18 +187,22 @@ def scale_queries(
     """
     import torch
 
-    projections = [
-        module for name, module in model.named_modules() if queries and name.endswith(queries)
-    ]
-    rotary = [module for module in model.modules() if "RotaryEmbedding" in type(module).__name__]
+    projections = []
+    rotary = []
+    for name, module in model.named_modules():
+        if queries and name.endswith(queries):
+            projections.append(module)
+        if "RotaryEmbedding" in type(module).__name__:
+            rotary.append(module)
     if not projections or not rotary:
         raise BadSource(
             f"{type(model).__name__} has no module for its queries; run the model another way"
         )
 
-    positions: list[Tensor] = []  # those of the present pass
+    # projections are not given the positions, but the rotary module runs before them in each pass
+    # and is: it remembers them here
+    positions: list[Tensor] = []
 
-    # the rotary module runs first in each pass and is given the positions; projections are not
     def remember(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
         current = _positions(args, given)
         if current.dim() > 2:  # sections of positions, which are equal for text
@@ -210,19 +223,23 @@ def scale_queries(
 
 
 def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: Schedule) -> None:
-    """Overwrite frequencies and attention factor of one rotary module, which `stack` undoes.
+    """Overwrite frequencies and attention factor of one rotary module.
 
-    `rope_type` becomes "default", since the dynamic types write their own frequencies back at every
-    forward pass.
+    Args:
+        stack: Restores the module when it is closed.
+        module: The rotary module.
+        prefix: The prefix of the names of its frequencies; empty for one set.
+        schedule: The frequencies and the attention factor that it computes from now on.
     """
     import torch
 
-    # what is there now, and comes back at the end
+    # remember the attributes that are overwritten, so that the stack can restore them
     frequencies = f"{prefix}inv_freq"
     original = f"{prefix}original_inv_freq"
     scaling = f"{prefix}attention_scaling"
     names = [frequencies, original, scaling, "rope_type"]
-    computes = "rope_init_fn" in vars(module)  # at every forward pass (Phi 3.5 MoE)
+    # Phi 3.5 MoE computes its frequencies at every forward pass
+    computes = "rope_init_fn" in vars(module)
     if computes:
         names += COMPUTED
     old = {name: getattr(module, name) for name in names if hasattr(module, name)}
@@ -230,8 +247,8 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
         stack.callback(setattr, module, name, value)
     device = old[frequencies].device
 
-    # the frequencies, in every place from which a forward pass may take them
     def use(inv_freq: Vector) -> None:
+        """Put frequencies into every place from which a forward pass may take them."""
         new = torch.from_numpy(inv_freq.astype(np.float32)).to(device)
         setattr(module, frequencies, new)
         if original in old:
@@ -246,6 +263,7 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
     use(schedule.inv_freq)
     setattr(module, scaling, schedule.attention_factor)
 
+    # other types, such as "dynamic", write their own frequencies back at every forward pass
     if isinstance(old.get("rope_type"), dict):  # by layer type
         module.rope_type = {**old["rope_type"], prefix.removesuffix("_"): "default"}
     else:
@@ -265,13 +283,24 @@ def _switch_short_and_long(
     short: Vector,
     use: Callable[[Vector], None],
 ) -> None:
-    """Make a module use LongRoPE's short list in passes within the original context."""
+    """Make a module use LongRoPE's short list in passes within the original context.
 
-    def before(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
-        last = int(_positions(args, given).max())
-        use(schedule.inv_freq if last >= schedule.original_context else short)
+    Args:
+        stack: Undoes it when it is closed.
+        module: The rotary module.
+        schedule: The schedule, with the long list as `inv_freq`.
+        short: The short list, [rotary_dim / 2] in radians per token.
+        use: Makes the module compute with a list.
+    """
 
-    stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+    def choose_list(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
+        last_position = int(_positions(args, given).max())
+        if last_position >= schedule.original_context:
+            use(schedule.inv_freq)
+        else:
+            use(short)
+
+    stack.callback(module.register_forward_pre_hook(choose_list, with_kwargs=True).remove)
 
 
 def _positions(args: tuple[Tensor, ...], given: dict[str, Tensor]) -> Tensor:
@@ -292,9 +321,10 @@ def attention_modules(model: PreTrainedModel) -> list[Module]:
     """Return the attention modules of the text part of a model with a softmax scale, `scaling`."""
     modules = []
     for name, module in model.named_modules():
-        if "Attention" not in type(module).__name__ or "vision" in name or "visual" in name:
-            continue
-        if isinstance(getattr(module, "scaling", None), float):
+        is_attention = "Attention" in type(module).__name__
+        is_of_images = "vision" in name or "visual" in name
+        has_scale = isinstance(getattr(module, "scaling", None), float)
+        if is_attention and has_scale and not is_of_images:
             modules.append(module)
     return modules
 

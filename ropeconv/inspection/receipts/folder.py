@@ -50,8 +50,8 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
         BadSource: The record names files outside the folder, files that no bake writes, or a name
             twice.
     """
-    # a receipt comes with a model of anybody: its names must not lead out of the folder, nor turn a
-    # text of the receipt into code or settings that no bake writes
+    # anybody can publish a model with a receipt: its names must not lead out of the folder, nor
+    # turn a text of the receipt into code or settings that ropeconv never writes
     for name in (*record.added, *record.skipped):
         if not safe_name(name):
             raise _distrust(reference, f"names a file {name!r}, outside it")
@@ -59,9 +59,12 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
     for name in (*record.renamed, *record.renamed.values(), *texts):
         if not _is_plain_name(name):
             raise _distrust(reference, f"names a file {name[:LONGEST]!r}, outside it or hidden")
+
+    # only weights are renamed, and the model card, in whose place the output has its own
     for now, original in record.renamed.items():
-        weights = now.endswith(WEIGHTS) and original.endswith(WEIGHTS)
-        if not weights and (now, original) != (SOURCE_CARD, CARD):
+        are_weights = now.endswith(WEIGHTS) and original.endswith(WEIGHTS)
+        is_card = now == SOURCE_CARD and original == CARD
+        if not are_weights and not is_card:
             raise _distrust(
                 reference, f"says that {original!r} is now {now!r}, and only weights are renamed"
             )
@@ -72,9 +75,12 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
 
 
 def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> None:
-    """Check that the first source has each name once, and no file that is also a folder."""
-    # the names of all files of the first source: those with a recorded text, and all other files of
-    # the output that it did not add
+    """Check that a restored source has each name once, and no file that is also a folder.
+
+    Parameters are those of `check_folder`.
+    """
+    # the names of all files of the source: those with a recorded text, and all files of the output
+    # that ropeconv did not add
     names = [text.name for text in record.texts]
     skipped = {RECEIPT, *record.added, *names}
     for name in files:
@@ -86,6 +92,7 @@ def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> N
             if count > 1:
                 raise _distrust(reference, f"gives {name!r} twice")
 
+    # a/b makes a folder of a, which is then no name for a file
     folders = set()
     for name in names:
         folders |= {str(folder) for folder in PurePosixPath(name).parents}
@@ -97,9 +104,15 @@ def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> N
 def _is_plain_name(name: str) -> bool:
     """Whether a name is inside its folder, not hidden, and in its usual spelling."""
     path = PurePosixPath(name)
-    if not safe_name(name) or str(path) != name:
+    is_usual_spelling = str(path) == name  # not as in a//b or a/./b
+    if not safe_name(name) or not is_usual_spelling:
         return False
-    return not any(part.startswith(".") or len(part.encode()) > LONGEST for part in path.parts)
+    for part in path.parts:
+        is_hidden = part.startswith(".")
+        is_too_long = len(part.encode()) > LONGEST
+        if is_hidden or is_too_long:
+            return False
+    return True
 
 
 def _distrust(reference: str, clause: str) -> BadSource:
@@ -108,9 +121,9 @@ def _distrust(reference: str, clause: str) -> BadSource:
 
 
 def valid_receipt(source: Source) -> Receipt | None:
-    """Return the receipt of a checkpoint that still holds for its config.json.
+    """Return the receipt of a checkpoint, the record of `ropeconv apply`, if it still holds.
 
-    It is None if the checkpoint has no readable one, or its config.json was changed.
+    It is None if the checkpoint has no readable one, or its config.json was changed since.
     """
     try:
         text = source.text(RECEIPT)
@@ -267,18 +280,21 @@ class OriginalSource(Source):
     @property
     def headers(self) -> dict[str, Header]:
         """The headers of the safetensors files of the first source, by its names."""
-        # without the shard that a bake has added
-        headers = {
-            self.record.renamed.get(name, name): header
-            for name, header in self.inner.headers.items()
-        }
-        missing = [name for name in self.weights() if name not in headers]
-        if missing:
-            raise BadSource(
-                f"{self.reference} has no weights in {missing[0]}; take the source again,"
-                f" {self.first}"
-            )
-        return {name: headers[name] for name in self.weights()}
+        # the output may have weights under other names, and a shard that it added
+        all_headers = {}
+        for name_in_output, header in self.inner.headers.items():
+            name = self.record.renamed.get(name_in_output, name_in_output)
+            all_headers[name] = header
+
+        headers = {}
+        for name in self.weights():
+            if name not in all_headers:
+                raise BadSource(
+                    f"{self.reference} has no weights in {name}; take the source again,"
+                    f" {self.first}"
+                )
+            headers[name] = all_headers[name]
+        return headers
 
     def tensor_names(self) -> tuple[str, ...] | None:
         index = self.text(INDEX)
@@ -355,10 +371,10 @@ def folder_record(
 
     # files that the first source does not have: those of earlier bakes that are still there, and
     # those that this bake adds
-    present = {file.name for file in source.files()}
-    kept = present - set(renamed.values())
-    new = {*written, *generated} - kept
-    added = present.intersection(record.added) | new
+    in_source = {file.name for file in source.files()}
+    keep_their_names = in_source - set(renamed.values())
+    new = {*written, *generated} - keep_their_names
+    added = in_source.intersection(record.added) | new
 
     # texts of the first source that the output has otherwise
     texts = {text.name: text for text in record.texts}
@@ -374,10 +390,12 @@ def folder_record(
         else:
             texts[name] = _text_record(name, original, content)
 
-    # a file that an earlier bake renamed has the name of the first source
+    # names in the first source, by those in the output
     names = dict(record.renamed)
-    for now, origin in renamed.items():
-        names[now] = names.pop(origin, origin)
+    for name_in_output, name_in_source in renamed.items():
+        # an earlier bake may have renamed the file before
+        first_name = names.pop(name_in_source, name_in_source)
+        names[name_in_output] = first_name
 
     left_out = {name for name in skipped if safe_name(name)}
     return FolderRecord(
@@ -405,7 +423,7 @@ def original_record(
     folder: FolderRecord | None = None,
     gguf: GgufRecord | None = None,
 ) -> OriginalRecord:
-    """Return the record of the first source of an output.
+    """Return the record of the first source of an output: the model before the first bake.
 
     Args:
         source: The source of the output; its receipt names the first source where it has one.
@@ -413,17 +431,20 @@ def original_record(
         folder: The parts of a folder that the output changes.
         gguf: The parts of a GGUF file that the output changes.
     """
-    if isinstance(source, OriginalSource):  # the output is made from the first source again
+    # with --replace an output is made from the first source again, so no bake lies between
+    receipt: Receipt | None
+    steps: tuple[StepRecord, ...] = ()
+    if isinstance(source, OriginalSource):
         receipt = source.receipt
-        steps: tuple[StepRecord, ...] = ()
     else:
-        valid = valid_receipt(source)
-        if valid is None:
-            return OriginalRecord(record, folder, gguf)
-        receipt = valid
-        steps = receipt.steps
+        receipt = valid_receipt(source)
+        if receipt is not None:
+            steps = receipt.steps
 
-    first = receipt.original.source if receipt.original else record
+    # a source that is no output of ropeconv is the first source
+    first = record
+    if receipt is not None and receipt.original is not None:
+        first = receipt.original.source
     return OriginalRecord(source=first, folder=folder, gguf=gguf, steps=steps)
 
 

@@ -88,25 +88,37 @@ def check_gguf(record: GgufRecord, file: GgufFile) -> None:
 
 
 def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
-    """Yield what is wrong with a record; nothing is asked of it after the first fault."""
+    """Yield what is wrong with a record, as ends of the sentence `the receipt of FILE ...`.
+
+    The caller stops at the first fault: later checks rely on earlier ones.
+
+    Args:
+        record: How the file differs from its first source, from the receipt in the file. Anybody
+            can have written it.
+        file: The file.
+    """
+    # the places in the file
     if record.version not in (2, 3):
         yield f"says GGUF version {record.version}"
     if record.data_start < 0 or not 0 <= record.tail <= SMALL:
         yield f"says that data began at byte {record.data_start} with {record.tail} bytes after it"
 
-    repeated = len(set(record.keys)) != len(record.keys)
-    if repeated or any(len(key.encode()) > KEY for key in record.keys):
+    # the keys
+    has_repeated_keys = len(set(record.keys)) != len(record.keys)
+    has_long_keys = any(len(key.encode()) > KEY for key in record.keys)
+    if has_repeated_keys or has_long_keys:
         yield "names keys twice, or too long"
     if ARCH not in record.keys:
         yield f"has no {ARCH}"
 
-    # tensors stay at their places, so the alignment stays too
-    has_default = ALIGNMENT not in record.keys
-    if has_default and file.header.alignment != DEFAULT_ALIGNMENT:
+    # no bake moves tensors, so the first source has the alignment of the file
+    had_default = ALIGNMENT not in record.keys
+    if had_default and file.header.alignment != DEFAULT_ALIGNMENT:
         yield f"has another {ALIGNMENT}"
     if ALIGNMENT in record.values:
         yield f"has another {ALIGNMENT}"
 
+    # the values; a text of spaces is recorded by its length, which must not exhaust the memory
     spaces = [value.spaces for value in record.values.values()]
     if min(spaces, default=0) < 0 or sum(spaces) > SPACES:
         yield f"asks for {sum(spaces)} spaces"
@@ -127,7 +139,8 @@ def _faults_of_values(record: GgufRecord) -> Iterator[str]:
 
 
 def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
-    """Yield contents and reordered rows that the tensors of the file cannot have."""
+    """Yield what is wrong with the tensors of a record, as in `_faults`."""
+    # small tensors, whose bytes are in the record
     for name, text in record.contents.items():
         try:
             data = base64.b64decode(text, validate=True)
@@ -138,10 +151,11 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         if name in ROPE_TENSORS and not _are_divisors(data):
             yield f"has divisors in {name} that are not positive"
 
+    # projections whose rows were reordered within each head; a missing one is noticed later
     for name in record.interleaved:
         info = file.tensors.get(name)
-        has_heads = info is None or _has_heads(info, record.head_dim)
-        if name in ROPE_TENSORS or not has_heads:
+        can_be_projection = info is None or _has_heads(info, record.head_dim)
+        if name in ROPE_TENSORS or not can_be_projection:
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
 
 
@@ -151,14 +165,16 @@ def _are_divisors(data: bytes) -> bool:
 
 
 def _has_heads(info: TensorInfo, head_dim: int) -> bool:
-    """Whether the rows of a weight, or the numbers of a bias, form whole heads."""
-    if not 0 < head_dim <= HEAD_DIM or head_dim % 2:
+    """Whether the rows of a weight, or the numbers of a bias, form heads of `head_dim` rows."""
+    is_possible_width = 0 < head_dim <= HEAD_DIM and head_dim % 2 == 0
+    if not is_possible_width:
         return False
     rows = info.shape[0]
     if len(info.shape) > 1:  # GGUF has the length of a row first
         rows = prod(info.shape[1:])
     if rows <= 0 or rows % head_dim:
         return False
+    # every row has the same number of bytes
     return info.size > 0 and info.size % rows == 0
 
 
@@ -240,10 +256,12 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
 
 
 def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
-    """Return the first source of a file.
+    """Return the first source of a file: the file before the first run of `ropeconv apply`.
+
+    It is computed from the file and from the record of all changes in its receipt.
 
     Args:
-        file: The file.
+        file: A file that ropeconv wrote.
         receipt: Its receipt.
         whole: Whether to refuse a file with tensors that cannot be restored.
 
@@ -257,7 +275,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f"the receipt of {file.name} does not say what its source had; take the source again, "
             f"{receipt.source.described}"
         )
-    # what cannot be restored
+    # refuse files that cannot be restored
     check_gguf(record, file)
     first = receipt.first.described
     if whole and record.changed:
@@ -265,19 +283,22 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be"
             f" undone; take the source again, {first}"
         )
-
+    # ropeconv adds tensors to the first shard only
     added = frozenset(record.added)
-    moved = sorted((added & file.tensors.keys()) - file.header.tensors.keys())
+    in_other_shards = file.tensors.keys() - file.header.tensors.keys()
+    moved = sorted(added & in_other_shards)
     if moved:
         raise BadSource(
             f"{moved[0]} of {file.name} is not in its first shard any more; take the source again,"
             f" {first}"
         )
 
-    # the edit from the file to its first source, and the keys and rope tensors that it gives
+    # the edit from the file to its first source
     values = _first_values(file, record, first)
     edit = Edit(base=values, changes=_first_tensors(file, record, first), removed=added)
-    # with its layout an earlier reserve stays among the keys
+
+    # the header that the edit gives; in the layout of the first source, so that spaces that an
+    # earlier ropeconv reserved in the header stay among its keys
     layout = Layout(record.version, record.data_start, record.tail)
     rewritten = rewrite(file.header, replace(edit, layout=layout))
     header = GgufHeader(
@@ -288,42 +309,56 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
         data_start=0,
         size=0,
     )
-    vectors = {name: vector for name, vector in rope_tensors(file).items() if name not in added}
-    for name in vectors.keys() & edit.changes.keys():
-        vectors[name] = np.frombuffer(edit.changes[name].apply(b""), "<f4").astype(np.float64)
+
+    # the rope tensors (float32) that the first source had, with their restored contents
+    vectors = {}
+    for name, vector in rope_tensors(file).items():
+        if name in added:
+            continue
+        vectors[name] = vector
+        if name in edit.changes:
+            restored = edit.changes[name].apply(b"")
+            vectors[name] = np.frombuffer(restored, "<f4").astype(np.float64)
     return Earlier(edit, header, vectors)
 
 
 def was_written(record: GgufRecord, header: GgufHeader) -> bool:
-    """Return whether the first source was a file with these shards.
+    """Return whether the first source was a file with the shards of the present one.
 
-    It was not for a conversion, or where the file was split since.
+    It was not where the file was split since, or where it was converted from a checkpoint: then its
+    first source is the conversion without scaling, which was not written.
+
+    Args:
+        record: The record from the receipt of the file.
+        header: The header of the file.
     """
     recorded = {key for key in record.keys if key.startswith(SPLIT)}
-    return record.data_start > 0 and split_keys(header).keys() == recorded
+    has_same_shards = split_keys(header).keys() == recorded
+    was_a_file = record.data_start > 0
+    return was_a_file and has_same_shards
 
 
 def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
-    """Return the places that a file had.
-
-    Where no such file was written, they are those of a file without a reserve.
+    """Return where data began in the first source of a file, and the bytes behind its end.
 
     Args:
-        record: The record from the receipt.
-        header: The header of the present file.
+        record: The record from the receipt of the file.
+        header: The header of the file.
         edit: The edit that brings the first source back.
 
     Raises:
-        BadSource: The header of the first source cannot have had these places.
+        BadSource: The header of the first source is too short for its data to begin there.
     """
-    # as gguf-py writes files: padded in front of the data, and behind the last tensor
+    # no such file was written: it is laid out as gguf-py does it, padded to the alignment in front
+    # of the data and behind the last tensor
     if not was_written(record, header):
         rewritten = rewrite(header, edit)
-        bare = rewritten.plain()
-        return Layout(3, len(bare), -rewritten.data_size % rewritten.alignment)
+        padding = -rewritten.data_size % rewritten.alignment
+        return Layout(version=3, data_start=len(rewritten.plain()), tail=padding)
 
     layout = Layout(record.version, record.data_start, record.tail)
-    if record.data_start > len(rewrite(header, replace(edit, layout=layout)).plain()):
+    restored = rewrite(header, replace(edit, layout=layout))
+    if record.data_start > len(restored.plain()):
         raise BadSource(
             "the receipt of this file has another place for its data than its header can have; take"
             " its source again"
@@ -341,24 +376,30 @@ def _rename_arch(key: str, old: str, new: str) -> str:
 def _first_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
     """The metadata keys of the first source of a file, with their values.
 
-    The record has the values that were changed since; the others are still in the file.
+    Args:
+        file: A file that ropeconv wrote.
+        record: The record in its receipt: all keys of the first source, and the values that were
+            changed since. The others are still in the file.
+        first: The first source, for messages.
     """
-    now = str(file.get(ARCH))
-    old = now
-    if ARCH in record.values:  # the output has another architecture
-        old = str(value_of(record.values[ARCH]).decode())
+    # a bake can change the architecture, with which the names of keys begin
+    new_arch = str(file.get(ARCH))
+    old_arch = new_arch
+    if ARCH in record.values:
+        old_arch = str(value_of(record.values[ARCH]).decode())
+
     values: dict[str, GgufValue] = {}
     for key in record.keys:
         if key in record.values:
             values[key] = value_of(record.values[key])
             continue
-        new_key = _rename_arch(key, old, now)
-        value = file.header.values.get(new_key)
+        key_in_file = _rename_arch(key, old_arch, new_arch)
+        value = file.header.values.get(key_in_file)
         if value is not None:
             values[key] = value
-        elif record.data_start:
+        elif record.data_start:  # 0 for a conversion, which was never a file with these keys
             raise BadSource(
-                f"{file.name} has no {new_key} any more; take the source again, {first}"
+                f"{file.name} has no {key_in_file} any more; take the source again, {first}"
             )
     return values | split_keys(file.header, frozenset(record.added))
 
@@ -377,8 +418,11 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
 
 
 def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
-    """The changes that make the tensors of the first source from those of the file, by name."""
-    # small tensors are in the receipt, and reordered rows are put back
+    """The changes that make the tensors of the first source from those of the file, by name.
+
+    Parameters as in `_first_values`.
+    """
+    # small tensors have their old bytes in the receipt, whatever the file has now
     changes: dict[str, Change] = {}
     for name, text in record.contents.items():
         data = base64.b64decode(text)
@@ -387,6 +431,8 @@ def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, 
                 f"{name} of {file.name} is not as ropeconv wrote it; take the source again, {first}"
             )
         changes[name] = Change(len(data), lambda old, data=data: data)  # type: ignore[misc]
+
+    # reordered rows are put back
     for name in record.interleaved:
         if name not in file.tensors:
             raise BadSource(f"{file.name} has no {name} any more; take the source again, {first}")
@@ -399,21 +445,25 @@ QUANTISED = "general.quantization_version"
 
 
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
-    """Return the record of an output of a file that is its own first source.
+    """Return the record of an output that is made from a file without a receipt of ropeconv.
+
+    `restore` needs it to make the file again from the output.
 
     Args:
         file: The file.
         edit: The edit from the file to the output.
     """
+    # the bytes after the last tensor are recorded by their number, so they must be zeros
     header = file.header
-    first = file.shards[0]
-    head = first.read(0, header.data_start)
+    first_shard = file.shards[0]
     end = header.data_start + header.data_size
-    tail = first.read(end, min(header.size, end + SMALL + 1))
+    tail = first_shard.read(end, min(header.size, end + SMALL + 1))
     is_padding = len(tail) <= SMALL and not any(tail)
 
-    # the header can be restored byte for byte where it is laid out as ropeconv does it
-    layout = Layout(header.version, header.data_start, 0)
+    # where ropeconv would write this header byte for byte, it can do so again, and the digest shows
+    # that it did
+    head = first_shard.read(0, header.data_start)
+    layout = Layout(version=header.version, data_start=header.data_start, tail=0)
     rewritten = rewrite(header, Edit(base=header.values, layout=layout))
     digest = ""
     if rewritten.exact(layout) == head:
@@ -443,8 +493,10 @@ def record_of_output(
         edit: The edit to the output, from the file, or if `replaced` from its first source.
         replaced: Whether the output is made from the first source.
     """
-    output = rewrite(before.header if replaced else file.header, edit)
+    starting_header = before.header if replaced else file.header
+    output = rewrite(starting_header, edit)
     restorable = _sort_changes(known, file.tensors, file.read, edit.changes)
+    # made from the file, the output has the changes of earlier bakes too
     if not replaced:
         restorable = _add_earlier_changes(known, restorable, edit.changes)
     return _record_of(known, before.header, output, restorable)
@@ -464,7 +516,7 @@ def record_of_export(
         edit: The edit from that to the output.
         quantised: Whether llama.cpp quantises the output afterwards, which adds a key.
     """
-    # nothing was written that could be restored byte for byte, so there are no places and no digest
+    # that conversion was not written, so there is no byte where its data began, and no digest
     keys = list(plain.values)
     if quantised and QUANTISED not in keys:
         keys.append(QUANTISED)
@@ -508,20 +560,24 @@ def _sort_changes(
     interleaved = []
     lost = []
     head_dim = 0
-    remaining = SMALL
+    remaining_bytes = SMALL
     for name, change in changes.items():
-        if name in known.added:  # the first source does not have it
+        # the first source does not have a tensor that an earlier bake added
+        if name in known.added:
             continue
         head_dim = max(head_dim, change.interleaved)
         size = tensors[name].size
-        if name in known.contents:  # an earlier bake has recorded what the first source had
+        was_reordered = name in known.interleaved
+        if name in known.contents:
+            # an earlier bake has recorded the bytes of the first source
             contents[name] = known.contents[name]
         elif change.interleaved:
             interleaved.append(name)
-        elif size <= remaining and name not in known.interleaved:
+        elif size <= remaining_bytes and not was_reordered:
             contents[name] = base64.b64encode(read(name)).decode()
-            remaining -= size
-        else:  # rounded, and too large for a header
+            remaining_bytes -= size
+        else:
+            # its numbers were rounded, and its bytes are too many for a header
             lost.append(name)
     return _Restorable(
         contents=contents,
@@ -571,18 +627,25 @@ def _record_of(
 
 
 def _changed_values(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, ValueRecord]:
-    """The values of a header that differ from others, which may be of another architecture."""
+    """The values of the first source that an output lacks, or has otherwise, by key.
+
+    Args:
+        header: The header of the first source.
+        values: The values of the output, by key.
+    """
     # qwen2.block_count is llama.block_count in an output that became a llama
-    old = header.values[ARCH].decode()
-    new = values[ARCH].decode()
+    old_arch = header.values[ARCH].decode()
+    new_arch = values[ARCH].decode()
     records = {}
     for key, value in header.values.items():
-        if values.get(_rename_arch(key, old, new)) == value:
+        if values.get(_rename_arch(key, old_arch, new_arch)) == value:
             continue
-        text = value.raw[8:]  # behind its length
-        is_reserve = value.kind == STRING and text and not text.strip(b" ")
-        if is_reserve:  # of an earlier header
-            records[key] = ValueRecord(STRING, spaces=len(text))
+        # ropeconv keeps spaces in a header for later edits, of which only the number matters
+        text = value.raw[8:]  # a string in GGUF begins with its length, in 8 bytes
+        is_only_spaces = value.kind == STRING and text and not text.strip(b" ")
+        if is_only_spaces:
+            records[key] = ValueRecord(kind=STRING, spaces=len(text))
         else:
-            records[key] = ValueRecord(value.kind, base64.b64encode(value.raw).decode())
+            raw = base64.b64encode(value.raw).decode()
+            records[key] = ValueRecord(kind=value.kind, raw=raw)
     return records

@@ -56,11 +56,15 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def is_there(self) -> bool:
         """Whether the source is there, and every file of it as it was."""
+        if not self.files:
+            return False
         try:
-            same = all(_size_and_digest(Path(name)) == seen for name, seen in self.files.items())
+            for name, size_and_digest in self.files.items():
+                if _size_and_digest(Path(name)) != size_and_digest:
+                    return False
         except OSError:
             return False
-        return same and bool(self.files) and Path(self.source).exists()
+        return Path(self.source).exists()
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -101,8 +105,7 @@ def find_source(output: Path, use_state: bool = True) -> str:
     Raises:
         BadSource: The output has no receipt.
     """
-    # the surest first: the commit on the Hub, then the place at which this output was made, then a
-    # name nearby, then the places of other outputs of the same source
+    # the surest place is looked at first: the commit on the Hub
     receipt = read_receipt(output)
     source = receipt.source
     if source.repository:
@@ -110,8 +113,9 @@ def find_source(output: Path, use_state: bool = True) -> str:
         file = re.fullmatch(HUB_FILE, source.reference or "")
         if file is None:
             return revision
-        return f"{revision}/{file[3]}"
+        return f"{revision}/{file[3]}"  # the third group is the name of a file in the repository
 
+    # then the place that was noted when this output was made
     output_path = os.path.abspath(output)
     noted = _read_notes(receipt) if use_state else []
     own = None
@@ -122,11 +126,13 @@ def find_source(output: Path, use_state: bool = True) -> str:
     if own is not None and own.is_there:
         return own.source
 
+    # then a model of its name nearby
     near = _find_nearby(output, receipt)
     if near is not None:
         return str(near)
 
-    # outputs with an equal receipt may be of other fine-tunes, so only copies of this source count
+    # then the noted places of other outputs with an equal receipt; these may be of another
+    # fine-tune, so a source counts only if it is a copy of the own one
     for place in noted:
         is_copy = own is None or place.contents == own.contents
         if is_copy and place.is_there and place.source != output_path:
@@ -135,16 +141,17 @@ def find_source(output: Path, use_state: bool = True) -> str:
 
 
 def _find_nearby(output: Path, receipt: Receipt) -> Path | None:
-    """The source of an output by its name, in a folder near it; None where it is in none.
-
-    These are the folder of the output, `base` of the same profiles, and the ones above.
-    """
+    """The source of an output, by its name in a folder near the output; None if it is not there."""
     folder = Path(os.path.abspath(output)).parent
-    folders = [folder, folder.parent / PROFILES_BASE, folder.parent]
+    folders = [
+        folder,
+        folder.parent / PROFILES_BASE,  # the model beside its profiles
+        folder.parent,
+    ]
     if receipt.source.kind == "gguf":
-        folders.append(folder.parent.parent)  # of the folder of GGUF profiles
-    for place in folders:
-        for path in _possible_paths(place, receipt):
+        folders.append(folder.parent.parent)  # GGUF profiles are one folder deeper
+    for near in folders:
+        for path in _possible_paths(near, receipt):
             if path.exists() and not output.samefile(path):
                 return path
     return None
@@ -159,13 +166,15 @@ def why_not_found(output: Path) -> str:
     receipt = read_receipt(output)
     # a file that has the name of its source was changed in place
     paths = _possible_paths(output.parent, receipt)
-    is_source = any(path.exists() and output.samefile(path) for path in paths)
-    if output.is_file() and is_source:
+    has_name_of_source = any(path.exists() and output.samefile(path) for path in paths)
+    if output.is_file() and has_name_of_source:
         again = command_line("restore", output, "-o", f"{output.stem}-source.gguf")
         return (
             f"{output} was changed in place, and is its own source; `{again}` writes that for"
             " --against"
         )
+
+    # the place may be known, and the model there another one now
     changed = ""
     noted = _read_notes(receipt)
     if noted:
@@ -213,21 +222,22 @@ def _absolute_path(source: Origin) -> str:
 
 
 def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
-    """The files of a source that say what it computes: weights and settings.
+    """The weights and settings of a local source, with the size and digest of each.
 
-    Those of folders in it are left out, and its own receipt, which gets results when the source
-    itself is validated.
+    Their keys are absolute paths.
     """
+    # a GGUF file may have any name, as the blobs of Ollama do
+    if isinstance(source, GgufSource):
+        return {os.path.abspath(path): _size_and_digest(path) for path in source.identities()}
+
+    # only files directly in the folder; and not a receipt, which gets results later
     folder = _absolute_path(source)
-    files: dict[str, tuple[int, str]] = {}
+    files = {}
     for path in source.identities():
-        name = os.path.abspath(path)
-        if not isinstance(source, GgufSource):  # which may have any name, as blobs of Ollama do
-            if os.path.dirname(name) != folder or path.suffix not in COMPUTED:
-                continue
-            if path.name == RECEIPT:
-                continue
-        files[name] = _size_and_digest(path)
+        absolute = os.path.abspath(path)
+        is_in_folder = os.path.dirname(absolute) == folder
+        if is_in_folder and path.suffix in COMPUTED and path.name != RECEIPT:
+            files[absolute] = _size_and_digest(path)
     return files
 
 

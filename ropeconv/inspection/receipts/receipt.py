@@ -163,15 +163,17 @@ class EvaluationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The version of ropeconv that measured it."""
 
     def replaces(self, older: EvaluationRecord) -> bool:
-        """Return whether an older evaluation has a measure of this one, of the same computation.
+        """Return whether this evaluation measured again what an older one has.
 
-        Both have the same text, runtime, precision and compared row then.
+        It did if they have a measure in common, and were computed from the same text in the same
+        way.
         """
         for name in ("runtime", "dtype", "tokens_sha256", "against"):
             if getattr(self, name) != getattr(older, name):
                 return False
-        measures = {cell.measure for cell in self.measured}
-        return any(cell.measure in measures for cell in older.measured)
+        measures = {number.measure for number in self.measured}
+        older_measures = {number.measure for number in older.measured}
+        return bool(measures & older_measures)
 
     @property
     def described_texts(self) -> str:
@@ -517,8 +519,12 @@ class LayersRecord(msgspec.Struct, frozen=True):
     @property
     def differing(self) -> LayerRecord | None:
         """The layer that differs most; None where all agree."""
-        worst = max(self.layers, key=lambda layer: layer.error / layer.allowed, default=None)
-        return None if worst is None or worst.agrees else worst
+        if not self.layers:
+            return None
+        worst = max(self.layers, key=lambda layer: layer.error / layer.allowed)
+        if worst.agrees:
+            return None
+        return worst
 
     @property
     def is_distinguished(self) -> bool:
@@ -527,13 +533,26 @@ class LayersRecord(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The end of a sentence on the frequencies, with what was compared, or why nothing was."""
+        """The end of a sentence: which layers were compared, or why none was.
+
+        Such as `, and the attention of layers 0 and 5 is that of the method up to position 8,191`.
+        """
         if self.reason:
             return f"; no layer was run, since {self.reason}"
-        numbers = list(dict.fromkeys(layer.layer.partition(" ")[0] for layer in self.layers))
-        names = f"layer{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)}"
+
+        # `layer.layer` is "0" or "0 (full_attention)", and is there once for each run
+        numbers: list[str] = []
+        for layer in self.layers:
+            number = layer.layer.partition(" ")[0]
+            if number not in numbers:
+                numbers.append(number)
+        noun = "layers" if len(numbers) > 1 else "layer"
+        names = f"{noun} {' and '.join(numbers)}"
+
+        # a run in which the source without the method passes too proves nothing
         last = f"position {self.reached:,}"
-        if not (self.unchanged or self.is_distinguished):
+        has_control = self.unchanged or self.is_distinguished
+        if not has_control:
             return f"; the attention of {names} up to {last} does not show the method"
         return f", and the attention of {names} is that of the method up to {last}"
 

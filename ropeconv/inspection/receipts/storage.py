@@ -145,10 +145,11 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
             f"{name} is the receipt of {describe_kind(data)} and not of a model; `ropeconv"
             " validate` compares its files"
         )
-    # nothing is computed from results, which a broken model may have left with NaN
-    _check_numbers({key: value for key, value in data.items() if key not in RESULTS}, name)
+    # results may have NaN, where a broken model computed it; nothing else is computed from them
+    without_results = {key: value for key, value in data.items() if key not in RESULTS}
+    _check_numbers(without_results, name)
 
-    # a later version is named before its fields, which may be other ones, are checked
+    # the schema is looked at first: a later version may have other fields
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         version = shown(data.get("ropeconv", "unknown"))
@@ -169,24 +170,35 @@ def validations_path(gguf: Path) -> Path:
 
 
 def validations(gguf: Path) -> JsonObject:
-    """Return the results of a GGUF file by the fields of RESULTS, as JSON-ready data.
+    """Return the results of `validate` and `eval` for a GGUF file, as JSON-ready data.
 
-    Fields without a result are left out. All are, if the size of the GGUF file has changed since.
+    They are in a file beside it, with the fields of RESULTS. Fields without a result are left out.
     """
     path = validations_path(gguf)
     if not path.is_file():
         return {}
     data = jsontext.parse(read_text(path, path.name), path.name)
     results = as_type(data, Results, path.name)
-    if results.size != gguf.stat().st_size:  # a file that was written over has no results yet
+    # with another size these are the results of a file that was written over since
+    if results.size != gguf.stat().st_size:
         return {}
-    fields = {key: getattr(results, key) for key in RESULTS}
-    return {key: msgspec.to_builtins(value) for key, value in fields.items() if value}
+
+    fields = {}
+    for key in RESULTS:
+        value = getattr(results, key)
+        if value:
+            fields[key] = msgspec.to_builtins(value)
+    return fields
 
 
 def _check_numbers(data: object, name: str) -> None:
-    """Refuse numbers that no receipt has, such as NaN, for which every comparison is False."""
-    # a queue and not recursion: the depth of the data is that of a file of anybody
+    """Refuse the JSON of a receipt with NaN, infinity or a number of more than 63 bits.
+
+    Args:
+        data: The parsed JSON.
+        name: The name of the file, for messages.
+    """
+    # a queue and not recursion: anybody can write a file that is nested deeper than Python recurses
     unchecked = deque([data])
     while unchecked:
         item = unchecked.popleft()
@@ -255,19 +267,22 @@ def describe_settings(recipe: JsonObject, trained: int = 0, declared: int = 0) -
             and a length stays one then.
         declared: Its context with its scaling in tokens.
     """
+    # the parameters of the method, then the modifiers beside it
     settings = dict(recipe.get("parameters", {}))
     for name, value in recipe.items():
         if name not in ("method", "parameters"):
             settings[name] = value
 
-    # 128k says less than the factor that reaches it; `spec` of piecewise is FACTOR@PAIR
-    factor = _factor_of(recipe, trained, declared or trained) if trained else None
-    if factor is not None:
-        if "factor" in settings:
-            settings["factor"] = factor
-        if isinstance(settings.get("spec"), str):
-            _, _, layers = settings["spec"].partition("@")
-            settings["spec"] = f"{format_factor(factor)}@{layers}"
+    # a factor may be written as the length to reach, such as 128k, and readers compare factors
+    factor = None
+    if trained:
+        factor = _factor_of(recipe, trained, declared or trained)
+    if factor is not None and "factor" in settings:
+        settings["factor"] = factor
+    # `spec` of the method piecewise is FACTOR@PAIR
+    if factor is not None and isinstance(settings.get("spec"), str):
+        _, _, pair = settings["spec"].partition("@")
+        settings["spec"] = f"{format_factor(factor)}@{pair}"
 
     parts = []
     for name, value in settings.items():
@@ -311,22 +326,23 @@ def check_files(baked: Path, receipt: Receipt, weights: bool = True) -> None:
     Raises:
         BadSource: A file is missing, or differs.
     """
-    # only files that change what a model computes: people edit cards
     for file in receipt.files:
         if not safe_name(file.name):
             raise BadSource(
                 f"the receipt of {baked} lists {shown(file.name)}, outside it; do not trust it"
             )
+        # only files that change what a model computes: people edit model cards
         path = baked / file.name
         if path.suffix not in CHECKED:
             continue
         if not path.is_file():
             raise BadSource(f"{path} no longer exists; run apply again")
 
-        same = path.stat().st_size == file.size
-        if same and file.sha256 and (weights or path.suffix != ".safetensors"):
-            same = sha256(path) == file.sha256
-        if not same:
+        is_same = path.stat().st_size == file.size
+        may_read = weights or path.suffix != ".safetensors"
+        if is_same and file.sha256 and may_read:
+            is_same = sha256(path) == file.sha256
+        if not is_same:
             raise BadSource(
                 f"{path} is not the file that ropeconv wrote; run apply again, or pass"
                 " --ignore-receipt if it was edited on purpose"
@@ -402,16 +418,18 @@ def add_evaluation(baked: Path, receipt: Receipt, record: EvaluationRecord) -> N
         receipt: Its receipt as it was read.
         record: The evaluation, in place of those that it `replaces`.
     """
-    others = [older for older in receipt.evaluations if not record.replaces(older)]
-    newest = others[1 - MOST_EVALUATIONS :]
-    _write_result(baked, receipt, "evaluations", (*newest, record))
+    kept = [older for older in receipt.evaluations if not record.replaces(older)]
+    # with the new one there are at most MOST_EVALUATIONS
+    kept = kept[-(MOST_EVALUATIONS - 1) :]
+    _write_result(baked, receipt, "evaluations", (*kept, record))
 
 
 def _write_result(baked: Path, receipt: Receipt, field: str, value: object) -> None:
-    """Write a field of RESULTS, into the receipt of a folder or the file beside a GGUF file."""
+    """Write one of the fields `RESULTS`, which `validate` and `eval` add to a receipt later."""
     if not is_gguf(baked):
         write_receipt(baked, msgspec.structs.replace(receipt, **{field: value}))
         return
+    # a GGUF file has its results in a file beside it; the size tells whether they are of this file
     results = {"schema": receipt.schema, "size": baked.stat().st_size, **validations(baked)}
     results[field] = msgspec.to_builtins(value)
     _write_json(validations_path(baked), _results_draft(baked), results)
@@ -469,17 +487,19 @@ def commands(receipt: Receipt) -> list[str]:
     Local sources have their names in the receipts, without folders. A recipe with lists of numbers
     is read from the receipt, `--recipe ropeconv.json`.
     """
-    # each bake reads the output of the one before it; the last has the name that `apply` gives
     first = receipt.first
     is_gguf = first.kind == "gguf"
-    name = first.reference or _file_name(first.name, is_gguf)
+    source = first.reference or _file_name(first.name, is_gguf)
     lines = list[str]()
     for number, step in enumerate(receipt.steps, 1):
-        words = apply_words(name, step, is_gguf, receipt.source.family or "")
-        if number < len(receipt.steps):
+        words = apply_words(source, step, is_gguf, receipt.source.family or "")
+        # each command reads the output of the one before it; the last output has the name that
+        # `apply` gives
+        is_last = number == len(receipt.steps)
+        if not is_last:
             is_gguf = step.target.to == "gguf"
-            name = _file_name(f"step{number}", is_gguf)
-            words += ["-o", name]
+            source = _file_name(f"step{number}", is_gguf)
+            words += ["-o", source]
         lines.append(shlex.join(words))
     return lines
 
@@ -492,11 +512,11 @@ def _file_name(name: str, is_gguf: bool) -> str:
 
 
 def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") -> list[str]:
-    """Return the words of the `ropeconv apply` of a bake, without its output.
+    """Return the words of the `ropeconv apply` that repeats a bake, without its output.
 
     Args:
-        name: The source.
-        step: The bake.
+        name: The source, for the command line.
+        step: The bake as a receipt records it: one run of `ropeconv apply`.
         is_gguf: Whether the source is a GGUF file.
         family: The family that the user gave.
     """
@@ -504,16 +524,17 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
     if family:
         words += ["--family", family]
 
-    recipe = None
-    with suppress(RopeconvError):  # of another version
-        recipe = flags(Recipe.from_dict(step.recipe))
-    if recipe is None:
-        recipe = ["--recipe", RECEIPT]
-    words += recipe
+    # the recipe as options of the method; a recipe of another version cannot be read, and one with
+    # lists of numbers has no options
+    method_options = None
+    with suppress(RopeconvError):
+        method_options = flags(Recipe.from_dict(step.recipe))
+    words += method_options or ["--recipe", RECEIPT]
 
-    # only what differs from the defaults
+    # options of the output, as far as they differ from the defaults
     target = step.target
-    if is_gguf != (target.to == "gguf"):
+    changes_format = is_gguf != (target.to == "gguf")
+    if changes_format:
         words += ["--to", target.to]
     for option in options(TargetRecord):
         value = getattr(target, option.name)

@@ -111,13 +111,19 @@ def tune(
 
 
 def _fields_of(kind: type[Kind], given: dict[str, Any], *without: str) -> dict[str, Any]:
-    """Return the keywords that are fields of a dataclass, without some."""
+    """Return the keywords that are fields of a dataclass, except the fields in `without`."""
     names = {item.name for item in fields(kind)} - set(without)  # type: ignore[arg-type]
     return {name: value for name, value in given.items() if name in names}
 
 
 def _as_texts(name: str, value: Any, kind: Any = str) -> tuple[str, ...]:
-    """One value of a type or several, as texts; `name` is that of the keyword."""
+    """Return the value of a keyword as texts: ("yarn:4",) for "yarn:4" and for ["yarn:4"].
+
+    Args:
+        name: The keyword, for the message.
+        value: One value, or several.
+        kind: The type of each.
+    """
     check_value(name, value, kind | Iterable[kind])
     if isinstance(value, str | int | float):
         values: tuple[Any, ...] = (value,)
@@ -125,4 +131,4 @@ def _as_texts(name: str, value: Any, kind: Any = str) -> tuple[str, ...]:
         values = tuple(value)
     for one in values:
         check_value(name, one, kind)
-    return tuple(map(length_text, values))
+    return tuple(length_text(one) for one in values)

@@ -7,7 +7,6 @@ condition of --fail-if, and `Condition.judge` says whether it holds.
 import math
 import re
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -134,6 +133,7 @@ def rank(
             f" for {trained:,}; run `ropeconv eval` on it"
         )
 
+    # the longest measured length within the context, or the shortest one if all are longer
     lengths = sorted({cell.column for cell in result.cells if cell.measure == GROWTH})
     if not lengths:
         raise UsageError("the evaluation has no growth; run `ropeconv eval` with --measure growth")
@@ -155,7 +155,7 @@ def rank(
                 measured[advice.method.name] = (row, cell)
 
     def place(advice: Advice) -> tuple[bool, float]:
-        """Writable methods first, then by the loss; methods without one are last."""
+        """Sort writable methods first, then by the loss; methods without one are last."""
         loss = math.inf
         if advice.method.name in measured:
             _, cell = measured[advice.method.name]
@@ -275,15 +275,16 @@ class Condition:
             # a row against a number, such as "yarn:4 < 0.9"
             difference = left.value - self.right
             error = left.error
-            limit = margin(left.error, left.clusters)
+            least_significant = margin(left.error, left.clusters)
         else:
             right = self._cell(self.right, result)
-            difference, error, limit = _compare_cells(left, right)
-        if error is None or limit is None:
+            difference, error, least_significant = _compare_cells(left, right)
+        if error is None or least_significant is None:
             raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
 
-        right_side = (difference > 0) == self.above
-        is_met = right_side and abs(difference) > limit
+        is_above = difference > 0
+        is_significant = abs(difference) > least_significant
+        is_met = is_above == self.above and is_significant
 
         metric = metric_of(left.metric)
         shown = "true" if is_met else "not shown"
@@ -294,11 +295,17 @@ class Condition:
         return is_met, f"{self.text} is {shown}: {place}, the difference is {numbers}."
 
     def _cell(self, row: str, result: Result) -> Cell:
-        """Return the headline of a row at the length of the condition."""
+        """Return the number of a row that is compared: that of the measure, at the length.
+
+        Raises:
+            RopeconvError: It was not measured.
+        """
         column = self.column(result.trained)
         cell = None
-        if any(cell.measure == self.measure for cell in result.cells):
-            cell = result.cell(row, self.measure, headline(result, self.measure), column)
+        was_measured = any(cell.measure == self.measure for cell in result.cells)
+        if was_measured:
+            metric = headline(result, self.measure)
+            cell = result.cell(row, self.measure, metric, column)
         if cell is None:
             raise self._unknown(f"{row} has no {self.measure} at {column:,} tokens")
         return cell
@@ -345,20 +352,27 @@ def parse_condition(text: str) -> Condition:
     left = match["left"].strip()
     measure = GROWTH
     first_word, _, rest = left.partition(" ")
-    if rest and (first_word in REGISTRY or first_word.startswith(LM_EVAL)):
+    is_measure = first_word in REGISTRY or first_word.startswith(LM_EVAL)
+    if rest and is_measure:
         left = rest.strip()
         measure = first_word
 
-    right: str | float = match["right"].strip()
-    with suppress(ValueError):
-        number = float(right)
-        if math.isfinite(number):  # a row may be called "inf" or "nan"
-            right = number
     return Condition(
         text=text,
         measure=measure,
         left=left,
         above=match["sign"] == ">",
-        right=right,
+        right=_number_or_name(match["right"].strip()),
         length=match["length"].strip(),
     )
+
+
+def _number_or_name(text: str) -> str | float:
+    """Return the right side of a condition: a number, or the name of a row."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):  # a row may be called "inf" or "nan"
+        return text
+    return number

@@ -82,13 +82,15 @@ class Haystack:
     @cached_property
     def vocabulary(self) -> list[str]:
         """The words in lower case after the place, sorted."""
-        size = min(WORDS_FROM, sum(len(document.ids) for document in self.texts.documents))
-        words = set(self.texts.tokenizer.decode(self.hay(size)).split())
-        return sorted(
-            word
-            for word in words
-            if word.isalpha() and word == word.lower() and 3 <= len(word) <= 12
-        )
+        all_tokens = sum(len(document.ids) for document in self.texts.documents)
+        count = min(WORDS_FROM, all_tokens)
+        text = self.texts.tokenizer.decode(self.hay(count))
+        words = set()
+        for word in text.split():
+            is_lower = word.isalpha() and word == word.lower()
+            if is_lower and 3 <= len(word) <= 12:
+                words.add(word)
+        return sorted(words)
 
     def words(self, count: int, draw: np.random.Generator) -> list[str]:
         """Return `count` different words of the texts.
@@ -186,10 +188,11 @@ class Retrieval(Measure):
         depths = [0.5]
         if sizes.depths > 1:
             depths = np.linspace(0, 1, sizes.depths).tolist()
+
+        # windows are from all documents in turn, each from a random token on
         random_places = np.random.default_rng(sizes.seed)
         order = random_places.permutation(len(texts.documents))
         for window in range(sizes.windows):
-            # windows are from all documents in turn, each from a random token on
             document = int(order[window % len(order)])
             start = int(random_places.integers(len(texts.documents[document].ids)))
             haystack = Haystack(texts, document, start)
@@ -199,7 +202,10 @@ class Retrieval(Measure):
                     draw = np.random.default_rng((sizes.seed, window, number))
                     prompt = self.prompt(haystack, depth, draw)
                     ids, targets = haystack.sequence(prompt, length, self.name)
-                    answer_tokens = len(ids) - targets[0]
+                    to_generate = 0
+                    if sizes.generate:
+                        answer_tokens = len(ids) - targets[0]
+                        to_generate = answer_tokens + SPARE
                     yield Case(
                         measure=self.name,
                         column=length,
@@ -209,7 +215,7 @@ class Retrieval(Measure):
                         targets=np.array(targets, np.int32),
                         depth=depth,
                         answer=prompt.answer,
-                        generate=answer_tokens + SPARE if sizes.generate else 0,
+                        generate=to_generate,
                     )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:

@@ -82,11 +82,13 @@ def tune_command(
     from .tuning import SearchSettings, open_tuning
     from .views import show_tuned
 
+    # everything that can be refused without a model is refused before one is loaded
     refuse_field(typed_options(ctx), reading)
-    check_places(None, plot, out)
-    (model, *unknown), names = sort_words([model, *(more or ())], reading)
-    if unknown:
-        raise UsageError(f"{unknown[0]!r} is not a text file; name one model and its --text")
+    check_places(report=None, plot=plot, out=out)
+    words, names = sort_words([model, *(more or ())], reading)
+    model = words[0]
+    if len(words) > 1:
+        raise UsageError(f"{words[1]!r} is not a text file; name one model and its --text")
     settings = copied(SearchSettings, options)
     settings.check()
     files = texts_of(names, reading)
@@ -94,6 +96,7 @@ def tune_command(
     if reading.budget:
         budget = parse_duration(reading.budget)
 
+    # the cost is known where it is asked for, and a dry run searches nothing
     cost = None
     tuned = None
     afterwards = "the best schedule so far will be measured on held-out text"
@@ -109,8 +112,8 @@ def tune_command(
                 settings,
                 progress,
                 reading.journal,
-                reading.fresh,
-                not dry_run,
+                fresh=reading.fresh,
+                keep=not dry_run,
                 device=running.device,
                 dtype=running.dtype,
                 device_map=device_map,
@@ -136,7 +139,8 @@ def tune_command(
         else:
             screen.say(cost.sentence)
         return
-    with together():
+
+    with together():  # an error in one file leaves both unwritten
         if out is not None:
             write_tuned(tuned, out)
         if plot is not None:

@@ -181,8 +181,15 @@ def _batches(count: int, seed: int) -> Iterator[list[int]]:
 
 
 def gradient(task: Task, logs: Sequence[float], window: TextWindow) -> PassLine:
-    """Return the gradient of `slopes` from the journal, or compute it and add it there."""
+    """Return the gradient of `slopes` from the journal, or compute it and add it there.
+
+    Args:
+        task: The search.
+        logs: The logarithms of the divisors, then that of the attention factor.
+        window: The window whose loss is differentiated.
+    """
     scorer = task.scorer
+    # everything that the gradient depends on
     parts = (
         "gradient",
         task.first.schedule.digest,

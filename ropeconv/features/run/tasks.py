@@ -47,6 +47,10 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 
     An output that is there already, as after a run that was killed, is compared byte by byte.
 
+    Args:
+        unit: The source, the recipe and the target.
+        probe: A process with the installed transformers, which the checks ask; None without it.
+
     Raises:
         BadSource: Something else has its place.
         Disagreement: An earlier output has other bytes.
@@ -58,13 +62,7 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     # an output of an earlier run whose line the journal does not have, since a kill came between
     earlier = earlier_output(plan)
     if earlier is not None:
-        try:
-            verify_output(earlier)
-        except (BadSource, Disagreement) as problem:
-            reason, _, _ = str(problem).partition("; run apply again")
-            raise type(problem)(
-                f"{reason}; move it away and run the plan again, which writes it anew"
-            ) from None
+        _verify_earlier(earlier)
         discard(plan.out)  # a kill may have come between the last name and the end
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
 
@@ -81,6 +79,23 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         "reason": output.reason,
         "stamp": stamp(plan.out),
     }
+
+
+def _verify_earlier(earlier: Comparison) -> None:
+    """Compare an earlier output with its source, byte by byte.
+
+    Raises:
+        BadSource: It cannot be read.
+        Disagreement: It has other bytes.
+    """
+    try:
+        verify_output(earlier)
+    except (BadSource, Disagreement) as problem:
+        # the repair that the message names is for `apply`, and this is a plan
+        reason, _, _ = str(problem).partition("; run apply again")
+        raise type(problem)(
+            f"{reason}; move it away and run the plan again, which writes it anew"
+        ) from None
 
 
 @contextmanager
@@ -133,11 +148,11 @@ def headlines(result: Result) -> dict[str, str]:
     """
     measure = measures_of(result)[0]
     length = max(result.lengths)
-    name = headline(result, measure)
-    metric = metric_of(name)
+    metric_name = headline(result, measure)
+    metric = metric_of(metric_name)
     words = {}
     for row in result.rows:
-        cell = result.cell(row.name, measure, name, length)
+        cell = result.cell(row.name, measure, metric_name, length)
         if cell is None:
             words[row.name] = row.refused or "not measured"
         elif cell.difference is None:
@@ -192,8 +207,14 @@ def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         Disagreement: It does not compute the schedule.
     """
     comparison = Comparison.open(Path(unit.out), unit.source.reference)
-    settings = Settings(**unit.settings)
-    result, _ = run_validation(comparison, settings, "", "", Options(), SilentReporter())
+    result, _ = run_validation(
+        comparison,
+        Settings(**unit.settings),
+        server="",
+        model="",
+        checks=Options(),
+        reporter=SilentReporter(),
+    )
     if not result.agrees:
         raise Disagreement(result.sentence)
     return {"runtime": result.runtime, "sentence": result.sentence}

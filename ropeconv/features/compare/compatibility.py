@@ -165,7 +165,7 @@ def _model_and_adapter(value: object, path: Path) -> tuple[str, str]:
     mergekit reads a reference as "MODEL", "MODEL+ADAPTER", or `{model: ..., lora: ...}`.
 
     Args:
-        value: The reference, as it stands in the YAML.
+        value: The reference in the YAML.
         path: The file, for the message.
 
     Raises:
@@ -327,7 +327,19 @@ def open_models(
 
 
 def _open_merge(merge: Merge, file: str, family: str) -> tuple[list[Inspection], Pairs]:
-    """Open the models and the adapters of a mergekit file."""
+    """Open the models and the adapters of a mergekit file.
+
+    Args:
+        merge: The content of the file.
+        file: Its path, for messages.
+        family: The family of the checkpoints; empty to find it.
+
+    Returns:
+        The models, and each adapter with the model that it goes over.
+
+    Raises:
+        BadSource: A model is an adapter, or the reverse.
+    """
     models, adapters = _open_each(merge.models, family)
     if adapters:
         place = adapters[0].source.reference
@@ -493,7 +505,8 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
         else:
             yield _trained_apart(base, other, message)
 
-    # equal settings are not enough where a part of a factor is in the weights of only one
+    # `ropeconv apply` can multiply (fold) the attention factor into the weights of queries and
+    # keys. Then equal settings are not enough, if that was done in only one of them.
     if compared.first.folded == compared.second.folded:
         return
     folded_side = compared.first if compared.first.folded else compared.second
@@ -685,7 +698,7 @@ def _size_misfit(key: str, base: Source, other: Source, about: str, repair: str)
         base: The base of the merge.
         other: Another model of it.
         about: The kind of the misfit.
-        repair: What the user can do.
+        repair: The advice to the user.
     """
     size = draft_sizes(base.config())[key]
     other_size = draft_sizes(other.config())[key]
@@ -792,7 +805,13 @@ def _over_its_own_base(adapter: Adapter) -> str:
 def _trained_on_another_rope(
     adapter: Adapter, trained: Inspection, base: Inspection
 ) -> Iterator[Misfit]:
-    """Yield the difference between the RoPE that an adapter was trained on and that of a base."""
+    """Yield the difference between the RoPE that an adapter was trained on and that of a base.
+
+    Args:
+        adapter: The adapter.
+        trained: The model that it was trained on.
+        base: The model that it should go over.
+    """
     name = adapter.source.reference
     compared = side_by_side(base, trained)
     if not compared.differs:

@@ -319,6 +319,12 @@ def _open_evaluation(
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
     """Print what would be run, how long it takes, and how much memory.
 
+    Args:
+        evaluation: The evaluation, of which the first sequences are run to time them.
+        model: The model as the user named it.
+        budget: The time that it may take in seconds, 0 for any.
+        screen: Where it is printed.
+
     Raises:
         UsageError: It takes longer than the budget in seconds.
     """

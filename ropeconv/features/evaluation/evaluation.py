@@ -288,7 +288,7 @@ class Evaluation:
         measure of it (a server that does not return the losses of a prompt).
 
         Args:
-            cases: All sequences, each with the measure that reads it.
+            cases: All sequences, each with its measure.
         """
         refusals = self.outcome.refusals
 

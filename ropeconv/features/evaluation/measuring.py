@@ -61,16 +61,18 @@ def evaluate(
     if "against" in given:
         given["against"] = reference_of("evaluate", given["against"])
 
+    # the other keywords say where and how the model runs
+    options = _fields_of(RunnerRequest, given, "model", "rows")
     with reporter.counting("Measuring") as (total, advance):
         return evaluate_model(
             reference_of("evaluate", model),
             rows,
             text,
             sizes,
-            given.get("journal"),
-            Progress(reporter.note, total, advance),
-            given.get("fresh", False),
-            **_fields_of(RunnerRequest, given, "model", "rows"),
+            journal=given.get("journal"),
+            progress=Progress(reporter.note, total, advance),
+            fresh=given.get("fresh", False),
+            **options,
         )
 
 
@@ -98,15 +100,18 @@ def tune(
     reporter: Reporter = given.pop("reporter", None) or SilentReporter()
     check_value("context", context, int | str)
     settings = SearchSettings(context=str(context), **_fields_of(SearchSettings, given, "context"))
+
+    # the other keywords say where and how the model runs
+    options = _fields_of(RunnerRequest, given, "model", "rows")
     with reporter.counting("Searching", "steps") as (total, advance):
         return tune_model(
             reference_of("tune", model),
             text,
             settings,
-            Progress(reporter.note, total, advance),
-            given.get("journal"),
+            progress=Progress(reporter.note, total, advance),
+            journal=given.get("journal"),
             fresh=given.get("fresh", False),
-            **_fields_of(RunnerRequest, given, "model", "rows"),
+            **options,
         )
 
 

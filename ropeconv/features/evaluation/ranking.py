@@ -91,6 +91,12 @@ def rank_methods(
 ) -> Ranking:
     """Sort advice by a result of `ropeconv eval -o`.
 
+    Args:
+        methods: Advice in its own order.
+        measured: The file of the result.
+        inspection: The model.
+        context: The wanted context in tokens.
+
     Raises:
         BadSource: For a file that is not a result.
         UsageError: As `rank` does.
@@ -168,13 +174,17 @@ def rank(
 
 
 def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
-    """Return the schedule of a row; None for the unchanged model, and where this cannot have it."""
+    """Return the frequencies and factors of a row of an evaluation, for a model.
+
+    It is None for the row of the unchanged model, and where the model cannot have the method.
+    """
     if row.recipe is None:
         return None
     try:
         recipe = inherit_settings(Recipe.from_dict(row.recipe), inspection)
-        basis = inspection.basis(recipe)
-        return recipe.schedule(recipe.start(basis), basis)
+        present = inspection.basis(recipe)
+        start = recipe.start(present)  # the unscaled RoPE, in most recipes
+        return recipe.schedule(start, present)
     except RecipeError:
         return None
 

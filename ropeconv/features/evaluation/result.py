@@ -474,9 +474,15 @@ def _entry(cell: Cell, metric: Metric) -> Entry:
 
 
 def price_and_reach(row: RowResult, result: Result) -> tuple[Entry, Entry]:
-    """Return the price at the trained length, and the length to which the row holds.
+    """Return the price of a method and its reach, for display.
 
-    The longest measured length has a plus.
+    The price is its loss at the trained length minus that of the first row. The reach is the
+    longest length at which its loss is not significantly higher; "4T+" where that is the longest
+    one that was measured.
+
+    Args:
+        row: The row of the method.
+        result: The evaluation.
     """
     price = NOTHING
     cell = result.cell(row.name, GROWTH, "loss", result.trained)

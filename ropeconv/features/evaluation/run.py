@@ -138,9 +138,14 @@ class UnitRunner:
         self._loaded: tuple[Row, Engine] | None = None
 
     def run(self, unit: EvaluationUnit) -> EvalLine | Refusal:
-        """Run a unit.
+        """Run a unit: let the model of a row read one sequence.
 
-        A refusal is of its whole row where that has no engine, otherwise of its column.
+        Args:
+            unit: The row, the sequence, and the measure that says what is computed from it.
+
+        Returns:
+            The numbers, or why there are none. A row without an engine is refused as a whole, and
+            one whose engine fails only for this measure and length.
         """
         name = unit.row.name
         try:
@@ -155,7 +160,8 @@ class UnitRunner:
             return Refusal(
                 row=name, reason=str(problem), measure=unit.measure.name, column=unit.case.column
             )
-        return EvalLine(unit.key, time.perf_counter() - begin, observations)
+        seconds = time.perf_counter() - begin
+        return EvalLine(unit.key, seconds, observations)
 
     def _engine_of(self, row: Row) -> Engine:
         """Return the engine of a row, in the place of that of the row before."""

@@ -248,16 +248,21 @@ def cells_of(
 ) -> list[Cell]:
     """Return the cells of a row, over all depths and for each.
 
+    A cell is a mean with its error, such as the loss at 8,192 tokens.
+
     Args:
         row: The name of the row.
         observations: Its observations.
         first: The observations of the first row; None in that row.
         seed: The seed of the bootstrap.
     """
-    first_pairs = _by_key(first or [])
+    # the observations of both rows that a cell is made of
+    by_cell = _by_key(observations)
+    first_by_cell = _by_key(first or [])
     cells = []
-    for key, pairs in _by_key(observations).items():
-        cells.append(_cell(row, key, pairs, first_pairs.get(key, {}), seed))
+    for key, pairs in by_cell.items():
+        first_pairs = first_by_cell.get(key, {})
+        cells.append(_cell(row, key, pairs, first_pairs, seed))
     return cells
 
 
@@ -503,12 +508,19 @@ def summarise(
 def _row_result(
     row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: EvaluationSizes
 ) -> RowResult:
-    """Make a row, with its price: the difference of its loss at the trained length."""
+    """Return a row of the result, with its price: the difference of its loss at the trained length.
+
+    Args:
+        row: The row.
+        outcome: The measurements, and the refusals.
+        cells: The cells of all rows.
+        sizes: The trained length, and the seed of the bootstrap.
+    """
     price = None
     price_error = None
     for cell in cells:
-        place = (cell.row, cell.measure, cell.column, cell.depth)
-        if place == (row.name, GROWTH, sizes.trained, None):
+        is_loss_of_row = cell.row == row.name and cell.measure == GROWTH
+        if is_loss_of_row and cell.column == sizes.trained and cell.depth is None:
             price = cell.difference
             price_error = cell.difference_error
 
@@ -526,7 +538,14 @@ def _row_result(
 def _run_notes(
     outcome: RunOutcome, rows: Sequence[Row], first: str | None, trained: int
 ) -> list[str]:
-    """Return sentences on what did not run."""
+    """Return sentences on what did not run.
+
+    Args:
+        outcome: The measurements, and the refusals.
+        rows: The rows of the table.
+        first: The first row that ran, which others are compared with; None where none did.
+        trained: The trained context in tokens.
+    """
     sentences = outcome.sentences(trained, [row.name for row in rows])
     if first is not None and first != rows[0].name:
         sentences.append(f"{rows[0].name} did not run, so differences are to {first}.")

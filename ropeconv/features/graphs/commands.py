@@ -1,7 +1,9 @@
 """Compiled graphs on the command line: `inspect`, `compare` and `apply` with a graph as source."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropeconv.cli.screen import Screen
 from ropeconv.errors import UsageError
@@ -17,6 +19,9 @@ from ropeconv.views.sheet import sentence
 
 from .inspection import GraphInspection, GraphRope, compare_graph, inspect_graph
 from .model import open_graph
+
+if TYPE_CHECKING:
+    from .plan import GraphPlan
 
 ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
 """Options of `apply` that compiled graphs have, beside the method."""
@@ -61,7 +66,13 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
 def _describe_rope(
     inspection: GraphInspection, rope: GraphRope, formula: str
 ) -> list[tuple[str, str]]:
-    """Return the rows of the table of one RoPE: a title and a value each."""
+    """Return the rows of the table of one RoPE: a title and a value each.
+
+    Args:
+        inspection: The graphs, with the RoPE of the config.json beside them.
+        rope: The RoPE of a graph.
+        formula: The formula of its frequencies, in words.
+    """
     positions = "any"
     if rope.positions:  # cos and sin are stored for each position, and not computed
         positions = f"{rope.positions:,}, as the tables have rows"
@@ -179,11 +190,20 @@ def apply_graphs(
 
     if screen.as_json:
         screen.data(plan.to_dict())
-        return
-    if screen.quiet:
+    elif screen.quiet:
         screen.copyable(str(plan.out))
-        return
+    else:
+        _show_graph_plan(plan, options.dry_run, screen)
 
+
+def _show_graph_plan(plan: GraphPlan, dry_run: bool, screen: Screen) -> None:
+    """Print the constants that get other frequencies, the warnings, and the place of the output.
+
+    Args:
+        plan: The plan, which was executed unless with `dry_run`.
+        dry_run: Whether nothing was written.
+        screen: Where it is printed.
+    """
     schedule = plan.checkpoint.schedule
     words = _with_factor(frequencies(schedule), schedule.attention_factor)
     rows = []
@@ -193,7 +213,8 @@ def apply_graphs(
     screen.table(title(plan.checkpoint), ("", ""), rows)
     for warning in plan.warnings:
         screen.note(f"Note: {sentence(warning)}")
-    if not options.dry_run:
-        screen.say("Checked: the constants that were written hold these frequencies.")
-    did = "Would write" if options.dry_run else "Wrote"
-    screen.copyable(f"{did} {plan.out}")
+    if dry_run:
+        screen.copyable(f"Would write {plan.out}")
+        return
+    screen.say("Checked: the constants that were written hold these frequencies.")
+    screen.copyable(f"Wrote {plan.out}")

@@ -222,13 +222,11 @@ class GraphRope(ModelRope):
             factors: Scale factors to try.
             lengths: Trained lengths in tokens to try, since YaRN and Llama 3 depend on them.
         """
-        scaled_methods = [
-            method for method in REGISTRY.values() if issubclass(method, ScaledMethod)
-        ]
+        methods = [method for method in REGISTRY.values() if issubclass(method, ScaledMethod)]
         larger_factors = [factor for factor in factors if factor > LEAST_FACTOR]
         for length in dict.fromkeys(lengths):  # each length once
             spec = self._unscaled_spec(theta, length)
-            for method in scaled_methods:
+            for method in methods:
                 for factor in larger_factors:
                     try:
                         schedule = method(factor).schedule(spec)
@@ -270,8 +268,9 @@ class GraphRope(ModelRope):
 def _guess_bases(vector: Vector, slowest: int) -> list[float]:
     """Return bases that a vector suggests, the roundest first.
 
-    With w_i = theta^(-2i/d) and d/2 pairs, theta = (w_0 / w_i)^((d/2) / i). A scaling changes the
-    slow pairs most, so the base is read at the slowest pair and, as another guess, at the second.
+    With w_i = theta^(-2i/d) and d/2 pairs, theta = (w_0 / w_i)^((d/2) / i). The slowest pair gives
+    an unscaled base most accurately. Most scalings do not change the second pair, so that one gives
+    the base below a scaling.
 
     Args:
         vector: Radians per token, [pairs].
@@ -350,7 +349,7 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
 def _stored_values(graph: Graph) -> list[str]:
     """Return a name for each constant of a graph.
 
-    `graph.constants` can have a constant several times: as it is stored, and then under the names
+    `graph.constants` can have a constant several times: under its own name, and then under those
     of its conversions to other types. The first name is returned, in the place of the last.
     """
     names: dict[int, str] = {}
@@ -361,12 +360,19 @@ def _stored_values(graph: Graph) -> list[str]:
 
 
 def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
-    """Return the table of sines for one of cosines, with its type and shape; empty without one."""
+    """Return the table of sines for one of cosines, with its type and shape; empty without one.
+
+    Args:
+        graph: The graph.
+        cosine: The name of the table of cosines.
+        sines: The names of tables of sines. One that is named alike comes first: `sin_cached` for
+            `cos_cached`.
+    """
     table = graph.constants[cosine]
     fitting = []
     for sine in sines:
         other = graph.constants[sine]
-        if (other.shape, other.dtype) == (table.shape, table.dtype):
+        if other.shape == table.shape and other.dtype == table.dtype:
             fitting.append(sine)
     named_alike = cosine.replace("cos", "sin")
     if named_alike in fitting:

@@ -407,6 +407,13 @@ class OnnxGraph(Graph):
         constant.handle.CopyFrom(from_array(array, constant.handle.name))
 
     def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        """Multiply what a Cos or Sin computes by a number.
+
+        Args:
+            rotation: The Cos or Sin.
+            scaling: The operation that multiplies its result by a constant already, or None.
+            factor: The attention factor.
+        """
         from onnx.helper import make_node
         from onnx.numpy_helper import from_array
 
@@ -520,14 +527,24 @@ class OpenVinoGraph(Graph):
             target.replace_source_output(number.output(0))
 
     def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        """Multiply what a Cos or Sin computes by a number.
+
+        Args:
+            rotation: The Cos or Sin.
+            scaling: The operation that multiplies its result by a constant already, or None.
+            factor: The attention factor.
+        """
         from openvino import opset13
 
         value = rotation.handle.output(0)
         number = opset13.constant(factor, dtype=value.get_element_type())
         if scaling:
+            # exchange the other one of its two inputs
             other_input = 1 - scaling.inputs.index(rotation.outputs[0])
             scaling.handle.input(other_input).replace_source_output(number.output(0))
             return
+
+        # the operations that read the cosine or sine get the product instead
         targets = value.get_target_inputs()
         product = opset13.multiply(value, number)
         for target in targets:

@@ -94,6 +94,11 @@ def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
     """Print what would be run, written and published, and return whether a unit would fail.
 
     A job is a few units, such as apply and validate, on one source.
+
+    Args:
+        opened: The plan file with its jobs.
+        flags: The options of the command.
+        screen: Where it is printed.
     """
     from .report import check_bytes, kept_bytes, preview_job
 
@@ -125,7 +130,13 @@ def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
 def _remaining_jobs(
     opened: OpenRun, flags: RunFlags, screen: Screen
 ) -> tuple[list[Job], list[RunLine]]:
-    """Return the jobs that are not done, and the lines of the journal about those that are."""
+    """Return the jobs that are not done, and the lines of the journal about those that are.
+
+    Args:
+        opened: The run.
+        flags: Whether a new journal is begun, and whether finished outputs are compared.
+        screen: Shows the progress of that.
+    """
     from .jobs import RunJournal
     from .runner import missing_jobs
     from .running import verify_done

@@ -162,7 +162,15 @@ def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
 
 
 def _expand(text: str, folder: Path) -> list[str]:
-    """Return the models of an entry: a collection, a query, a pattern or one model."""
+    """Return the models of an entry of `sources`: a collection, a query, a pattern or one model.
+
+    Args:
+        text: The entry, such as "collection:me/long-2f3a", "author:me", "./models/*" or "me/llama".
+        folder: The folder that paths are relative to.
+
+    Raises:
+        UsageError: There is none.
+    """
     if text.startswith("collection:"):
         references = _collection(text.removeprefix("collection:"))
     elif QUERY.fullmatch(text):

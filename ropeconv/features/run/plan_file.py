@@ -250,8 +250,8 @@ def _table_class(hint: Any) -> type | None:
     It is None for types without a table, such as `list[str]`.
     """
     for kind in (hint, *get_args(hint)):
-        is_class = isinstance(kind, type) and get_origin(kind) is None
-        if not is_class:
+        # list[str] is an instance of type too, and no class
+        if not isinstance(kind, type) or get_origin(kind) is not None:
             continue
         if is_dataclass(kind) or issubclass(kind, msgspec.Struct):
             return kind

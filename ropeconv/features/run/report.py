@@ -357,7 +357,7 @@ class Costs:
         Then a few sequences are timed here, with the first model that loads.
 
         Args:
-            units: The units that will run.
+            units: The units that will run, each a task such as apply or eval on one model.
         """
         if "eval" in self.seconds:
             return self

@@ -149,19 +149,28 @@ def execute_run(
 
 
 def verify_done(jobs: list[Job], journal: RunJournal, verify: bool, reporter: Reporter) -> None:
-    """Report the notes of the journal, and compare the bytes of finished outputs with `verify`."""
+    """Report the notes of the journal, and compare the bytes of finished outputs if asked to.
+
+    Args:
+        jobs: All jobs.
+        journal: The journal, in which an output that differs is not done any more.
+        verify: Whether to compare them.
+        reporter: Receives the notes, and progress.
+    """
     for sentence in journal.notes:
         reporter.note(sentence)
     if not verify:
         return
-    done = []
+    finished = []
     for job in jobs:
-        done += [unit for unit in job if unit.task == "apply" and journal.done(unit)]
-    if not done:
+        for unit in job:
+            if unit.task == "apply" and journal.done(unit):
+                finished.append(unit)
+    if not finished:
         return
     with reporter.counting("Verifying", "outputs") as (total, advance):
-        total(len(done))
-        for unit in done:
+        total(len(finished))
+        for unit in finished:
             journal.verify(unit)
             advance(1)
 
@@ -186,7 +195,14 @@ def check_done(table: RunTable, report: Path) -> None:
 def _run_jobs(
     remaining: list[Job], opened: OpenRun, journal: RunJournal, reporter: Reporter
 ) -> bool:
-    """Run jobs, until Ctrl-C or limits.hours stop them, and return whether all were run."""
+    """Run jobs, until Ctrl-C or limits.hours stop them, and return whether all were run.
+
+    Args:
+        remaining: The jobs that are not done.
+        opened: The plan with its limits, and where it runs.
+        journal: The journal, which gets a line for each unit.
+        reporter: Receives progress, and a sentence for each unit that fails.
+    """
     if not remaining:
         return True
 

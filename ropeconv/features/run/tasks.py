@@ -100,7 +100,11 @@ def _verify_earlier(earlier: Comparison) -> None:
 
 @contextmanager
 def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
-    """Open the evaluation of a unit, which can be estimated and run while it is entered."""
+    """Open the evaluation of a unit, which can be estimated and run while it is entered.
+
+    Args:
+        unit: The model, the recipes to compare, and the table [eval] of the plan.
+    """
     settings = dict(unit.settings)
     settings.pop("sha256", None)  # of the texts: it is there for the key of the unit
     table = msgspec.convert(settings, EvalTable)
@@ -125,14 +129,23 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
 def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Evaluate the recipes of a unit, with a journal beside its result.
 
+    Args:
+        unit: The model, the recipes, and the file of the result.
+        probe: Not needed, since the model itself runs.
+
+    Returns:
+        The path of the result, the main number of each row in words, and a digest of the file, by
+        which a later run notices that it was changed.
+
     Raises:
         RopeconvError: No row can be run.
     """
     path = Path(unit.out)
     with evaluation_of(unit) as evaluation:
-        source = evaluation.runner.source
-        place = path.with_name(f"{path.stem}-{source[:16]}.jsonl")
-        with Journal(place, EVAL, source) as journal:
+        # the journal is named after the model, so that another one does not continue it
+        model_digest = evaluation.runner.source
+        journal_path = path.with_name(f"{path.stem}-{model_digest[:16]}.jsonl")
+        with Journal(journal_path, EVAL, model_digest) as journal:
             notes = list(journal.notes)
             out_of_memory(lambda: evaluation.run(journal))
         result = evaluation.result(unit.source.name)
@@ -166,6 +179,10 @@ def headlines(result: Result) -> dict[str, str]:
 
 def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Publish the output of a unit. A repository of an earlier run is completed.
+
+    Args:
+        unit: The output, with the table [push] of the plan.
+        probe: A process with the installed transformers, which the checks ask; None without it.
 
     Raises:
         RopeconvError: As `publish` does.
@@ -201,7 +218,11 @@ def _publish(upload: UploadSet, publication: PublishOptions) -> JsonObject:
 
 
 def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Validate the output of a unit.
+    """Validate the output of a unit: run it, and compare it with its patched source.
+
+    Args:
+        unit: The output, with the table [validate] of the plan.
+        probe: Not needed, since the model itself runs.
 
     Raises:
         Disagreement: It does not compute the schedule.

@@ -182,6 +182,8 @@ class Page:
     ) -> None:
         """Show answers when one of `triggers` comes, and keep what was typed in the address.
 
+        So the address of a page can be shared or kept, and opens with the same form.
+
         Args:
             triggers: Events, such as clicks of a button.
             answers: Gives the answers.

@@ -70,6 +70,11 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Show a plan as `ropeconv apply --dry-run` does, with the rest folded.
 
     It also shows what a publication would do.
+
+    Args:
+        form: The values of the page.
+        task: Receives progress.
+        sheet: Becomes the answer on the page.
     """
     output_plan = _make_plan(form, task)
     show_plan(output_plan, sheet)
@@ -93,6 +98,11 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Write and check an output.
 
     Where that is stopped, or fails, nothing is kept that was not there before.
+
+    Args:
+        form: The values of the page.
+        task: Receives progress, and that nothing stops it any more.
+        sheet: Becomes the answer on the page.
     """
     output_plan = _make_plan(form, task)
     # the files of an earlier run that was killed stay when this one is stopped too
@@ -162,7 +172,13 @@ def _publication(form: BakeForm) -> PublishOptions:
 
 
 def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Show a model as `ropeconv inspect` does, with the rest folded, and draw its frequencies."""
+    """Show a model as `ropeconv inspect` does, with the rest folded, and draw its frequencies.
+
+    Args:
+        form: The model, by its name or as a dropped file.
+        task: Not needed, since this takes no time.
+        sheet: Becomes the answer on the page.
+    """
     source = open_model(form)
     inspection = inspect_opened(source)
     sheet.note(inspection.assumption)
@@ -192,6 +208,11 @@ def search(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Show the most downloaded models on the Hub whose names have what was typed.
 
     They are links that fill the form.
+
+    Args:
+        form: The values of the page.
+        task: Not needed, since this takes no time.
+        sheet: Gets the links.
     """
     from huggingface_hub import HfApi
 
@@ -215,7 +236,13 @@ DRAWN = 5
 
 
 def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Show the methods as `ropeconv advise` does, and draw the first of them."""
+    """Show the methods as `ropeconv advise` does, and draw the first of them.
+
+    Args:
+        form: The model, the length to reach, and a result of `eval` to sort by.
+        task: Not needed, since nothing is counted.
+        sheet: Becomes the answer on the page.
+    """
     source = open_model(form)
     measured = Path(form.measured) if form.measured else None
     # A conversion to GGUF reads the header of each shard: on the Hub a request each, which takes

@@ -45,7 +45,8 @@ class Position(Measure):
     summary = "loss by position in one pass, as a difference to the first row"
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        first = max(len(texts.prefix), 1)
+        """Yield windows of the longest length, of which every token is predicted."""
+        first = max(len(texts.prefix), 1)  # nothing is before the first token
         for window, (document, end) in enumerate(window_ends(texts, sizes, sizes.longest)):
             ids = texts.window(document, end, sizes.longest)
             targets = np.arange(first, len(ids), dtype=np.int32)
@@ -59,7 +60,7 @@ class Position(Measure):
             )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        # the mean loss of each of 32 blocks of positions; the column is where a block ends
+        """Return the mean loss of each of 32 blocks of positions; its end is the column."""
         blocks = min(BLOCKS, len(case.targets))
         edges = np.linspace(0, len(case.ids), blocks + 1).round().astype(int)
         observations = []
@@ -93,8 +94,11 @@ class Growth(Measure):
     sizes = frozenset({"targets"})
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        # The same last tokens of a window are predicted at every length; only the text before them
-        # grows. So what differs between two columns is the effect of the context.
+        """Yield a sequence of each length for each window of the texts.
+
+        The same last tokens of a window are predicted at every length; only the text before them
+        grows. So what differs between two lengths is the effect of the context.
+        """
         shortest = sizes.lengths[0] - len(texts.prefix)
         if shortest < 2:
             raise UsageError(
@@ -141,6 +145,10 @@ class Sliding(Measure):
         self.stride = stride
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        """Yield the windows of each text at each length; every token is predicted in one of them.
+
+        The documents of `texts` have no prefix (such as <s>), and each window begins with it.
+        """
         prefix = len(texts.prefix)
         shortest = sizes.lengths[0]
         if self.stride > shortest - prefix:
@@ -210,7 +218,16 @@ class LongPpl(Growth):
         return super().cases(texts, sizes)
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
-        # the first row says which tokens are key tokens, so that all rows have the same ones
+        """Replace the losses of all targets of a window by their mean over its key tokens.
+
+        Args:
+            rows: The observations by row, which are changed. The first row says which tokens are
+                key tokens, so that all rows have the same ones.
+            sizes: The lengths, of which the shortest is the short context.
+
+        Returns:
+            Why there are none; empty where there are some.
+        """
         evaluator: list[Observation] = []
         if rows:
             first_row = next(iter(rows.values()))

@@ -185,6 +185,7 @@ class Retrieval(Measure):
         """
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        """Yield a sequence with a hidden fact for each window of the texts, length and depth."""
         depths = [0.5]
         if sizes.depths > 1:
             depths = np.linspace(0, 1, sizes.depths).tolist()
@@ -238,8 +239,16 @@ class Retrieval(Measure):
         return [self._observation(case, "accuracy", float(occurs), 1)]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
-        """Return an observation of a case, by default over all tokens of its answer."""
-        weight = weight or len(case.targets)
+        """Return an observation of a case.
+
+        Args:
+            case: The case.
+            metric: The measured quantity.
+            value: The number.
+            weight: How many tokens it is a mean over; 0 for all of the answer.
+        """
+        if not weight:
+            weight = len(case.targets)
         return Observation(
             measure=self.name,
             metric=metric,
@@ -267,17 +276,26 @@ class Niah(Retrieval):
     summary = "the number of one of four words hidden in the text, by depth of that word"
 
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
+        """Return four words with a number each, and the question for the number of the first word.
+
+        Args:
+            haystack: The place in the texts, from which the words are.
+            depth: The place of the first word; the others are at random places.
+            draw: Random numbers.
+        """
         words = haystack.words(NEEDLES, draw)
         numbers = different_numbers(NEEDLES, 7, draw)
         places = [depth, *draw.random(NEEDLES - 1).tolist()]
         needles = []
         for place, word, number in zip(places, words, numbers, strict=True):
             needles.append((place, f"\nThe special number of {word} is {number}.\n"))
-        question = f"\nWhat is the special number of {words[0]}?"
-        lead = f" The special number of {words[0]} is"
-        task = "Some special numbers stand in the following text. Remember them.\n"
+        needles.sort()
         return Prompt(
-            task=task, question=question, lead=lead, answer=numbers[0], facts=tuple(sorted(needles))
+            task="Some special numbers stand in the following text. Remember them.\n",
+            question=f"\nWhat is the special number of {words[0]}?",
+            lead=f" The special number of {words[0]} is",
+            answer=numbers[0],
+            facts=tuple(needles),
         )
 
 

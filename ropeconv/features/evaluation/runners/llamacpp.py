@@ -85,6 +85,13 @@ class LlamaCppRunner(Runner):
     def __init__(
         self, source: GgufSource, tokenizer: Tokenizer, options: Mapping[str, Any]
     ) -> None:
+        """Name the file; it is not loaded yet.
+
+        Args:
+            source: The file.
+            tokenizer: Its tokenizer.
+            options: The options of `LlamaCppEngine`, as `engine_options` returns them.
+        """
         self.file = source
         self.options = options
         self.tokenizer = tokenizer

@@ -1,7 +1,9 @@
 """`ropeconv tune`: frequencies found by measurement on the user's text, as a recipe."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +24,9 @@ from ropeconv.options import OUTPUT, DeviceOptions, Writes, copied
 
 from ..command import refuse_field, sort_words, texts_of
 from ..options import TextOptions, TuneOptions
+
+if TYPE_CHECKING:
+    from .result import TuningResult
 
 app = typer.Typer(add_completion=False)
 
@@ -75,10 +80,8 @@ def tune_command(
 
     from ropeconv.engines.engine import Progress
     from ropeconv.engines.transformers.load import out_of_memory
-    from ropeconv.formats.drafts import together
 
     from ..evaluation import parse_duration
-    from .result import write_tuned
     from .tuning import SearchSettings, open_tuning
     from .views import show_tuned
 
@@ -123,9 +126,9 @@ def tune_command(
                 if budget or dry_run:
                     cost = out_of_memory(tuning.estimate)
                     cost.check(budget, settings.steps)
+                if cost is not None and not dry_run:
+                    screen.note(cost.sentence)
                 if not dry_run:
-                    if cost is not None:
-                        screen.note(cost.sentence)
                     tuned = out_of_memory(tuning.run)
     except KeyboardInterrupt:
         raise Interruption(
@@ -140,14 +143,22 @@ def tune_command(
             screen.say(cost.sentence)
         return
 
-    with together():  # an error in one file leaves both unwritten
-        if out is not None:
-            write_tuned(tuned, out)
-        if plot is not None:
-            from .plots import write_plot
-
-            write_plot(tuned, plot)
+    _write(tuned, out, plot)
     if screen.as_json:
         screen.data(to_builtins(tuned))
     else:
         show_tuned(tuned, out, screen)
+
+
+def _write(tuned: TuningResult, out: Path | None, plot: Path | None) -> None:
+    """Write the files that --out and --plot name."""
+    from ropeconv.formats.drafts import together
+
+    from .plots import write_plot
+    from .result import write_tuned
+
+    with together():  # an error in one of them leaves both unwritten
+        if out is not None:
+            write_tuned(tuned, out)
+        if plot is not None:
+            write_plot(tuned, plot)

@@ -285,7 +285,13 @@ def _row(
 
 
 def _values_of(column: str, losses: Sequence[Losses], price: Price) -> NDArray[np.float64]:
-    """Return the numbers of a column of the table, float64 [windows], in nats per token."""
+    """Return the numbers of a column of the table, float64 [windows], in nats per token.
+
+    Args:
+        column: beyond, inside, needle or total.
+        losses: The losses on each window.
+        price: The weights of the total.
+    """
     values = []
     for on_window in losses:
         if column == "beyond":

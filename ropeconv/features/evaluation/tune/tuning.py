@@ -256,6 +256,20 @@ class Tuning:
         if best not in by_loss:
             candidates.append(best)
         table = rows(self.judge, candidates, reference.name, settings.seed)
+        return self._make_result(task, best, reference, table)
+
+    def _make_result(
+        self, task: Task, best: Candidate, reference: Candidate, table: list[TuningRow]
+    ) -> TuningResult:
+        """Return the result of a search that has ended.
+
+        Args:
+            task: The search.
+            best: The best candidate of the search.
+            reference: The formula with the lowest loss on the held-out windows.
+            table: The rows of all candidates on the held-out windows.
+        """
+        settings = self.settings
         chosen, better, sentence = self._verdict(best, reference, table)
         assert chosen.recipe is not None
 

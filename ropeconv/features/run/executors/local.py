@@ -80,6 +80,7 @@ class Local(Executor):
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
+        """Start the processes, and run items in them. Parameters as in `Executor.pool`."""
         threads = max(1, cores() // self.at_once)
         with scratch() as folder:
             processes = Processes(self.at_once, (str(folder), self.devices, threads))
@@ -218,9 +219,11 @@ def _result_of(future: Future[Any], tries: int, retries: int) -> Any:
         return future.result()
     except BrokenProcessPool:
         return _Rerun.POOL_LOST
-    except ProcessExpired:
-        return _Rerun.PROCESS_ENDED if tries <= retries else worker_lost(tries)
-    except TimeoutError:
+    except ProcessExpired:  # killed, or out of memory
+        if tries <= retries:
+            return _Rerun.PROCESS_ENDED
+        return worker_lost(tries)
+    except TimeoutError:  # pebble has killed the process at the limit of the item
         return Failure(HANGS)
     except CancelledError:
         return worker_lost(tries)

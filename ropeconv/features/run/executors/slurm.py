@@ -279,6 +279,11 @@ def _submit(
 ) -> list[Job]:
     """Submit items as one array, and return its jobs.
 
+    Args:
+        executor: The executor of submitit.
+        call: Runs an item, on a node of the cluster.
+        items: The items, one for each job.
+
     Raises:
         RopeconvError: Slurm refuses them.
     """

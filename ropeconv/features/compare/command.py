@@ -57,13 +57,13 @@ def compare_command(
     ] = False,
 ) -> None:
     """Show how the RoPE of two models differs, or whether models and adapters fit together."""
-    if family and all(map(names_gguf, models)):
+    if family and all(names_gguf(model) for model in models):
         raise UsageError(
             "--family goes with checkpoints, and GGUF files name their architecture themselves;"
             " leave it out"
         )
     # compiled graphs (ONNX, OpenVINO) are a feature of its own, which has no such options
-    if any(map(is_graph, models)):
+    if any(is_graph(model) for model in models):
         others = {"--merge": merge, "--explain": explain}
         same = hook("compare_graphs")(models, family, others, screen)
     else:

@@ -107,21 +107,25 @@ def read_merge(path: Path) -> Merge:
         data = {}
 
     # mergekit has no list of all models: slices, experts and modules name them where they are used
-    pairs = [_model_and_adapter(value, path) for value in _references(data, set())]
-    if not pairs:
+    models = []
+    adapters = []
+    for value in _references(data, visited=set()):
+        model, adapter = _model_and_adapter(value, path)
+        models.append(model)
+        if adapter:
+            adapters.append((model, adapter))
+    if not models:
         raise BadSource(
             f"{path} names no models, so it is not a file of mergekit; give its models, slices or"
             " experts"
         )
 
-    models = [model for model, _ in pairs]
     base = ""
     if data.get("base_model"):
         base, _ = _model_and_adapter(data["base_model"], path)
         models.insert(0, base)
-    adapters = [(model, adapter) for model, adapter in pairs if adapter]
     return Merge(
-        models=tuple(dict.fromkeys(models)),
+        models=tuple(dict.fromkeys(models)),  # each once, in this order
         adapters=tuple(dict.fromkeys(adapters)),
         base=base,
         sliced=bool(data.get("slices") or data.get("modules")),
@@ -160,22 +164,26 @@ def _model_and_adapter(value: object, path: Path) -> tuple[str, str]:
 
     mergekit reads a reference as "MODEL", "MODEL+ADAPTER", or `{model: ..., lora: ...}`.
 
+    Args:
+        value: The reference in the YAML.
+        path: The file, for the message.
+
     Raises:
         BadSource: The reference has another form.
     """
+    names = [""]
     if isinstance(value, str):
         names = value.split("+")
     elif isinstance(value, dict):
         names = [_place(value.get("model"))]
         if value.get("lora"):
             names.append(_place(value["lora"]))
-    else:
-        names = [""]
-    if len(names) > 2 or not all(names):
+
+    is_understood = len(names) <= 2 and all(names)
+    if not is_understood:
         raise BadSource(
             f"{path} names the model {shown(value)}; write it as PATH, or as PATH+ADAPTER"
         )
-
     if len(names) == 1:
         return names[0], ""
     model, adapter = names
@@ -294,7 +302,7 @@ def open_models(
         UsageError: A single model is given.
         BadSource: As `inspect_source` does.
     """
-    if any(map(is_merge, given)):
+    if any(is_merge(reference) for reference in given):
         if len(given) > 1:
             raise UsageError("a YAML file names all models of a merge; leave the others out")
         merge = read_merge(expand_home(given[0]))
@@ -304,13 +312,13 @@ def open_models(
     models, adapters = _open_each(given, family)
     # an adapter names its base in adapter_config.json, so `compare ADAPTER` needs no model
     if adapters and not models:
-        trained = adapters[0].trained_on
-        if trained is None:
+        trained_on = adapters[0].trained_on
+        if trained_on is None:
             base = shown(adapters[0].base)
             raise BadSource(
                 f"{given[0]} is an adapter, and its base {base} cannot be read; name a model too"
             )
-        models.append(trained)
+        models.append(trained_on)
     if len(models) + len(adapters) < 2:
         raise UsageError(
             "compare needs two models, an adapter, or a YAML file of mergekit; name another one"
@@ -319,7 +327,19 @@ def open_models(
 
 
 def _open_merge(merge: Merge, file: str, family: str) -> tuple[list[Inspection], Pairs]:
-    """Open the models and the adapters of a mergekit file."""
+    """Open the models and the adapters of a mergekit file.
+
+    Args:
+        merge: The content of the file.
+        file: Its path, for messages.
+        family: The family of the checkpoints; empty to find it.
+
+    Returns:
+        The models, and each adapter with the model that it goes over.
+
+    Raises:
+        BadSource: A model is an adapter, or the reverse.
+    """
     models, adapters = _open_each(merge.models, family)
     if adapters:
         place = adapters[0].source.reference
@@ -334,8 +354,17 @@ def _open_merge(merge: Merge, file: str, family: str) -> tuple[list[Inspection],
 
 
 def _open_each(names: Sequence[str], family: str) -> tuple[list[Inspection], list[Adapter]]:
-    """Open sources, some of which are adapters."""
-    sources = [open_source(name, "" if names_gguf(name) else family) for name in names]
+    """Open models and adapters, and return them apart, each kind in the order of the names.
+
+    Args:
+        names: Paths or Hub ids.
+        family: The family of the checkpoints; empty to find it.
+    """
+    sources = []
+    for name in names:
+        # a GGUF file names its architecture itself
+        sources.append(open_source(name, "" if names_gguf(name) else family))
+
     models = []
     adapters = []
     for source in sources:
@@ -370,8 +399,8 @@ def compatibility(
 
     # mergekit writes the config.json of base_model; without one, that of a model from a set
     notes = []
-    about = {misfit.about for misfit in misfits}
-    if merge is not None and not merge.base and about & {"rope", "context"}:
+    config_matters = any(misfit.about in ("rope", "context") for misfit in misfits)
+    if merge is not None and not merge.base and config_matters:
         notes.append(
             "The YAML names no base_model, so mergekit takes the RoPE of any of the models, another"
             " one from run to run; name one."
@@ -400,36 +429,43 @@ def _gguf_files(models: Sequence[Inspection]) -> Iterator[Misfit]:
             yield Misfit(name=name, about="format", message=message, repair=repair)
 
 
-def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> Iterator[Misfit]:
-    """Yield the obstacles to merging a model with the base."""
+def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> list[Misfit]:
+    """Return the obstacles to merging a model with the base.
+
+    Args:
+        base: The model whose config.json the merge gets.
+        other: The other model.
+        merge: The file of mergekit that names them, None without one.
+    """
     # models of two families share nothing, so further differences would say nothing new
     name = other.source.reference
     if other.name != base.name and not isinstance(other.source, GgufSource):
         message = (
             f"is of the family {other.name}, and the base of {base.name}; mergekit refuses that"
         )
-        yield Misfit(name=name, about="family", message=message, repair=LEAVE_OUT)
-        return
+        return [Misfit(name=name, about="family", message=message, repair=LEAVE_OUT)]
 
     # a file with `slices` chooses layers of each model, which may have different numbers of them
-    sliced = merge is not None and merge.sliced
+    misfits = list[Misfit]()
+    is_sliced = merge is not None and merge.sliced
     layers = len(other.spec.layers)
-    if not sliced and layers != len(base.spec.layers):
+    if not is_sliced and layers != len(base.spec.layers):
         message = f"has {layers} layers, and the base {len(base.spec.layers)}"
         repair = "choose ranges of layers with `slices`, or leave it out"
-        yield Misfit(name=name, about="sizes", message=message, repair=repair)
+        misfits.append(Misfit(name=name, about="sizes", message=message, repair=repair))
 
     # a model with another RoPE has another context too, which is repaired with it
-    about = set()
-    for misfit in _rope_misfits(base, other):
-        about.add(misfit.about)
-        yield misfit
-    if other.spec.context > base.spec.context and not about & {"rope", "structure"}:
-        yield _shorter_base(base, other)
+    rope_misfits = list(_rope_misfits(base, other))
+    misfits += rope_misfits
+    has_same_rope = all(misfit.about == "folded" for misfit in rope_misfits)
+    if has_same_rope and other.spec.context > base.spec.context:
+        misfits.append(_shorter_base(base, other))
 
+    # the tensors, which only checkpoints have in a form that mergekit loads
     if isinstance(base.source, Source) and isinstance(other.source, Source):
-        aligned = merge is not None and merge.aligned
-        yield from _size_misfits(base.source, other.source, aligned)
+        is_aligned = merge is not None and merge.aligned
+        misfits += _size_misfits(base.source, other.source, is_aligned)
+    return misfits
 
 
 def _shorter_base(base: Inspection, other: Inspection) -> Misfit:
@@ -460,26 +496,30 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
 
     # If both had the same RoPE before ropeconv extended one of them, undo the extension. Otherwise
     # they were trained apart.
-    undone = set[str]()
-    if compared.differs and _same_rope(base.first_spec, other.first_spec):
-        for misfit in _extensions((base, other)):
-            undone.add(misfit.name)
-            yield misfit
-    if compared.differs and not undone:
-        yield _trained_apart(base, other, message)
+    extensions = list[Misfit]()
+    if compared.differs:
+        if _same_rope(base.first_spec, other.first_spec):
+            extensions = list(_extensions((base, other)))
+        if extensions:
+            yield from extensions
+        else:
+            yield _trained_apart(base, other, message)
 
-    # equal settings are not enough where a part of a factor is in the weights of only one
-    if compared.first.folded != compared.second.folded:
-        folded = compared.first if compared.first.folded else compared.second
-        model = folded.inspection
+    # `ropeconv apply` can multiply (fold) the attention factor into the weights of queries and
+    # keys. Then equal settings are not enough, if that was done in only one of them.
+    if compared.first.folded == compared.second.folded:
+        return
+    folded_side = compared.first if compared.first.folded else compared.second
+    folded_model = folded_side.inspection
+    folded_name = folded_model.source.reference
+    is_undone_already = any(misfit.name == folded_name for misfit in extensions)
+    if not is_undone_already:
         message = (
             "has a part of its attention factor or query scale in its weights, and the other has"
             " none there"
         )
-        if model.source.reference not in undone:
-            yield Misfit(
-                name=model.source.reference, about="folded", message=message, repair=undo(model)
-            )
+        repair = undo(folded_model)
+        yield Misfit(name=folded_name, about="folded", message=message, repair=repair)
 
 
 def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
@@ -499,6 +539,11 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
 
     The repairs are from certain to uncertain: another base or other frequencies need training. A
     scaling over the same base may have been added to the config only, which a command can undo.
+
+    Args:
+        base: The base of the merge.
+        other: The other model.
+        message: In which properties they differ.
     """
     name = other.source.reference
     if base.first_spec.rope_theta != other.first_spec.rope_theta:
@@ -513,11 +558,11 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
     for model in (base, other):
         if not model.first_spec.scaled:
             continue
-        command = ""
-        if isinstance(model.spec.form, ADDED_LATER) and not marked_as_trained(model):
-            command = command_to(model.spec.unscaled(), model)
+        may_be_added = isinstance(model.spec.form, ADDED_LATER) and not marked_as_trained(model)
+        command = command_to(model.spec.unscaled(), model) if may_be_added else ""
         commands.append(command)
-    if not commands or not all(commands):
+    can_be_undone = len(commands) > 0 and all(commands)
+    if not can_be_undone:
         return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
 
     removal = " and ".join(f"`{command}`" for command in commands)
@@ -559,7 +604,12 @@ def undo(model: Inspection) -> str:
 
 
 def command_to(spec: RopeSpec, model: Inspection) -> str:
-    """Return the command that gives a model the RoPE of `spec`; empty where none does."""
+    """Return the command that gives a model another RoPE; empty where none does.
+
+    Args:
+        spec: The RoPE that it should get.
+        model: The model, which has another one now.
+    """
     source = model.source.reference
     if model.first is not None and _same_rope(model.first, spec):
         return command_line("restore", source)
@@ -567,7 +617,7 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
     method = _method_of(spec)
     original = getattr(spec.form, "original_context", spec.original_context)
     if original == model.first_spec.original_context:
-        original = None
+        original = None  # the command need not say it
 
     # Most methods compute the attention factor themselves, and the shortest command is the one
     # without the option. The second try states the factor.
@@ -592,62 +642,73 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
 
 
 def _method_of(spec: RopeSpec) -> Method:
-    """Return the method that writes the form of a spec: that of the form, or its base."""
+    """Return the method that gives a model a RoPE: its scaling, or else its base.
+
+    The methods are asked for their settings in that scaling: YaRN returns one with the factor and
+    the betas of a YaRN model, and None for others.
+    """
     if not isinstance(spec.form, Plain):
-        for kind in (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0)):
-            method = kind.widen(spec.form, 1.0)
-            if method is not None:
-                return method
+        for method in (Linear(1.0), YarnMethod(1.0), Llama3Method(1.0)):
+            with_its_settings = method.widen(spec.form, 1.0)
+            if with_its_settings is not None:
+                return with_its_settings
     return Theta(spec.rope_theta)
 
 
-def _size_misfits(base: Source, other: Source, aligned: bool) -> Iterator[Misfit]:
-    """Yield differences of widths, and of vocabularies unless mergekit aligns them by name.
+def _size_misfits(base: Source, other: Source, is_aligned: bool) -> list[Misfit]:
+    """Return differences of widths, and of vocabularies unless mergekit aligns them by name.
 
     Args:
         base: The base of the merge.
         other: Another model of it.
-        aligned: Whether the file has `tokenizer` or `tokenizer_source`, with which mergekit sorts
-            the rows of embeddings by their tokens.
+        is_aligned: Whether the file has `tokenizer` or `tokenizer_source`, with which mergekit
+            sorts the rows of embeddings by their tokens.
     """
-    name = other.reference
-    sizes = draft_sizes(base.config())
-    other_sizes = draft_sizes(other.config())
-
-    def differ(key: str) -> bool:
-        both_known = sizes[key] is not None and other_sizes[key] is not None
-        return both_known and sizes[key] != other_sizes[key]
-
-    def message(key: str) -> str:
-        return (
-            f"has {key} {other_sizes[key]}, and the base {sizes[key]}; mergekit stops with 'Tensor"
-            " size mismatch'"
-        )
-
-    if differ("hidden_size"):
-        yield Misfit(name=name, about="sizes", message=message("hidden_size"), repair=LEAVE_OUT)
-        return
-    if aligned:
-        return
-    if differ("vocab_size"):
-        yield Misfit(name=name, about="vocabulary", message=message("vocab_size"), repair=ALIGN)
-        return
+    width = _size_misfit("hidden_size", base, other, about="sizes", repair=LEAVE_OUT)
+    if width is not None:
+        return [width]
+    if is_aligned:
+        return []
+    vocabulary = _size_misfit("vocab_size", base, other, about="vocabulary", repair=ALIGN)
+    if vocabulary is not None:
+        return [vocabulary]
 
     # Embeddings of one size can belong to different tokens: mergekit would average the row of
     # "cat" with that of "dog", without an error.
     ids = token_ids(base)
     other_ids = token_ids(other)
     if not ids or not other_ids:
-        return
+        return []
     in_both = ids.keys() & other_ids.keys()
     in_one = ids.keys() ^ other_ids.keys()
     moved = [token for token in in_both if ids[token] != other_ids[token]]
     count = len(moved) + len(in_one)
-    if count:
-        tokens = counted(count, "token")
-        verb = "has" if count == 1 else "have"
-        difference = f"{tokens} of its tokenizer {verb} another id in the base, or none"
-        yield Misfit(name=name, about="vocabulary", message=difference, repair=ALIGN)
+    if not count:
+        return []
+    verb = "has" if count == 1 else "have"
+    message = f"{counted(count, 'token')} of its tokenizer {verb} another id in the base, or none"
+    return [Misfit(name=other.reference, about="vocabulary", message=message, repair=ALIGN)]
+
+
+def _size_misfit(key: str, base: Source, other: Source, about: str, repair: str) -> Misfit | None:
+    """Return the misfit of two models in a size of their config.json; None where it is equal.
+
+    Args:
+        key: The key, such as hidden_size.
+        base: The base of the merge.
+        other: Another model of it.
+        about: The kind of the misfit.
+        repair: The advice to the user.
+    """
+    size = draft_sizes(base.config())[key]
+    other_size = draft_sizes(other.config())[key]
+    is_known = size is not None and other_size is not None
+    if not is_known or size == other_size:
+        return None
+    message = (
+        f"has {key} {other_size}, and the base {size}; mergekit stops with 'Tensor size mismatch'"
+    )
+    return Misfit(name=other.reference, about=about, message=message, repair=repair)
 
 
 def token_ids(source: Source) -> dict[str, int]:
@@ -707,27 +768,33 @@ def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], 
         return [Misfit(name=name, about="tensors", message=misplaced, repair=repair)], ""
 
     misfits = list(_folded_apart(adapter, base))
-
-    # Was the base extended after the training of the adapter? Without the model that it was trained
-    # on, only the name of that can say so; "owner/name@revision" is compared without the revision.
-    trained = adapter.trained_on
-    if trained is None:
-        trained_before = _was_made_from(base, adapter.base.partition("@")[0])
-    else:
-        trained_before = base.first is not None and _same_rope(base.first, trained.spec)
-    if trained_before:
+    if _was_trained_before_extension(adapter, base):
         note = (
             f"{name} was trained before ropeconv extended its base to {base.source.reference};"
             " evaluate the two together."
         )
         return misfits, note
 
-    if trained is None:
+    # the model that it was trained on, which may not be on this machine
+    trained_on = adapter.trained_on
+    if trained_on is None:
         place = adapter.base or "its base, which it does not name"
         note = f"{name} was trained on {place}, which cannot be read here; its RoPE is not known."
         return misfits, note
-    misfits += _trained_on_another_rope(adapter, trained, base)
+    misfits += _trained_on_another_rope(adapter, trained_on, base)
     return misfits, ""
+
+
+def _was_trained_before_extension(adapter: Adapter, base: Inspection) -> bool:
+    """Return whether an adapter was trained on what a base was before ropeconv extended it.
+
+    Without the model that it was trained on, only the name of that can say so.
+    """
+    trained_on = adapter.trained_on
+    if trained_on is None:
+        name, _, _ = adapter.base.partition("@")  # without the revision
+        return _was_made_from(base, name)
+    return base.first is not None and _same_rope(base.first, trained_on.spec)
 
 
 def _over_its_own_base(adapter: Adapter) -> str:
@@ -738,7 +805,13 @@ def _over_its_own_base(adapter: Adapter) -> str:
 def _trained_on_another_rope(
     adapter: Adapter, trained: Inspection, base: Inspection
 ) -> Iterator[Misfit]:
-    """Yield the difference between the RoPE that an adapter was trained on and that of a base."""
+    """Yield the difference between the RoPE that an adapter was trained on and that of a base.
+
+    Args:
+        adapter: The adapter.
+        trained: The model that it was trained on.
+        base: The model that it should go over.
+    """
     name = adapter.source.reference
     compared = side_by_side(base, trained)
     if not compared.differs:
@@ -792,14 +865,18 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
     """
     if adapter.base == base.source.reference:
         return
-    trained = adapter.trained_on
-    in_one = _folded_tensors(base) ^ _folded_tensors(trained)
-    changed = set(adapter.sizes) or in_one  # without sizes, an adapter may change any weight
-    if not in_one & changed:
+    trained_on = adapter.trained_on
+    folded_in_base = _folded_tensors(base)
+    folded_in_one = folded_in_base ^ _folded_tensors(trained_on)
+    if adapter.sizes:
+        changed = folded_in_one & set(adapter.sizes)
+    else:
+        changed = folded_in_one  # the adapter may change any weight
+    if not changed:
         return
 
     model = base
-    if trained is not None and not _folded_tensors(base):
-        model = trained
+    if trained_on is not None and not folded_in_base:
+        model = trained_on
     message = f"changes weights that have factors of the attention in {model.source.reference} only"
     yield Misfit(name=adapter.source.reference, about="folded", message=message, repair=undo(model))

@@ -202,10 +202,19 @@ class RopeDifference(TableSummary):
         return rows
 
     def _phrase(self, name: str) -> str:
-        """Return the words for a property that differs, with numbers for frequencies."""
+        """Return the words for a property that differs, with numbers for frequencies.
+
+        Args:
+            name: The name of the property in WORDS.
+        """
         words = WORDS[name]
-        vector = getattr(self, name, None)
-        if not isinstance(vector, FrequencyDifference) or vector.same:
+        vectors = {
+            "frequencies": self.frequencies,
+            "short_frequencies": self.short_frequencies,
+            "window_frequencies": self.window_frequencies,
+        }
+        vector = vectors.get(name)
+        if vector is None or vector.same:
             return words
         numbers = f"{vector.differing} of {vector.pairs} pairs"
         if vector.largest_ratio is not None:
@@ -223,11 +232,8 @@ class RopeDifference(TableSummary):
                 "Pairs are (i, i + r/2) in one and (2i, 2i + 1) in the other. The converter"
                 " permuted the rows of queries and keys accordingly, so the rotation is the same."
             )
-        if (
-            self.frequencies
-            and self.frequencies.same
-            and describe(first.spec.form) != describe(second.spec.form)
-        ):
+        has_same_frequencies = self.frequencies is not None and self.frequencies.same
+        if has_same_frequencies and describe(first.spec.form) != describe(second.spec.form):
             remarks.append("The frequencies are the same, written in two ways.")
         for name, side in (("A", first), ("B", second)):
             if side.folded:
@@ -266,17 +272,19 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
     """
     left = _side_of(first)
     right = _side_of(second)
-
-    # three vectors of frequencies, of which most models have only the first
     left_schedule = left.spec.current()
     right_schedule = right.spec.current()
     whole = compare_frequencies(left_schedule.inv_freq, right_schedule.inv_freq)
-    short = None  # LongRoPE within the trained context
+
+    # LongRoPE within the trained context
+    short = None
     if left_schedule.short_inv_freq is not None or right_schedule.short_inv_freq is not None:
-        short = compare_frequencies(
-            _short_frequencies(left_schedule), _short_frequencies(right_schedule)
-        )
-    window = None  # layers with a sliding window that rotate otherwise, as in Gemma 3
+        left_short = _short_frequencies(left_schedule)
+        right_short = _short_frequencies(right_schedule)
+        short = compare_frequencies(left_short, right_short)
+
+    # layers with a sliding window that rotate otherwise, as in Gemma 3
+    window = None
     left_window = left.spec.local_inv_freq
     right_window = right.spec.local_inv_freq
     if left_window is not None and right_window is not None:
@@ -301,35 +309,36 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
 
 def _settings_that_differ(first: Side, second: Side) -> set[str]:
     """Return the names (in WORDS) of the properties that differ, besides the frequencies."""
-    a = first.spec
-    b = second.spec
+    spec = first.spec
+    other = second.spec
     differs = set()
 
-    if a.rotary_dim != b.rotary_dim:
+    if spec.rotary_dim != other.rotary_dim:
         differs.add("rotary_dim")
-    if a.mla != b.mla:
+    if spec.mla != other.mla:
         differs.add("mla")
     if first.layout != second.layout:
         differs.add("layout")
-    if not _same_layers(a, b):
+    if not _same_layers(spec, other):
         differs.add("layers")
-    if _dynamic_form(a) != _dynamic_form(b):
+    if _dynamic_form(spec) != _dynamic_form(other):
         differs.add("dynamic")
 
     # factors on the scores, which a config may have in decimals that round
-    if not _close(a.attention_factor, b.attention_factor):
+    if not _close(spec.attention_factor, other.attention_factor):
         differs.add("attention_factor")
-    in_windows = (first.window_attention_factor, second.window_attention_factor)
-    if a.local_form and b.local_form and not _close(*in_windows):
+    have_window_rope = spec.local_form and other.local_form
+    window_factors = (first.window_attention_factor, second.window_attention_factor)
+    if have_window_rope and not _close(*window_factors):
         differs.add("window_attention_factor")
-    if not _close(a.softmax_scale, b.softmax_scale):
+    if not _close(spec.softmax_scale, other.softmax_scale):
         differs.add("softmax_scale")
-    if not _same_query_scaling(a.query_scaling, b.query_scaling):
+    if not _same_query_scaling(spec.query_scaling, other.query_scaling):
         differs.add("query_scaling")
 
     # the length at which a model of two lists changes from the short to the long one
-    switch = _switch(a)
-    other_switch = _switch(b)
+    switch = _switch(spec)
+    other_switch = _switch(other)
     if switch is not None and other_switch is not None and switch != other_switch:
         differs.add("switch")
     return differs
@@ -409,7 +418,11 @@ def _side_of(inspection: Inspection) -> Side:
 
 
 def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
-    """Return the RoPE of a checkpoint, with the factors that are in its weights by its receipt."""
+    """Return the RoPE of a checkpoint, with the factors that are in its weights by its receipt.
+
+    `ropeconv apply` can multiply the attention factor into the weights of queries and keys, and
+    then the config.json has the rest of it.
+    """
     try:
         text = source.text(RECEIPT)
         receipt = parse_receipt(text, RECEIPT) if text else None
@@ -418,43 +431,47 @@ def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
     if receipt is None or receipt.fold is None:
         return spec
 
-    folded = spec
+    with_factors = spec
     in_config = receipt.in_config
     # if someone edited the factor in the config since, the receipt does not describe it
     if in_config is not None and _close(in_config.attention_factor, spec.attention_factor):
-        folded = replace(folded, attention_factor=receipt.schedule.attention_factor)
+        attention_factor = receipt.schedule.attention_factor
+        with_factors = replace(with_factors, attention_factor=attention_factor)
+    # log-n scales queries by position, which the config has in steps and the weights with a gain
     steps = receipt.log_n_approximation
     if steps is not None and spec.query_scaling is not None:
-        folded = replace(folded, query_scaling=replace(spec.query_scaling, gain=steps.gain))
-    return folded
+        scaling = replace(spec.query_scaling, gain=steps.gain)
+        with_factors = replace(with_factors, query_scaling=scaling)
+    return with_factors
 
 
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
     """Judge both models in the newest version of each runtime, and GGUF files in llama.cpp."""
     pairs = []
-    for name in dict.fromkeys(row.name for row in runtimes()):
-        row = newest(name)
-        left_status, left_reason = _verdict_on(row, first)
-        right_status, right_reason = _verdict_on(row, second)
-        if left_status is None and right_status is None:
+    names = dict.fromkeys(version.name for version in runtimes())  # each once, in this order
+    for name in names:
+        version = newest(name)
+        first_status, first_reason = _verdict_on(version, first)
+        second_status, second_reason = _verdict_on(version, second)
+        if first_status is None and second_status is None:
             continue
         pair = RuntimePair(
-            runtime=row.key,
-            display_name=row.display_name,
-            statuses=(left_status, right_status),
-            reasons=(left_reason, right_reason),
+            runtime=version.key,
+            display_name=version.display_name,
+            statuses=(first_status, second_status),
+            reasons=(first_reason, second_reason),
         )
         pairs.append(pair)
 
     # the runtimes above read checkpoints; for llama.cpp there is a table of architectures
-    left = _status_in_llamacpp(first)
-    right = _status_in_llamacpp(second)
-    if left or right:
+    first_status = _status_in_llamacpp(first)
+    second_status = _status_in_llamacpp(second)
+    if first_status or second_status:
         table = arch_table()
         pair = RuntimePair(
             runtime=table.key,
             display_name=f"{table.display_name}, GGUF",
-            statuses=(left, right),
+            statuses=(first_status, second_status),
             reasons=("", ""),
         )
         pairs.append(pair)
@@ -462,7 +479,10 @@ def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
 
 
 def _verdict_on(row: Runtime, inspection: Inspection) -> tuple[str | None, str]:
-    """The status and the reason of a model in a version of a runtime; None where it has none."""
+    """Return the status of a model in a version of a runtime, and its reason.
+
+    The status is None where the version has none for the model, as for a GGUF file in vLLM.
+    """
     for verdict in reversed(inspection.verdicts):
         if verdict.covers(row):
             return verdict.status, verdict.reason

@@ -130,23 +130,28 @@ def _show_frequencies(difference: RopeDifference, sheet: Sheet, explain: bool) -
 def _show_all_runtimes(difference: RopeDifference, sheet: Sheet) -> None:
     """Show the support of two models by every runtime, and the legend of the statuses."""
     rows = []
-    known = []
+    shown_statuses = []
     for pair in difference.runtimes:
-        a, b = pair.statuses
-        rows.append((pair.display_name, a or "-", b or "-"))
-        known += [(status, "") for status in (a, b) if status]
+        first, second = pair.statuses
+        rows.append((pair.display_name, first or "-", second or "-"))
+        for status in (first, second):
+            if status:
+                shown_statuses.append((status, ""))  # a status and where it is from
     sheet.table("Runtime support", ("newest version", "A", "B"), rows)
-    sheet.say(f"{statuses(known)}\n")
+    sheet.say(f"{statuses(shown_statuses)}\n")
 
 
 def _show_changed_runtimes(difference: RopeDifference, sheet: Sheet) -> None:
     """Show the popular runtimes that support two models differently."""
     rows = []
     for pair in difference.runtimes:
-        a, b = pair.statuses
-        name, _, _ = pair.runtime.partition("@")
-        if a != b and name in POPULAR:
-            rows.append((pair.display_name, WORDS.get(a or "", "-"), WORDS.get(b or "", "-")))
+        first, second = pair.statuses
+        name, _, _ = pair.runtime.partition("@")  # without the version
+        if first == second or name not in POPULAR:
+            continue
+        words = WORDS.get(first or "", "-")
+        other_words = WORDS.get(second or "", "-")
+        rows.append((pair.display_name, words, other_words))
     if rows:
         sheet.table("", ("runtime", "A", "B"), rows)
 

@@ -192,17 +192,13 @@ def eval_command(
     refuse_ignored(typed_options(ctx), model, options, sizes.measures)
     check_places(report, plot, options.out)
 
+    # MODEL, then methods or text files
     words = list(named or ())
     if model:
         words.insert(0, model)
     words, text_names = sort_words(words, options)
-    model, *named = words or [""]
-    if named and options.methods:
-        raise UsageError("name methods after MODEL or with --methods, not both")
-    methods = options.methods
-    if named:
-        methods = ",".join(["base", *named])
-
+    model = words[0] if words else ""
+    methods = _choose_methods(words[1:], options.methods)
     budget = parse_duration(options.budget) if options.budget else 0.0
     conditions = [parse_condition(text) for text in options.fail_if]
     opening = RunnerRequest(
@@ -219,7 +215,10 @@ def eval_command(
         threads=options.threads,
     )
     texts = texts_of(text_names, options)
-    with _opened(options.workers, opening, copied(Sizes, sizes), texts) as evaluation:
+
+    # the model is loaded here, and freed at the end of the block
+    opened = _open_evaluation(options.workers, opening, copied(Sizes, sizes), texts)
+    with opened as evaluation:
         rows = evaluation.rows
         measures = [measure.name for measure in evaluation.measures]
         for condition in conditions:
@@ -249,6 +248,23 @@ def eval_command(
         raise SystemExit(3)
 
 
+def _choose_methods(named: Sequence[str], methods: str) -> str:
+    """Return the rows of the table as text, such as "base,yarn:4"; empty for the default ones.
+
+    Args:
+        named: The methods after MODEL, which are compared with the unchanged model.
+        methods: The value of --methods.
+
+    Raises:
+        UsageError: Both are given.
+    """
+    if not named:
+        return methods
+    if methods:
+        raise UsageError("name methods after MODEL or with --methods, not both")
+    return ",".join(["base", *named])
+
+
 def _write(result: Result, out: Path | None, plot: Path | None, report: Path | None) -> None:
     """Write the files that --out, --plot and --report name."""
     from ropeconv.formats.drafts import together
@@ -269,27 +285,45 @@ def _write(result: Result, out: Path | None, plot: Path | None, report: Path | N
 
 def _judge(conditions: Sequence[Condition], result: Result, screen: Screen) -> bool:
     """Show whether each condition of --fail-if holds, and return whether one does."""
-    outcomes = [condition.judge(result) for condition in conditions]
-    for _, sentence in outcomes:
+    any_holds = False
+    for condition in conditions:
+        holds, sentence = condition.judge(result)
         screen.note(sentence)
-    return any(holds for holds, _ in outcomes)
+        if holds:
+            any_holds = True
+    return any_holds
 
 
-def _opened(
+def _open_evaluation(
     workers: str, opening: RunnerRequest, sizes: Sizes, files: list[tuple[str, str]]
 ) -> AbstractContextManager[Evaluation]:
-    """Open the evaluation in this process, or on workers (as --workers has them, or empty)."""
+    """Open an evaluation in this process, or one that is spread over workers.
+
+    Args:
+        workers: The workers as --workers has them; empty for this process.
+        opening: The model and its rows.
+        sizes: The sizes of the measures.
+        files: Names and contents of texts.
+    """
     from .evaluation import open_evaluation
 
     if not workers:
         return open_evaluation(opening, sizes, files)
 
-    spread: AbstractContextManager[Evaluation] = hook("open_spread")(workers, opening, sizes, files)
+    # the feature `run` has workers; it may be left out of an installation
+    open_spread = hook("open_spread")
+    spread: AbstractContextManager[Evaluation] = open_spread(workers, opening, sizes, files)
     return spread
 
 
 def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen) -> None:
     """Print what would be run, how long it takes, and how much memory.
+
+    Args:
+        evaluation: The evaluation, of which the first sequences are run to time them.
+        model: The model as the user named it.
+        budget: The time that it may take in seconds, 0 for any.
+        screen: Where it is printed.
 
     Raises:
         UsageError: It takes longer than the budget in seconds.
@@ -315,6 +349,16 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
         screen.data(document)
         return
 
+    _show_sequences(evaluation, model, screen)
+    for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
+        screen.say(f"Left out: {sentence}")
+    screen.say(estimate.sentence)
+    if memory:
+        screen.say(memory)
+
+
+def _show_sequences(evaluation: Evaluation, model: str, screen: Screen) -> None:
+    """Print how many sequences and tokens each measure reads at each length."""
     # measures that read the same pass share a line of the table, such as "growth, position"
     sequences = Counter[tuple[str, int]]()
     tokens = Counter[tuple[str, int]]()
@@ -331,12 +375,6 @@ def _show_plan(evaluation: Evaluation, model: str, budget: float, screen: Screen
     columns = ("measure", "length", "sequences", "tokens")
     title = f"{model}, {counted(len(evaluation.rows), 'row')}"
     screen.table(title, columns, lines, right=columns[1:])
-
-    for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
-        screen.say(f"Left out: {sentence}")
-    screen.say(estimate.sentence)
-    if memory:
-        screen.say(memory)
 
 
 def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, screen: Screen) -> None:
@@ -366,16 +404,19 @@ def _run(evaluation: Evaluation, journal: Path, fresh: bool, budget: float, scre
         missing = evaluation.missing(opened)
         for sentence in evaluation.outcome.sentences(evaluation.sizes.trained):
             screen.note(f"Left out: {sentence}")
+
         if missing and budget:
             # runs the first sequences, to time them; the journal keeps their losses
             estimate = evaluation.estimate(opened)
             estimate.check(budget, evaluation.sizes)
             screen.note(estimate.sentence)
+
         done = len(evaluation.passes) - len(missing)
         if done:
             are_kept = counted(done, "sequence is", "sequences are")
             screen.note(f"{are_kept} in the journal, {journal}.")
 
+        # `stopped` is true after the first Ctrl-C; the second one raises KeyboardInterrupt
         afterwards = "what has been measured will be shown"
         try:
             with (

@@ -149,14 +149,20 @@ class Estimate:
             raise over_budget(self.seconds, budget, self._what_fits(budget, sizes))
 
     def _what_fits(self, budget: float, sizes: EvaluationSizes) -> str:
-        """Options with which the cases stay within a budget in seconds."""
+        """Return options with which the cases stay within a budget in seconds.
+
+        Fewer windows of each length are tried first, and then also shorter lengths.
+        """
+        # the time is proportional to the number of windows
         windows = int(sizes.windows * budget / self.seconds)
         if windows >= 1:
             return f"--windows {windows}"
+
         for length in reversed(sizes.lengths[:-1]):
             cases = [case for case in self.cases if len(case.ids) <= length]
             seconds = replace(self, cases=cases).seconds
-            if seconds and seconds / sizes.windows <= budget:
+            seconds_of_one_window = seconds / sizes.windows
+            if seconds and seconds_of_one_window <= budget:
                 windows = min(sizes.windows, int(sizes.windows * budget / seconds))
                 longest = in_trained(length, sizes.trained)
                 return f"--windows {windows} and --lengths up to {longest}"
@@ -166,13 +172,16 @@ class Estimate:
 def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
     """Return the units that are timed: two of the shortest length, and one of the next.
 
-    The first one may warm up.
+    A unit is a sequence that one row reads. The first one may warm up, hence two.
     """
     lengths = sorted({len(unit.case.ids) for unit in units})
-    chosen = []
-    for length, count in zip(lengths[:2], (2, 1), strict=False):
-        of_length = [unit for unit in units if len(unit.case.ids) == length]
-        chosen += of_length[:count]
+    chosen: list[EvaluationUnit] = []
+    if lengths:
+        shortest = [unit for unit in units if len(unit.case.ids) == lengths[0]]
+        chosen += shortest[:2]
+    if len(lengths) > 1:
+        next_longer = [unit for unit in units if len(unit.case.ids) == lengths[1]]
+        chosen += next_longer[:1]
     return chosen
 
 
@@ -189,11 +198,14 @@ def parse_duration(text: str, units: Mapping[str, int] = UNITS) -> float:
     Raises:
         UsageError: The text is not a duration.
     """
+    # a number with at most three decimals, and the letter of a unit
     letters = "".join(units)
     match = re.fullmatch(rf"(\d{{1,6}}(?:\.\d{{1,3}})?)([{letters}])", text.strip())
     if not match or float(match[1]) <= 0:
         raise UsageError(f"{text!r} is not a duration; write it like 90s, 20m or 2h")
-    return float(match[1]) * units[match[2]]
+    number = float(match[1])
+    letter = match[2]
+    return number * units[letter]
 
 
 def over_budget(seconds: float, budget: float, fits: str) -> UsageError:
@@ -237,7 +249,7 @@ class Evaluation:
 
     @cached_property
     def units(self) -> list[EvaluationUnit]:
-        """All units in the order in which they are run.
+        """All units in the order in which they are run: each a sequence that one row reads.
 
         Those that cannot be run are among the refusals of `outcome`.
 
@@ -257,10 +269,11 @@ class Evaluation:
 
         units = []
         computed_by = (runner.runtime, runner.device, runner.dtype)
-        for (measure, case), (row, digest, supported) in pairs:
-            if measure.name not in supported:
+        for (measure, case), (row, digest, supported_measures) in pairs:
+            if measure.name not in supported_measures:
                 continue
-            # a measure that reads the losses of another one has its key, and so shares its pass
+            # The key names the pass of the model in the journal. A measure that reads the losses
+            # of another one has its key, and so shares its pass.
             pass_name = measure.pass_of or measure.name
             key = text_digest(*computed_by, digest, pass_name, case.digest)
             units.append(EvaluationUnit(row=row, measure=measure, case=case, key=key))
@@ -273,13 +286,17 @@ class Evaluation:
 
         A runtime may refuse a row as a whole (one whose scaling llama.cpp lacks), or only a
         measure of it (a server that does not return the losses of a prompt).
+
+        Args:
+            cases: All sequences, each with its measure.
         """
         refusals = self.outcome.refusals
 
-        # one case of a measure is enough, the first: all of them need the same of an engine
-        needs: dict[str, Output | None] = {}
+        # All cases of a measure need the same output of an engine. Going backwards, the first case
+        # of each measure is the one that stays.
+        needed_outputs: dict[str, Output | None] = {}
         for measure, case in reversed(cases):
-            needs[measure.name] = measure.needs(case)
+            needed_outputs[measure.name] = measure.needs(case)
 
         possible = []
         for row in self.rows:
@@ -289,14 +306,14 @@ class Evaluation:
                 refusals.append(Refusal(row.name, str(problem)))
                 continue
 
-            supported = set()
-            for measure_name, output in needs.items():
+            supported_measures = set()
+            for measure_name, output in needed_outputs.items():
                 reason = self.runner.lacks(row, output)
                 if reason:
                     refusals.append(Refusal(row.name, reason, measure_name))
                 else:
-                    supported.add(measure_name)
-            possible.append((row, digest, supported))
+                    supported_measures.add(measure_name)
+            possible.append((row, digest, supported_measures))
         return possible
 
     @cached_property
@@ -327,28 +344,37 @@ class Evaluation:
     def estimate(self, journal: Journal[EvalLine] | None = None) -> Estimate:
         """Return the cost of what the journal does not have, after its first sequences were run.
 
-        These are kept in the journal. Tasks of lm_eval are not in the cost.
+        Tasks of lm_eval, which run the model themselves, are not in the cost.
+
+        Args:
+            journal: The journal, which keeps the sequences that are run here; None to keep none.
         """
         costs = dict[str, Cost]()
         for measure in self.measures:
-            timings = [] if measure.runs_model else self._timings(measure, journal)
+            if measure.runs_model:
+                continue
+            timings = self._time_measure(measure, journal)
             if timings:
                 costs[measure.name] = fit_cost(timings)
-        return Estimate([unit.case for unit in self.missing(journal)], costs, self.at_once)
+        missing_cases = [unit.case for unit in self.missing(journal)]
+        return Estimate(missing_cases, costs, self.at_once)
 
-    def _timings(
+    def _time_measure(
         self, measure: Measure, journal: Journal[EvalLine] | None
     ) -> list[tuple[int, float]]:
-        """Tokens and seconds of the probes of a measure, with the first row that runs."""
+        """Return the tokens and seconds of a few sequences of a measure.
+
+        The first row that runs reads them. It is empty where no row runs.
+        """
         first_units = [units[0] for units in self.passes.values()]
         for row in self.rows:
             units = [unit for unit in first_units if unit.row is row and unit.measure is measure]
-            timings = self._time(probes(units), journal)
+            timings = self._time_units(probes(units), journal)
             if timings:
                 return timings
         return []
 
-    def _time(
+    def _time_units(
         self, units: Sequence[EvaluationUnit], journal: Journal[EvalLine] | None
     ) -> list[tuple[int, float]]:
         """Return the tokens and seconds of units, and run those that the journal does not have."""
@@ -373,8 +399,9 @@ class Evaluation:
                 # After one length the fit is linear in the tokens, which is too little for a
                 # longer sequence, since attention is quadratic: hence times the ratio of lengths.
                 longest = missing[-1].case
-                expected = fit_cost(timings).of(longest) * len(longest.ids) / tokens
-                if expected > PATIENCE:
+                ratio = len(longest.ids) / tokens
+                expected_seconds = fit_cost(timings).of(longest) * ratio
+                if expected_seconds > PATIENCE:
                     break
         return timings
 
@@ -397,17 +424,7 @@ class Evaluation:
             progress.note(sentence)
         self._run_missing(journal, progress)
 
-        # collect the numbers of this run and of earlier ones, by row and in the order of the rows
-        observations: dict[str, list[Observation]] = {row.name: [] for row in self.rows}
-        for unit in self.units:
-            row = unit.row.name
-            line = journal.lines.get(unit.key)
-            if line is None or outcome.refused(row, unit.measure.name, unit.case.column):
-                continue
-            # the same losses may be in the journal from another place in other texts
-            for number in line.observations:
-                observations[row].append(unit.measure.with_place(unit.case, number))
-        outcome.observations = {row: numbers for row, numbers in observations.items() if numbers}
+        outcome.observations = self._collect_observations(journal)
         for key in self.passes:
             if key in journal.lines:
                 outcome.seconds += journal.lines[key].seconds
@@ -420,6 +437,24 @@ class Evaluation:
         if not outcome.observations and not outcome.stopped:
             raise RopeconvError(f"no row was run: {self._first_reason}")
         return outcome
+
+    def _collect_observations(self, journal: Journal[EvalLine]) -> dict[str, list[Observation]]:
+        """Return the numbers of this run and of earlier ones, by row in the order of the table.
+
+        A row without numbers is left out.
+        """
+        observations: dict[str, list[Observation]] = {row.name: [] for row in self.rows}
+        for unit in self.units:
+            row = unit.row.name
+            line = journal.lines.get(unit.key)
+            if line is None:  # the run was stopped before
+                continue
+            if self.outcome.refused(row, unit.measure.name, unit.case.column):
+                continue
+            # the same losses may be in the journal from another place in other texts
+            for number in line.observations:
+                observations[row].append(unit.measure.with_place(unit.case, number))
+        return {row: numbers for row, numbers in observations.items() if numbers}
 
     def _run_missing(self, journal: Journal[EvalLine], progress: Progress) -> None:
         """Run the units that the journal does not have.
@@ -468,27 +503,38 @@ class Evaluation:
     def _run_and_announce(
         self, units: Sequence[EvaluationUnit], note: Callable[[str], None]
     ) -> Generator[UnitResult, None, None]:
-        """Run units, and note once how long the rest takes, as soon as that can be estimated."""
+        """Run units, and note once how long the rest takes, as soon as that can be estimated.
+
+        Args:
+            units: The units to run.
+            note: Shows a sentence to the user.
+
+        Yields:
+            The index of each unit, and its result.
+        """
+        # a measure that runs the model itself, such as a task of lm_eval, cannot be estimated
         measures = {unit.measure.name for unit in units if not unit.measure.runs_model}
         timings: dict[str, list[tuple[int, float]]] = {measure: [] for measure in measures}
         left = dict(enumerate(units))
-        announced = False
+        is_announced = False
         with closing(self.measurer(units)) as results:
             for index, result in results:
                 yield index, result
                 unit = left.pop(index)
-                if announced or not isinstance(result, EvalLine):
+                if is_announced or not isinstance(result, EvalLine):
                     continue
 
                 # linear and quadratic cost are told apart by times at two lengths
                 timing = (len(unit.case.ids), result.seconds)
                 timings.setdefault(unit.case.measure, []).append(timing)
-                if not all(_two_lengths(timings[measure]) for measure in measures):
+                can_estimate = all(_has_two_lengths(timings[measure]) for measure in measures)
+                if not can_estimate:
                     continue
 
-                announced = True
+                is_announced = True
                 costs = {measure: fit_cost(timings[measure]) for measure in measures}
-                estimate = Estimate([unit.case for unit in left.values()], costs, self.at_once)
+                cases_left = [unit.case for unit in left.values()]
+                estimate = Estimate(cases_left, costs, self.at_once)
                 if estimate.seconds > PATIENCE:
                     note(f"The other {estimate.sentence}")
 
@@ -529,8 +575,8 @@ class Evaluation:
         )
 
 
-def _two_lengths(timings: Sequence[tuple[int, float]]) -> bool:
-    """Whether sequences of two lengths were timed."""
+def _has_two_lengths(timings: Sequence[tuple[int, float]]) -> bool:
+    """Return whether sequences of two lengths were timed."""
     return len({length for length, _ in timings}) > 1
 
 
@@ -654,5 +700,6 @@ def evaluate_model(
         source = evaluation.runner.source
         path = default_path(source) if journal is None else Path(journal)
         with Journal(path, EVAL, source, fresh) as opened:
+            # an error of torch that memory is full becomes a sentence for the user
             out_of_memory(lambda: evaluation.run(opened, progress))
     return evaluation.result(str(model))

@@ -61,16 +61,18 @@ def evaluate(
     if "against" in given:
         given["against"] = reference_of("evaluate", given["against"])
 
+    # the other keywords say where and how the model runs
+    options = _fields_of(RunnerRequest, given, "model", "rows")
     with reporter.counting("Measuring") as (total, advance):
         return evaluate_model(
             reference_of("evaluate", model),
             rows,
             text,
             sizes,
-            given.get("journal"),
-            Progress(reporter.note, total, advance),
-            given.get("fresh", False),
-            **_fields_of(RunnerRequest, given, "model", "rows"),
+            journal=given.get("journal"),
+            progress=Progress(reporter.note, total, advance),
+            fresh=given.get("fresh", False),
+            **options,
         )
 
 
@@ -98,26 +100,35 @@ def tune(
     reporter: Reporter = given.pop("reporter", None) or SilentReporter()
     check_value("context", context, int | str)
     settings = SearchSettings(context=str(context), **_fields_of(SearchSettings, given, "context"))
+
+    # the other keywords say where and how the model runs
+    options = _fields_of(RunnerRequest, given, "model", "rows")
     with reporter.counting("Searching", "steps") as (total, advance):
         return tune_model(
             reference_of("tune", model),
             text,
             settings,
-            Progress(reporter.note, total, advance),
-            given.get("journal"),
+            progress=Progress(reporter.note, total, advance),
+            journal=given.get("journal"),
             fresh=given.get("fresh", False),
-            **_fields_of(RunnerRequest, given, "model", "rows"),
+            **options,
         )
 
 
 def _fields_of(kind: type[Kind], given: dict[str, Any], *without: str) -> dict[str, Any]:
-    """Return the keywords that are fields of a dataclass, without some."""
+    """Return the keywords that are fields of a dataclass, except the fields in `without`."""
     names = {item.name for item in fields(kind)} - set(without)  # type: ignore[arg-type]
     return {name: value for name, value in given.items() if name in names}
 
 
 def _as_texts(name: str, value: Any, kind: Any = str) -> tuple[str, ...]:
-    """One value of a type or several, as texts; `name` is that of the keyword."""
+    """Return the value of a keyword as texts: ("yarn:4",) for "yarn:4" and for ["yarn:4"].
+
+    Args:
+        name: The keyword, for the message.
+        value: One value, or several.
+        kind: The type of each.
+    """
     check_value(name, value, kind | Iterable[kind])
     if isinstance(value, str | int | float):
         values: tuple[Any, ...] = (value,)
@@ -125,4 +136,4 @@ def _as_texts(name: str, value: Any, kind: Any = str) -> tuple[str, ...]:
         values = tuple(value)
     for one in values:
         check_value(name, one, kind)
-    return tuple(map(length_text, values))
+    return tuple(length_text(one) for one in values)

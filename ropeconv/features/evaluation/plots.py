@@ -143,10 +143,17 @@ def _curves(result: Result, measure: str, cells: list[Cell]) -> list[Picture]:
 
 
 def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
-    """Return the curves of the numbers of each row, with bands of one standard error."""
+    """Return the curves of the numbers of each row, with bands of one standard error.
+
+    Args:
+        result: The evaluation.
+        measure: The measure, such as growth.
+        by_row: The numbers of each row, by column.
+    """
     curves = {}
     for row, cells in by_row.items():
-        curves[row] = curve((cell.column, cell.value, cell.error) for cell in cells)
+        points = [(cell.column, cell.value, cell.error) for cell in cells]
+        curves[row] = curve(points)
 
     metric = metric_of(headline(result, measure))
     better = "Higher" if metric.rising else "Lower"
@@ -161,7 +168,13 @@ def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) 
 
 
 def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) -> Picture:
-    """Return the curves of the differences of each row to the first one."""
+    """Return the curves of the differences of each row to the first one.
+
+    Args:
+        result: The evaluation.
+        measure: The measure, such as growth.
+        by_row: The numbers of each row, by column.
+    """
     first, *others = by_row
     curves = {}
     for row in others:

@@ -7,7 +7,6 @@ condition of --fail-if, and `Condition.judge` says whether it holds.
 import math
 import re
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,6 +91,12 @@ def rank_methods(
 ) -> Ranking:
     """Sort advice by a result of `ropeconv eval -o`.
 
+    Args:
+        methods: Advice in its own order.
+        measured: The file of the result.
+        inspection: The model.
+        context: The wanted context in tokens.
+
     Raises:
         BadSource: For a file that is not a result.
         UsageError: As `rank` does.
@@ -134,6 +139,7 @@ def rank(
             f" for {trained:,}; run `ropeconv eval` on it"
         )
 
+    # the longest measured length within the context, or the shortest one if all are longer
     lengths = sorted({cell.column for cell in result.cells if cell.measure == GROWTH})
     if not lengths:
         raise UsageError("the evaluation has no growth; run `ropeconv eval` with --measure growth")
@@ -155,7 +161,7 @@ def rank(
                 measured[advice.method.name] = (row, cell)
 
     def place(advice: Advice) -> tuple[bool, float]:
-        """Writable methods first, then by the loss; methods without one are last."""
+        """Sort writable methods first, then by the loss; methods without one are last."""
         loss = math.inf
         if advice.method.name in measured:
             _, cell = measured[advice.method.name]
@@ -168,13 +174,17 @@ def rank(
 
 
 def _schedule(row: RowResult, inspection: Inspection) -> Schedule | None:
-    """Return the schedule of a row; None for the unchanged model, and where this cannot have it."""
+    """Return the frequencies and factors of a row of an evaluation, for a model.
+
+    It is None for the row of the unchanged model, and where the model cannot have the method.
+    """
     if row.recipe is None:
         return None
     try:
         recipe = inherit_settings(Recipe.from_dict(row.recipe), inspection)
-        basis = inspection.basis(recipe)
-        return recipe.schedule(recipe.start(basis), basis)
+        present = inspection.basis(recipe)
+        start = recipe.start(present)  # the unscaled RoPE, in most recipes
+        return recipe.schedule(start, present)
     except RecipeError:
         return None
 
@@ -275,15 +285,16 @@ class Condition:
             # a row against a number, such as "yarn:4 < 0.9"
             difference = left.value - self.right
             error = left.error
-            limit = margin(left.error, left.clusters)
+            least_significant = margin(left.error, left.clusters)
         else:
             right = self._cell(self.right, result)
-            difference, error, limit = _compare_cells(left, right)
-        if error is None or limit is None:
+            difference, error, least_significant = _compare_cells(left, right)
+        if error is None or least_significant is None:
             raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
 
-        right_side = (difference > 0) == self.above
-        is_met = right_side and abs(difference) > limit
+        is_above = difference > 0
+        is_significant = abs(difference) > least_significant
+        is_met = is_above == self.above and is_significant
 
         metric = metric_of(left.metric)
         shown = "true" if is_met else "not shown"
@@ -294,11 +305,17 @@ class Condition:
         return is_met, f"{self.text} is {shown}: {place}, the difference is {numbers}."
 
     def _cell(self, row: str, result: Result) -> Cell:
-        """Return the headline of a row at the length of the condition."""
+        """Return the number of a row that is compared: that of the measure, at the length.
+
+        Raises:
+            RopeconvError: It was not measured.
+        """
         column = self.column(result.trained)
         cell = None
-        if any(cell.measure == self.measure for cell in result.cells):
-            cell = result.cell(row, self.measure, headline(result, self.measure), column)
+        was_measured = any(cell.measure == self.measure for cell in result.cells)
+        if was_measured:
+            metric = headline(result, self.measure)
+            cell = result.cell(row, self.measure, metric, column)
         if cell is None:
             raise self._unknown(f"{row} has no {self.measure} at {column:,} tokens")
         return cell
@@ -345,20 +362,27 @@ def parse_condition(text: str) -> Condition:
     left = match["left"].strip()
     measure = GROWTH
     first_word, _, rest = left.partition(" ")
-    if rest and (first_word in REGISTRY or first_word.startswith(LM_EVAL)):
+    is_measure = first_word in REGISTRY or first_word.startswith(LM_EVAL)
+    if rest and is_measure:
         left = rest.strip()
         measure = first_word
 
-    right: str | float = match["right"].strip()
-    with suppress(ValueError):
-        number = float(right)
-        if math.isfinite(number):  # a row may be called "inf" or "nan"
-            right = number
     return Condition(
         text=text,
         measure=measure,
         left=left,
         above=match["sign"] == ">",
-        right=right,
+        right=_number_or_name(match["right"].strip()),
         length=match["length"].strip(),
     )
+
+
+def _number_or_name(text: str) -> str | float:
+    """Return the right side of a condition: a number, or the name of a row."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):  # a row may be called "inf" or "nan"
+        return text
+    return number

@@ -229,12 +229,12 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
         """Return a table for each measure, with a line for each row."""
         shown = []
         for table in tables(self, MOST_SHOWN):
-            lines = [(name, *map(_entry_text, entries)) for name, entries in table.lines]
-            shown.append(
-                SummaryTable(
-                    name="cells", columns=("row", *table.columns), rows=lines, title=table.title
-                )
-            )
+            lines = []
+            for name, entries in table.lines:
+                texts = [_entry_text(entry) for entry in entries]
+                lines.append((name, *texts))
+            columns = ("row", *table.columns)
+            shown.append(SummaryTable(name="cells", columns=columns, rows=lines, title=table.title))
         return shown
 
     def records(self) -> list[JsonObject]:
@@ -430,14 +430,22 @@ def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
 
 
 def _choose_columns(columns: Sequence[int], most: int, trained: int) -> list[int]:
-    """Choose at most that many columns at even distances.
+    """Choose at most so many columns of a table at even distances.
 
     The last one is among them, and the last one within the trained context.
+
+    Args:
+        columns: Positions in tokens, rising.
+        most: How many to choose.
+        trained: The trained context in tokens.
     """
     if len(columns) <= most:
         return list(columns)
     # 3 of 12 columns: those with the indices 3, 7 and 11
-    chosen = [columns[(number + 1) * len(columns) // most - 1] for number in range(most)]
+    chosen = []
+    for number in range(1, most + 1):
+        index = number * len(columns) // most - 1
+        chosen.append(columns[index])
 
     # the trained context replaces its nearest neighbour, but never the last column
     inside = [column for column in columns if column <= trained]
@@ -453,19 +461,28 @@ def _entry(cell: Cell, metric: Metric) -> Entry:
     if cell.low is not None and cell.high is not None:
         interval = f"{metric.value(cell.low)}-{metric.value(cell.high)}"
         return Entry(metric.value(cell.value), interval, cell.decided)
+
+    # the first row shows its value, and the others their difference to it
     if cell.difference is None:
         text = metric.value(cell.value)
         error = cell.error
     else:
         text = metric.difference(cell.difference)
         error = cell.difference_error
-    return Entry(text, "" if error is None else f"±{metric.error(error)}", cell.decided)
+    shown_error = "" if error is None else f"±{metric.error(error)}"
+    return Entry(text, shown_error, cell.decided)
 
 
 def price_and_reach(row: RowResult, result: Result) -> tuple[Entry, Entry]:
-    """Return the price at the trained length, and the length to which the row holds.
+    """Return the price of a method and its reach, for display.
 
-    The longest measured length has a plus.
+    The price is its loss at the trained length minus that of the first row. The reach is the
+    longest length at which its loss is not significantly higher; "4T+" where that is the longest
+    one that was measured.
+
+    Args:
+        row: The row of the method.
+        result: The evaluation.
     """
     price = NOTHING
     cell = result.cell(row.name, GROWTH, "loss", result.trained)
@@ -507,7 +524,12 @@ def record(result: Result, rows: Sequence[Row]) -> list[Path]:
 
 
 def evaluation_record(result: Result, name: str) -> EvaluationRecord:
-    """Return the headline numbers of the row with a name."""
+    """Return the headline numbers of a row, for the receipt of the output that it measured.
+
+    Args:
+        result: The evaluation.
+        name: The name of the row.
+    """
     row = next(row for row in result.rows if row.name == name)
     # losses by position are too many for a receipt
     cells = [cell for cell in result.cells if cell.row == name and cell.measure != POSITION]
@@ -516,10 +538,14 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
         if cell.depth is None and cell.metric in headlines(result, cell.measure):
             measured.append(msgspec.convert(cell, MeasuredRecord, from_attributes=True))
 
-    # the cells of the row that the others are compared with have no difference
+    # the row that it is compared with: the one whose cells have no difference
     against = ""
-    if any(cell.difference is not None for cell in cells):
-        against = next((cell.row for cell in result.cells if cell.difference is None), "")
+    is_compared = any(cell.difference is not None for cell in cells)
+    if is_compared:
+        for cell in result.cells:
+            if cell.difference is None:
+                against = cell.row
+                break
     return EvaluationRecord(
         against=against,
         runtime=result.runtime,

@@ -102,17 +102,17 @@ class EvaluationUnit:
 def all_cases(
     measures: Sequence[Measure], texts: Texts, sizes: EvaluationSizes
 ) -> list[tuple[Measure, Case]]:
-    """Return the cases of all measures, in turn.
+    """Return the sequences of all measures, mixed evenly.
 
     So a run that is stopped early has some of each.
     """
-    streams = [(measure, list(measure.cases(texts, sizes))) for measure in measures]
-    longest = max(len(cases) for _, cases in streams)
+    cases_by_measure = [(measure, list(measure.cases(texts, sizes))) for measure in measures]
+    longest = max(len(cases) for _, cases in cases_by_measure)
 
-    # Each stream is stretched to the longest one: of 4 cases A and 2 cases B, A are at 0.5, 1.5,
+    # Each list is stretched to the longest one: of 4 cases A and 2 cases B, A are at 0.5, 1.5,
     # 2.5, 3.5 and B at 1, 3, so that they run as A B A A B A.
     placed: list[tuple[float, int, Measure, Case]] = []
-    for number, (measure, cases) in enumerate(streams):
+    for number, (measure, cases) in enumerate(cases_by_measure):
         for index, case in enumerate(cases):
             place = (index + 0.5) * longest / len(cases)
             placed.append((place, number, measure, case))
@@ -138,9 +138,14 @@ class UnitRunner:
         self._loaded: tuple[Row, Engine] | None = None
 
     def run(self, unit: EvaluationUnit) -> EvalLine | Refusal:
-        """Run a unit.
+        """Run a unit: let the model of a row read one sequence.
 
-        A refusal is of its whole row where that has no engine, otherwise of its column.
+        Args:
+            unit: The row, the sequence, and the measure that says what is computed from it.
+
+        Returns:
+            The numbers, or why there are none. A row without an engine is refused as a whole, and
+            one whose engine fails only for this measure and length.
         """
         name = unit.row.name
         try:
@@ -155,7 +160,8 @@ class UnitRunner:
             return Refusal(
                 row=name, reason=str(problem), measure=unit.measure.name, column=unit.case.column
             )
-        return EvalLine(unit.key, time.perf_counter() - begin, observations)
+        seconds = time.perf_counter() - begin
+        return EvalLine(unit.key, seconds, observations)
 
     def _engine_of(self, row: Row) -> Engine:
         """Return the engine of a row, in the place of that of the row before."""
@@ -173,13 +179,17 @@ class UnitRunner:
 
 
 def run_here(units: Sequence[EvaluationUnit], runner: Runner) -> Generator[UnitResult, None, None]:
-    """Run units in this process, as a `Measurer`."""
+    """Run units one after the other in this process, as a `Measurer`.
+
+    Yields:
+        The index of each unit and its result, which is None for a unit that was left out.
+    """
     # a row that cannot be loaded is not tried again, nor a length that did not fit into memory
     failed: set[tuple[str, str, int | None]] = set()
     with closing(UnitRunner(runner)) as running:
         for index, unit in enumerate(units):
             row = unit.row.name
-            whole_row = (row, "", None)
+            whole_row = (row, "", None)  # as a Refusal of the whole row has it
             its_column = (row, unit.measure.name, unit.case.column)
             if whole_row in failed or its_column in failed:
                 yield index, None

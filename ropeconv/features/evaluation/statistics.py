@@ -76,13 +76,13 @@ class Sample:
         """
         if self.count < 2:
             return None
-        # bincount sums over the values of each cluster; `clusters` has the number of that of each
-        # value
+        # bincount adds up the numbers of each cluster
         weights = np.bincount(self.clusters, self.weights)
         if self.by_document:
             sums = np.bincount(self.clusters, self.weights * self.values)
             error = bootstrap_error(sums, weights, self.seed)
         else:
+            # sqrt(sum over clusters c of (sum over i in c of w_i (x_i - mean))^2) / sum of w_i
             deviations = np.bincount(self.clusters, self.weights * (self.values - self.mean))
             error = float(np.sqrt((deviations**2).sum()) / weights.sum())
         return error * math.sqrt(self.count / (self.count - 1))
@@ -151,19 +151,30 @@ def sample_of(
     )
 
 
-def differences(of: Pairs, to: Pairs, seed: int) -> Sample | None:
-    """Return a sample of the differences of observations with the same key; None without one."""
-    common = [key for key in of if key in to]
+def differences(own: Pairs, other: Pairs, seed: int) -> Sample | None:
+    """Return a sample of differences, `own` minus `other`; None where nothing can be paired.
+
+    Args:
+        own: Observations by the key that pairs them, such as document and window.
+        other: Those of another row or length.
+        seed: The seed of the bootstrap.
+    """
+    common = [key for key in own if key in other]
     if not common:
         return None
-    values = [of[key].value - to[key].value for key in common]
-    return sample_of([of[key] for key in common], seed, values)
+    values = [own[key].value - other[key].value for key in common]
+    return sample_of([own[key] for key in common], seed, values)
 
 
 def codes(names: Iterable[Hashable]) -> NDArray[np.int64]:
-    """Return a number from 0 on for each different name, int64 [n]."""
+    """Return a number from 0 on for each different name, int64 [n]: 0, 1, 0 for a, b, a."""
     known: dict[Hashable, int] = {}
-    return np.array([known.setdefault(name, len(known)) for name in names], np.int64)
+    numbers = []
+    for name in names:
+        if name not in known:
+            known[name] = len(known)
+        numbers.append(known[name])
+    return np.array(numbers, np.int64)
 
 
 NORMAL_95 = 1.959964
@@ -180,6 +191,7 @@ def wilson(share: float, count: float, errors: float = NORMAL_95) -> tuple[float
         count: The number of answers.
         errors: The width of the interval, in standard errors to each side.
     """
+    # (p + z^2/2n +- z sqrt(p (1 - p) / n + z^2/4n^2)) / (1 + z^2/n)
     square = errors**2 / count
     middle = (share + square / 2) / (1 + square)
     variance = share * (1 - share) / count + square / (4 * count)
@@ -192,11 +204,13 @@ def effective_count(sample: Sample) -> float:
 
     They are fewer than it has where those of one document are alike.
     """
-    share = sample.mean
     answers = len(sample.values)
     if not sample.by_document or not sample.error:
         return answers
-    return max(1.0, min(answers, share * (1 - share) / sample.error**2))
+    # n independent answers have the variance p (1 - p) / n, which is solved for n
+    share = sample.mean
+    independent = share * (1 - share) / sample.error**2
+    return max(1.0, min(answers, independent))
 
 
 def mcnemar_error(sample: Sample) -> float:
@@ -234,16 +248,21 @@ def cells_of(
 ) -> list[Cell]:
     """Return the cells of a row, over all depths and for each.
 
+    A cell is a mean with its error, such as the loss at 8,192 tokens.
+
     Args:
         row: The name of the row.
         observations: Its observations.
         first: The observations of the first row; None in that row.
         seed: The seed of the bootstrap.
     """
-    first_pairs = _by_key(first or [])
+    # the observations of both rows that a cell is made of
+    by_cell = _by_key(observations)
+    first_by_cell = _by_key(first or [])
     cells = []
-    for key, pairs in _by_key(observations).items():
-        cells.append(_cell(row, key, pairs, first_pairs.get(key, {}), seed))
+    for key, pairs in by_cell.items():
+        first_pairs = first_by_cell.get(key, {})
+        cells.append(_cell(row, key, pairs, first_pairs, seed))
     return cells
 
 
@@ -263,13 +282,15 @@ def _by_key(
         metric = observation.metric
         order.setdefault((measure, metric), len(order))
 
-        # An observation with a depth belongs to two cells: the mean over depths, and its depth.
-        # Without one the two are the same, hence dict.fromkeys. The mean must be first, since it
-        # and depth 0 have the same place below.
-        for depth in dict.fromkeys((None, observation.depth)):
+        # an observation with a depth belongs to two cells: the mean over depths, and its depth
+        depths: list[float | None] = [None]
+        if observation.depth is not None:
+            depths.append(observation.depth)
+        for depth in depths:
             key = (measure, metric, observation.column, depth)
             cells.setdefault(key, {})[observation.pair] = observation
 
+    # The mean and depth 0 have the same place here. The mean was added first, and so stays first.
     def place(key: Key) -> tuple[int, int, float]:
         measure, metric, column, depth = key
         return order[measure, metric], column, depth or -1.0
@@ -298,16 +319,20 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
         # half width at one error to each side is the error.
         count = effective_count(sample)
         low, high = wilson(sample.mean, count)
-        lower, upper = wilson(min(1.0, max(0.0, sample.mean)), count, 1.0)
+        share = min(1.0, max(0.0, sample.mean))  # a mean of ones may be rounded to above 1
+        lower, upper = wilson(share, count, errors=1.0)
         error = (upper - lower) / 2
 
+    # the difference to the first row, over the windows that both have read
     paired = differences(pairs, first, seed)
     difference = None
     paired_error = None
-    limit = None
+    least_significant = None
+    clusters = sample.count
     if paired:
         difference = paired.mean
-        paired_error, limit = difference_error(paired, is_share)
+        paired_error, least_significant = difference_error(paired, is_share)
+        clusters = paired.count
     return Cell(
         row=row,
         measure=measure,
@@ -320,10 +345,10 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
         high=high,
         windows=len(set(sample.windows.tolist())),
         documents=len(set(sample.documents.tolist())),
-        clusters=(paired or sample).count,
+        clusters=clusters,
         difference=difference,
         difference_error=paired_error,
-        margin=limit,
+        margin=least_significant,
     )
 
 
@@ -350,15 +375,9 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
     if trained not in by_length:
         return None
 
-    # A run that was stopped has not read each window at each length. Means are compared over the
-    # windows that all lengths have.
-    common = set.intersection(*(set(windows) for windows in by_length.values()))
-    if not common:
+    best = _length_of_lowest_loss(by_length)
+    if best is None:
         return None
-    means = {}
-    for length, windows in by_length.items():
-        means[length] = float(np.mean([windows[place].value for place in common]))
-    best = min(means, key=lambda length: means[length])
     if sample_of(list(by_length[best].values()), seed).count < FEWEST:
         return None
 
@@ -366,11 +385,33 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
     for length in sorted(by_length):
         if length <= best:
             continue
-        sample = differences(by_length[length], by_length[best], seed)
-        if sample is None or sample.margin is None or sample.mean > sample.margin:
+        difference = differences(by_length[length], by_length[best], seed)
+        if difference is None or difference.margin is None:
+            break
+        is_worse = difference.mean > difference.margin
+        if is_worse:
             break
         longest = length
     return longest
+
+
+def _length_of_lowest_loss(by_length: Mapping[int, Pairs]) -> int | None:
+    """Return the length whose mean loss is the lowest; None where no window has all lengths.
+
+    A run that was stopped has not read each window at each length. Means are compared over the
+    windows that all lengths have.
+
+    Args:
+        by_length: The losses by length in tokens, and by document and window.
+    """
+    windows_by_length = [set(observations) for observations in by_length.values()]
+    common = set.intersection(*windows_by_length)
+    if not common:
+        return None
+    means = {}
+    for length, observations in by_length.items():
+        means[length] = float(np.mean([observations[window].value for window in common]))
+    return min(means, key=lambda length: means[length])
 
 
 def notes(cells: Sequence[Cell]) -> list[str]:
@@ -380,21 +421,7 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         cells: The cells of all rows.
     """
     whole = [cell for cell in cells if cell.depth is None]
-    sentences = []
-
-    # errors between windows of too few texts, by the number of texts
-    by_texts: dict[int, list[str]] = {}
-    for cell in whole:
-        if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:
-            measures = by_texts.setdefault(cell.documents, [])
-            if cell.measure not in measures:
-                measures.append(cell.measure)
-    for count, measures in sorted(by_texts.items()):
-        texts = counted(count, "text")
-        sentences.append(
-            f"{', '.join(measures)}: the errors are between windows of {texts} and do not cover the"
-            f" difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
-        )
+    sentences = _notes_on_texts(whole)
 
     # too few windows for a test
     untested = list(dict.fromkeys(cell.measure for cell in whole if cell.clusters < FEWEST))
@@ -413,6 +440,25 @@ def notes(cells: Sequence[Cell]) -> list[str]:
         about = f"about {expected:.1f}" if expected >= 0.05 else "fewer than 0.1"
         were_tested = counted(tested, "difference was", "differences were")
         sentences.append(f"{were_tested} tested at p < {ALPHA:.4f}; chance would mark {about}.")
+    return sentences
+
+
+def _notes_on_texts(cells: Sequence[Cell]) -> list[str]:
+    """Return a sentence on measures whose errors are between windows of too few texts."""
+    measures_by_texts: dict[int, list[str]] = {}
+    for cell in cells:
+        if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:
+            measures = measures_by_texts.setdefault(cell.documents, [])
+            if cell.measure not in measures:
+                measures.append(cell.measure)
+
+    sentences = []
+    for count, measures in sorted(measures_by_texts.items()):
+        texts = counted(count, "text")
+        sentences.append(
+            f"{', '.join(measures)}: the errors are between windows of {texts} and do not cover the"
+            f" difference between texts; give at least {FEWEST_DOCUMENTS} texts for that."
+        )
     return sentences
 
 
@@ -441,13 +487,18 @@ def summarise(
     """
     # the first row may have been refused; then the next one is what the others are compared with
     observations = outcome.observations
-    first = next((row.name for row in rows if observations.get(row.name)), None)
+    first = None
+    for row in rows:
+        if observations.get(row.name):
+            first = row.name
+            break
+
     cells: list[Cell] = []
     for row in rows:
-        against = None
+        compared_with = None
         if first is not None and row.name != first:
-            against = observations[first]
-        cells += cells_of(row.name, observations.get(row.name, []), against, sizes.seed)
+            compared_with = observations[first]
+        cells += cells_of(row.name, observations.get(row.name, []), compared_with, sizes.seed)
 
     results = [_row_result(row, outcome, cells, sizes) for row in rows]
     sentences = [*_run_notes(outcome, rows, first, sizes.trained), *notes(cells)]
@@ -457,12 +508,19 @@ def summarise(
 def _row_result(
     row: Row, outcome: RunOutcome, cells: Sequence[Cell], sizes: EvaluationSizes
 ) -> RowResult:
-    """Make a row, with its price: the difference of its loss at the trained length."""
+    """Return a row of the result, with its price: the difference of its loss at the trained length.
+
+    Args:
+        row: The row.
+        outcome: The measurements, and the refusals.
+        cells: The cells of all rows.
+        sizes: The trained length, and the seed of the bootstrap.
+    """
     price = None
     price_error = None
     for cell in cells:
-        place = (cell.row, cell.measure, cell.column, cell.depth)
-        if place == (row.name, GROWTH, sizes.trained, None):
+        is_loss_of_row = cell.row == row.name and cell.measure == GROWTH
+        if is_loss_of_row and cell.column == sizes.trained and cell.depth is None:
             price = cell.difference
             price_error = cell.difference_error
 
@@ -480,7 +538,14 @@ def _row_result(
 def _run_notes(
     outcome: RunOutcome, rows: Sequence[Row], first: str | None, trained: int
 ) -> list[str]:
-    """Return sentences on what did not run."""
+    """Return sentences on what did not run.
+
+    Args:
+        outcome: The measurements, and the refusals.
+        rows: The rows of the table.
+        first: The first row that ran, which others are compared with; None where none did.
+        trained: The trained context in tokens.
+    """
     sentences = outcome.sentences(trained, [row.name for row in rows])
     if first is not None and first != rows[0].name:
         sentences.append(f"{rows[0].name} did not run, so differences are to {first}.")

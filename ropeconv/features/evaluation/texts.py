@@ -114,14 +114,7 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
     require("datasets", "--dataset")
     import datasets
 
-    repository, *parts = name.split(":")
-    if len(parts) > 2:
-        raise UsageError(
-            f"--dataset {name} is not understood; write it like owner/name:CONFIG:SPLIT"
-        )
-    split = parts[-1] if parts else "test"
-    config = parts[0] if len(parts) == 2 else None
-
+    repository, config, split = _parse_dataset(name)
     # datasets 3 asks on stdin whether it may run the code of a repository, unless the environment
     # says yes. False refuses the code instead of waiting for an answer.
     if getattr(datasets.config, TRUST, None) is not True:
@@ -147,6 +140,19 @@ def read_dataset(name: str, field: str) -> list[tuple[str, str]]:
     if not pairs:
         raise BadSource(f"{name} has no text in {field!r}; name another column with --field")
     return pairs
+
+
+def _parse_dataset(name: str) -> tuple[str, str | None, str]:
+    """Return the repository, the configuration and the split of owner/name[:CONFIG][:SPLIT]."""
+    repository, *parts = name.split(":")
+    if not parts:
+        return repository, None, "test"
+    if len(parts) == 1:
+        return repository, None, parts[0]
+    if len(parts) == 2:
+        config, split = parts
+        return repository, config, split
+    raise UsageError(f"--dataset {name} is not understood; write it like owner/name:CONFIG:SPLIT")
 
 
 SEEN = 1 << 20
@@ -352,15 +358,16 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
     for place, number in enumerate(documents):
         wanted = each + 1 if place < rest else each
         size = len(texts.documents[number].ids)
-        most = 1 + (size - length) // apart
-        count = min(wanted, most)
+        room = size - length
+        count = min(wanted, 1 + room // apart)
         # the last window ends with the document, and the first begins with it
-        step = (size - length) / max(count - 1, 1)
+        step = room / max(count - 1, 1)
         ends[number] = [size - int(index * step) for index in reversed(range(count))]
 
     # the first window of each document, then the second of each, and so on
     windows = []
-    for turn in range(max(map(len, ends.values()))):
+    most_windows = max(len(document_ends) for document_ends in ends.values())
+    for turn in range(most_windows):
         for number, document_ends in ends.items():
             if turn < len(document_ends):
                 windows.append((number, document_ends[turn]))

@@ -46,11 +46,12 @@ def show_result(result: Result, sheet: Sheet) -> None:
     sheet.say(f"T: the trained context, {result.trained:,} tokens{meaning}.")
 
     # what was measured, and where
-
     if len(result.texts) > 1:
         texts = f"{len(result.texts)} texts"
+    elif result.texts:
+        texts = result.texts[0]
     else:
-        texts = "".join(result.texts) or "no text"
+        texts = "no text"
     sheet.say(
         f"{result.source} in {result.runtime} on {result.device}, {result.dtype}; {texts} "
         f"(tokens sha256 {result.tokens_sha256[:12]})."

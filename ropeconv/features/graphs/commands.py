@@ -1,7 +1,9 @@
 """Compiled graphs on the command line: `inspect`, `compare` and `apply` with a graph as source."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropeconv.cli.screen import Screen
 from ropeconv.errors import UsageError
@@ -15,8 +17,11 @@ from ropeconv.verbs.request import ApplyRequest, build_target, other_option
 from ropeconv.views.plan import title
 from ropeconv.views.sheet import sentence
 
-from .inspection import GraphInspection, compare_graph, inspect_graph
+from .inspection import GraphInspection, GraphRope, compare_graph, inspect_graph
 from .model import open_graph
+
+if TYPE_CHECKING:
+    from .plan import GraphPlan
 
 ALLOWED = ("dry_run", "no_fsync", "by_length", "family", "out", "replace")
 """Options of `apply` that compiled graphs have, beside the method."""
@@ -38,32 +43,49 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
         screen.data(inspection.to_dict())
         return
 
-    # a table for each RoPE
+    # a graph can hold several RoPEs: Gemma 3 has another one in its window layers
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
-        part = inspection.part(rope)
-        positions = "any"
-        if rope.positions:  # cos and sin are stored for each position, and not computed
-            positions = f"{rope.positions:,}, as the tables have rows"
-        rows = [
-            ("constants", f"{rope.name}: {rope.layout}"),
-            ("RoPE", _with_factor(formula, rope.attention_factor)),
-            ("rotates", f"{2 * len(rope.inv_freq)} dimensions"),
-            ("positions", positions),
-        ]
-        if inspection.spec:
-            rows.append(("config.json", part.words if part else "another RoPE"))
+        rows = _describe_rope(inspection, rope, formula)
         if explain:
             numbers = [f"{frequency:.6g}" for frequency in rope.inv_freq]
             rows.append(("inv_freq", ", ".join(numbers)))
         screen.table(f"{rope.file} ({rope.graph.described})", ("", ""), rows)
 
+    # the next command: the comparison that config.json did not allow, or the extension
     if inspection.spec is None:
         screen.say(f"Not compared with config.json: {inspection.note}.")
         command = command_line("compare", reference, "CHECKPOINT")
         screen.copyable(f"Next: {command}")
-    elif not inspection.spec.scaled and all(map(inspection.part, inspection.ropes)):
+        return
+    agrees_with_config = all(inspection.part(rope) for rope in inspection.ropes)
+    if agrees_with_config and not inspection.spec.scaled:
         command = command_line("apply", reference, "--yarn", 4)
         screen.copyable(f"Next: {command}")
+
+
+def _describe_rope(
+    inspection: GraphInspection, rope: GraphRope, formula: str
+) -> list[tuple[str, str]]:
+    """Return the rows of the table of one RoPE: a title and a value each.
+
+    Args:
+        inspection: The graphs, with the RoPE of the config.json beside them.
+        rope: The RoPE of a graph.
+        formula: The formula of its frequencies, in words.
+    """
+    positions = "any"
+    if rope.positions:  # cos and sin are stored for each position, and not computed
+        positions = f"{rope.positions:,}, as the tables have rows"
+    rows = [
+        ("constants", f"{rope.name}: {rope.layout}"),
+        ("RoPE", _with_factor(formula, rope.attention_factor)),
+        ("rotates", f"{2 * len(rope.inv_freq)} dimensions"),
+        ("positions", positions),
+    ]
+    if inspection.spec:
+        part = inspection.part(rope)
+        rows.append(("config.json", part.words if part else "another RoPE"))
+    return rows
 
 
 def _with_factor(formula: str, attention_factor: float) -> str:
@@ -93,7 +115,7 @@ def compare_graphs(
     for option, is_given in others.items():
         if is_given:
             raise UsageError(f"{option} does not go with a compiled graph; leave it out")
-    if family and all(map(is_graph, models)):
+    if family and all(is_graph(model) for model in models):  # --family is for a checkpoint
         raise UsageError("--family does not go with a compiled graph; leave it out")
     if len(models) != 2:
         raise UsageError("a compiled graph is compared with one other model; give two")
@@ -152,10 +174,14 @@ def apply_graphs(
     if given:
         raise UsageError(f"{given} does not go with a compiled graph; leave it out")
 
+    # a graph stays in its format and type, so these two options of the target have no meaning
+    output = build_target(target | {"to": None, "outtype": None})
     source = open_graph(sources[0])
     source.treat_as = options.family
-    plan = graph_plan(source, recipe, build_target(target | {"to": None, "outtype": None}))
+    plan = graph_plan(source, recipe, output)
+
     if not options.dry_run:
+        # an earlier output is replaced, and a folder of the user's own is not
         if plan.out.exists() and read_companion(plan.out) is None:
             raise RopeconvError(f"{plan.out} exists; choose another place with -o, or remove it")
         with screen.progress("Writing", plan.bytes) as advance:
@@ -164,11 +190,20 @@ def apply_graphs(
 
     if screen.as_json:
         screen.data(plan.to_dict())
-        return
-    if screen.quiet:
+    elif screen.quiet:
         screen.copyable(str(plan.out))
-        return
+    else:
+        _show_graph_plan(plan, options.dry_run, screen)
 
+
+def _show_graph_plan(plan: GraphPlan, dry_run: bool, screen: Screen) -> None:
+    """Print the constants that get other frequencies, the warnings, and the place of the output.
+
+    Args:
+        plan: The plan, which was executed unless with `dry_run`.
+        dry_run: Whether nothing was written.
+        screen: Where it is printed.
+    """
     schedule = plan.checkpoint.schedule
     words = _with_factor(frequencies(schedule), schedule.attention_factor)
     rows = []
@@ -178,7 +213,8 @@ def apply_graphs(
     screen.table(title(plan.checkpoint), ("", ""), rows)
     for warning in plan.warnings:
         screen.note(f"Note: {sentence(warning)}")
-    if not options.dry_run:
-        screen.say("Checked: the constants that were written hold these frequencies.")
-    did = "Would write" if options.dry_run else "Wrote"
-    screen.copyable(f"{did} {plan.out}")
+    if dry_run:
+        screen.copyable(f"Would write {plan.out}")
+        return
+    screen.say("Checked: the constants that were written hold these frequencies.")
+    screen.copyable(f"Wrote {plan.out}")

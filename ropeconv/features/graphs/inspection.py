@@ -4,11 +4,9 @@
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -174,6 +172,9 @@ class GraphRope(ModelRope):
     def formula_of(self, thetas: Iterable[float] = (), lengths: Iterable[int] = ()) -> str:
         """Return the formula that gives these frequencies.
 
+        A graph stores numbers only, so the method is found by trying: for each base that is likely,
+        the frequencies of each formula are computed and compared with those of the graph.
+
         Args:
             thetas: Bases to try before those that the frequencies suggest.
             lengths: Trained lengths in tokens to try before powers of two.
@@ -182,12 +183,13 @@ class GraphRope(ModelRope):
             The formula in words, or "custom inv_freq" where no method gives the frequencies.
         """
         vector = self.inv_freq
-        known = tuple(thetas)
         slowest = int(np.flatnonzero(vector).max())  # the last pair that rotates
+        known_thetas = tuple(thetas)
+        all_lengths = (*lengths, *TRAINED)
 
         # For each base the simplest explanation is tried first: NTK with some factor has the
         # frequencies of a plain larger base.
-        for theta in (*known, *_bases(vector, slowest)):
+        for theta in (*known_thetas, *_guess_bases(vector, slowest)):
             base = base_inv_freq(theta, 2 * len(vector))
             proportional = recognise(vector, theta)
             if proportional:
@@ -203,9 +205,9 @@ class GraphRope(ModelRope):
             # Most other methods do not change the fastest two pairs. Trying them all takes a while,
             # so a base that is only a guess must have these right.
             keeps_fastest = np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2])
-            if theta in known or keeps_fastest:
+            if theta in known_thetas or keeps_fastest:
                 factors = round_values(base[slowest] / vector[slowest])
-                formula = self._scaled_formula(theta, factors, (*lengths, *TRAINED))
+                formula = self._scaled_formula(theta, factors, all_lengths)
                 if formula:
                     return formula
         return "custom inv_freq"
@@ -213,30 +215,40 @@ class GraphRope(ModelRope):
     def _scaled_formula(
         self, theta: float, factors: Iterable[float], lengths: Iterable[int]
     ) -> str:
-        """Return the formula of a method with a factor over a base; empty where none fits.
+        """Return the method with a scale factor that gives these frequencies; empty if none does.
 
-        A graph has frequencies and no names, so each method is computed and compared.
+        Args:
+            theta: The base.
+            factors: Scale factors to try.
+            lengths: Trained lengths in tokens to try, since YaRN and Llama 3 depend on them.
         """
-        kinds = [kind for kind in REGISTRY.values() if issubclass(kind, ScaledMethod)]
-        larger = [factor for factor in factors if factor > LEAST_FACTOR]
-        rotary_dim = 2 * len(self.inv_freq)
-        for length, kind, factor in product(dict.fromkeys(lengths), kinds, larger):
-            spec = RopeSpec(
-                head_dim=rotary_dim,
-                rotary_dim=rotary_dim,
-                form=Plain(theta),
-                original_context=length,
-                context=length,
-            )
-            # a method may not exist for these numbers, such as a factor of 1e300
-            with suppress(RopeconvError, ArithmeticError, ValueError):
-                schedule = kind(factor).schedule(spec)
-                if not self.holds(schedule.inv_freq):
-                    continue
-                if schedule.form:
-                    return frequencies(schedule)
-                return f"{kind.name}, theta {theta:.12g}, factor {factor:.12g}"
+        methods = [method for method in REGISTRY.values() if issubclass(method, ScaledMethod)]
+        larger_factors = [factor for factor in factors if factor > LEAST_FACTOR]
+        for length in dict.fromkeys(lengths):  # each length once
+            spec = self._unscaled_spec(theta, length)
+            for method in methods:
+                for factor in larger_factors:
+                    try:
+                        schedule = method(factor).schedule(spec)
+                    except (RopeconvError, ArithmeticError, ValueError):
+                        continue  # the method does not exist for these numbers: a factor of 1e300
+                    if not self.holds(schedule.inv_freq):
+                        continue
+                    if schedule.form:
+                        return frequencies(schedule)
+                    return f"{method.name}, theta {theta:.12g}, factor {factor:.12g}"
         return ""
+
+    def _unscaled_spec(self, theta: float, trained_length: int) -> RopeSpec:
+        """Return a model with as many rotated dimensions, and with the base and nothing else."""
+        rotary_dim = 2 * len(self.inv_freq)
+        return RopeSpec(
+            head_dim=rotary_dim,
+            rotary_dim=rotary_dim,
+            form=Plain(theta),
+            original_context=trained_length,
+            context=trained_length,
+        )
 
     def to_dict(self) -> JsonObject:
         """Return the fields as JSON-ready data."""
@@ -253,13 +265,29 @@ class GraphRope(ModelRope):
         }
 
 
-def _bases(vector: Vector, slowest: int) -> Iterator[float]:
-    """Yield bases that a vector suggests by its slowest pair and its second, the roundest first."""
+def _guess_bases(vector: Vector, slowest: int) -> list[float]:
+    """Return bases that a vector suggests, the roundest first.
+
+    With w_i = theta^(-2i/d) and d/2 pairs, theta = (w_0 / w_i)^((d/2) / i). The slowest pair gives
+    an unscaled base most accurately. Most scalings do not change the second pair, so that one gives
+    the base below a scaling.
+
+    Args:
+        vector: Radians per token, [pairs].
+        slowest: The index of the last pair that rotates.
+    """
+    bases = list[float]()
     for index in (slowest, 1):
-        if 0 < index <= slowest and vector[index] < vector[0]:
-            ratio = float(vector[0] / vector[index])
-            with suppress(OverflowError):
-                yield from round_values(ratio ** (len(vector) / index))
+        is_slower_pair = 0 < index <= slowest and vector[index] < vector[0]
+        if not is_slower_pair:
+            continue
+        ratio = float(vector[0] / vector[index])
+        try:
+            base = ratio ** (len(vector) / index)
+        except OverflowError:
+            continue
+        bases += round_values(base)
+    return bases
 
 
 def round_values(value: float) -> list[float]:
@@ -274,7 +302,10 @@ def round_values(value: float) -> list[float]:
 
 
 def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
-    """Return every RoPE in a graph: vectors that reach a Cos and a Sin, and pairs of tables.
+    """Return every RoPE in a graph.
+
+    An export has one of two forms: a vector of frequencies, from which operations compute cos and
+    sin, or a table of cosines and one of sines with a row for each position.
 
     Args:
         graph: The graph.
@@ -283,12 +314,7 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
     ropes = list[GraphRope]()
     cosines = list[str]()
     sines = list[str]()
-    # a constant can have several values: those after the first are conversions to another type
-    first_values: dict[int, str] = {}
-    for value, constant in graph.constants.items():
-        first_values[id(constant)] = first_values.pop(id(constant), value)
-
-    for value in first_values.values():
+    for value in _stored_values(graph):
         constant = graph.constants[value]
         if constant.dtype == "bool" or not all(constant.shape):  # a mask, or an empty constant
             continue
@@ -298,9 +324,11 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
 
         # inv_freq [pairs], or a table of cos or sin [positions, pairs]
         if len(sizes) == 1 and sizes[0] > 1:
-            ropes += _ropes_of_vector(graph, file, value)
+            rope = _rope_of_vector(graph, file, value)
+            if rope is not None:
+                ropes.append(rope)
         elif len(sizes) == 2 and sizes[0] > 2:
-            function = _function_of(constant)
+            function = _recognise_function(constant)
             if function == "sin":
                 sines.append(value)
             elif function == "cos":
@@ -309,19 +337,42 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
     # each table of cosines with the table of sines of the same angles
     for cosine in cosines:
         sine = _sine_for(graph, cosine, sines)
-        if sine:
-            sines.remove(sine)
-            ropes += _ropes_of_tables(graph, file, cosine, sine)
+        if not sine:
+            continue
+        sines.remove(sine)
+        rope = _rope_of_tables(graph, file, cosine, sine)
+        if rope is not None:
+            ropes.append(rope)
     return ropes
 
 
+def _stored_values(graph: Graph) -> list[str]:
+    """Return a name for each constant of a graph.
+
+    `graph.constants` can have a constant several times: under its own name, and then under those
+    of its conversions to other types. The first name is returned, in the place of the last.
+    """
+    names: dict[int, str] = {}
+    for value, constant in graph.constants.items():
+        first_name = names.pop(id(constant), value)
+        names[id(constant)] = first_name
+    return list(names.values())
+
+
 def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
-    """Return the table of sines for one of cosines, with its type and shape; empty without one."""
+    """Return the table of sines for one of cosines, with its type and shape; empty without one.
+
+    Args:
+        graph: The graph.
+        cosine: The name of the table of cosines.
+        sines: The names of tables of sines. One that is named alike comes first: `sin_cached` for
+            `cos_cached`.
+    """
     table = graph.constants[cosine]
     fitting = []
     for sine in sines:
         other = graph.constants[sine]
-        if (other.shape, other.dtype) == (table.shape, table.dtype):
+        if other.shape == table.shape and other.dtype == table.dtype:
             fitting.append(sine)
     named_alike = cosine.replace("cos", "sin")
     if named_alike in fitting:
@@ -329,12 +380,12 @@ def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
     return fitting[0] if fitting else ""
 
 
-def _function_of(constant: Constant) -> str:
-    """cos or sin, by the first rows of a table of positions and pairs; empty for another one."""
+def _recognise_function(constant: Constant) -> str:
+    """Return "cos" or "sin" for a table [positions, pairs], by its first rows; else empty."""
     first, second = _rows(constant, (0, 1))
-    if not first.any():  # sin(0)
+    if not first.any():  # sin(0) is 0 in each pair
         return "sin" if second.any() else ""
-    # cos(0) is 1, and rows can have an attention factor
+    # cos(0) is 1, times the attention factor where the table includes it
     starts_at_factor = first[0] > 0 and (first == first[0]).all()
     falls = (second <= first).all() and (second != first).any()
     if starts_at_factor and falls:
@@ -343,24 +394,32 @@ def _function_of(constant: Constant) -> str:
 
 
 def _rows(constant: Constant, rows: Iterable[int]) -> Vector:
-    """Some rows of a table."""
+    """Return some rows of a table, float64 [rows, columns]."""
     table = constant.array().reshape(-1, constant.shape[-1])
     return np.asarray(table[list(rows)], dtype=np.float64)
 
 
-def _ropes_of_vector(graph: Graph, file: str, value: str) -> Iterator[GraphRope]:
-    """Yield the RoPE of a vector of frequencies; nothing for another vector."""
+def _rope_of_vector(graph: Graph, file: str, value: str) -> GraphRope | None:
+    """Return the RoPE of a vector of frequencies; None for another vector.
+
+    Args:
+        graph: The graph.
+        file: The name of the graph.
+        value: The name of the vector in the graph.
+    """
+    # inv_freq is a vector from which a Cos and a Sin are computed
     if not graph.rotations(value):
-        return
+        return None
     constant = graph.constants[value]
     numbers = np.asarray(constant.array(), dtype=np.float64)
     vector, repeat = without_repeat(numbers.ravel())
     if not np.isfinite(vector).all() or (vector < 0).any() or vector[0] <= 0:
-        return
+        return None
 
     # two roundings: of the frequencies, and of the type that the graph stores
     relative = max(TOLERANCE, 2 * PRECISION[constant.dtype])
-    yield GraphRope(
+    smallest = SMALLEST.get(constant.dtype, 0.0)
+    return GraphRope(
         constant.name,
         vector,
         graph.attention_factor(value),
@@ -368,16 +427,23 @@ def _ropes_of_vector(graph: Graph, file: str, value: str) -> Iterator[GraphRope]
         graph=graph,
         values=(value,),
         repeat=repeat,
-        error=relative * vector + SMALLEST.get(constant.dtype, 0.0),
+        error=relative * vector + smallest,
     )
 
 
-def _ropes_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterator[GraphRope]:
-    """Yield the RoPE of two tables, whose row p has A cos(p w) and A sin(p w).
+def _rope_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> GraphRope | None:
+    """Return the RoPE of two tables, whose row p has A cos(p w) and A sin(p w).
 
-    The frequency w is the angle of row 1. Rows 2, 4, 8 and so on up to the last make it more
-    accurate: the angle there is known up to whole turns, and the present w tells how many. Nothing
-    is yielded where the tables are something else.
+    A is the attention factor and w the frequency of a pair in radians per token.
+
+    Args:
+        graph: The graph.
+        file: The name of the graph.
+        cosine: The name of the table of cosines in the graph.
+        sine: The name of the table of sines.
+
+    Returns:
+        The RoPE, or None where the tables are something else.
     """
     table = graph.constants[cosine]
     last = math.prod(table.shape[:-1]) - 1
@@ -393,15 +459,8 @@ def _ropes_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterato
     cos, repeat = without_repeat(_rows(table, rows))
     sin, _ = without_repeat(_rows(graph.constants[sine], rows))
     if cos.shape != sin.shape:
-        return
-
-    # arctan2 gives an angle within half a turn; correct the frequency by what is left of it after
-    # the turns that the frequency so far explains
-    inv_freq = np.zeros(cos.shape[1])
-    for row, angle in zip(rows, np.arctan2(sin, cos), strict=True):
-        rest = angle - row * inv_freq
-        within_half_a_turn = np.remainder(rest + math.pi, math.tau) - math.pi
-        inv_freq = inv_freq + within_half_a_turn / row
+        return None
+    inv_freq = _frequencies_from_angles(rows, np.arctan2(sin, cos))
 
     # Row 0 has A cos(0) = A, the attention factor. Then compare all rows with these frequencies:
     # other tables of two axes are no rotations.
@@ -413,8 +472,8 @@ def _ropes_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterato
     # the exporter computed angles in float32
     allowed = factor * (8 * precision + 4 * PRECISION["float32"] * np.abs(phases))
     if not np.all(np.maximum(off_cos, off_sin) <= allowed):
-        return
-    yield GraphRope(
+        return None
+    return GraphRope(
         f"{table.name} and {graph.constants[sine].name}",
         np.maximum(inv_freq, 0.0),
         factor,
@@ -425,6 +484,24 @@ def _ropes_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> Iterato
         error=TOLERANCE * np.abs(inv_freq) + 4 * precision / last,
         positions=last + 1,
     )
+
+
+def _frequencies_from_angles(rows: Sequence[int], angles: NDArray[Any]) -> Vector:
+    """Return the frequencies of tables of cos and sin, in radians per token [pairs].
+
+    The frequency w is the angle of row 1. The angle of a later row p is p w up to whole turns, and
+    w so far tells how many turns, so each row makes w more accurate.
+
+    Args:
+        rows: Rows of the tables: 1, 2, 4, and so on.
+        angles: The angles of these rows within half a turn, in radians [rows, pairs].
+    """
+    inv_freq = np.zeros(angles.shape[1])
+    for row, angle in zip(rows, angles, strict=True):
+        rest = angle - row * inv_freq
+        within_half_a_turn = np.remainder(rest + math.pi, math.tau) - math.pi
+        inv_freq = inv_freq + within_half_a_turn / row
+    return inv_freq
 
 
 @dataclass(frozen=True)
@@ -583,12 +660,14 @@ class GraphComparison(Summary):
 
 def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -> GraphComparison:
     """Compare compiled graphs with a checkpoint, a GGUF file or other graphs."""
+    # the first part is the RoPE of the layers that an extension changes
     if isinstance(other, GraphInspection):
         parts = list[ModelRope](other.ropes)
-        context = 0
+        context = 0  # a graph does not state one
     else:
         parts = parts_of(other.spec)
         context = other.spec.context
+    main = parts[0]
 
     rows = list[tuple[str, str]]()
     problems = list[str]()
@@ -597,16 +676,17 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
         if part is not None:
             rows.append((rope.name, part.words))
         else:
-            difference = _difference(rope, parts[0])
+            difference = _difference(rope, main)
             rows.append((rope.name, difference))
             problems.append(f"{rope.name} has {difference}")
-        if rope.positions is not None and rope.positions < context:
+        is_too_short = rope.positions is not None and rope.positions < context
+        if is_too_short:
             problems.append(
                 f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
             )
 
     # a graph of window layers only agrees with each part that it has, but lacks the main one
-    has_main = any(found == parts[0].words for _, found in rows)
+    has_main = any(result == main.words for _, result in rows)
     if not problems and not has_main:
         problems.append("the graph has only the RoPE of other layers")
     return GraphComparison(

@@ -146,10 +146,15 @@ class Graph(ABC):
         return list(rotations.values())
 
     def _scaling(self, rotation: Operation) -> tuple[Operation | None, Constant | None]:
-        """The operation that multiplies a Cos or Sin by a constant number, and that constant."""
+        """Return the operation that multiplies a Cos or Sin by a constant, and that constant.
+
+        Both are None where the result of the Cos or Sin is used without a factor.
+        """
         for reader in self.readers.get(rotation.outputs[0], ()):
+            if reader.kind not in ("Mul", "Multiply"):
+                continue
             known = [self.constants[name] for name in reader.inputs if name in self.constants]
-            if reader.kind in ("Mul", "Multiply") and known and np.prod(known[0].shape) == 1:
+            if known and np.prod(known[0].shape) == 1:
                 return reader, known[0]
         return None, None
 
@@ -172,28 +177,36 @@ class Graph(ABC):
     def set_attention_factor(self, value: str, factor: float) -> None:
         """Multiply cos and sin of a value by a number, in place of the present one.
 
-        A constant that nothing else reads is replaced, which needs no operation of a newer opset.
+        Args:
+            value: The name of the frequencies in the graph.
+            factor: The attention factor.
         """
         rotations = self.rotations(value)
         scalings = [self._scaling(rotation) for rotation in rotations]
-        own_operations = [operation for operation, _ in scalings if operation is not None]
+        scaling_operations = [operation for operation, _ in scalings if operation is not None]
         for rotation, (scaling, constant) in zip(rotations, scalings, strict=True):
             if _number(constant) == factor:
                 continue
-            if constant and self._is_read_only_by(constant, own_operations):
-                self.replace(constant, np.full(constant.shape, factor, constant.array().dtype))
+            # where nothing else reads the number, another one can stand in its place, which needs
+            # no operation of a newer opset
+            if constant and self._is_read_only_by(constant, scaling_operations):
+                dtype = constant.array().dtype
+                self.replace(constant, np.full(constant.shape, factor, dtype))
             else:
                 self._multiply(rotation, scaling, factor)
 
     def _is_read_only_by(self, constant: Constant, operations: list[Operation]) -> bool:
-        """Whether a constant of a wide type is read by no operation but some."""
-        if constant.dtype not in ("float32", "float64"):
+        """Return whether nothing else reads a constant, and its type is wide enough to change."""
+        if constant.dtype not in ("float32", "float64"):  # float16 would round the new factor
             return False
-        readers = list[Operation]()
+        # a constant has several names where it is converted to other types
         for name, each in self.constants.items():
-            if each is constant:
-                readers += self.readers.get(name, ())
-        return all(any(reader is each for each in operations) for reader in readers)
+            if each is not constant:
+                continue
+            for reader in self.readers.get(name, ()):
+                if not any(reader is operation for operation in operations):
+                    return False
+        return True
 
 
 def _number(constant: Constant | None) -> float:
@@ -213,7 +226,7 @@ class OnnxGraph(Graph):
         from google.protobuf.message import DecodeError
 
         super().__init__(path, "ONNX")
-        self._keys = set[str]()
+        self._used_names = set[str]()
         if path.stat().st_size > LARGEST:
             raise BadSource(f"{path} is {TOO_LARGE}")
         try:
@@ -221,15 +234,16 @@ class OnnxGraph(Graph):
             for scope in (self.model.graph, *self.model.functions):
                 self._read(scope, {})
         except (DecodeError, ValueError, TypeError, LookupError):
-            self.model = onnx.ModelProto()
+            self.model = onnx.ModelProto()  # without nodes, which is refused next
         # protobuf decodes an empty file, and some others, to a model without nodes
         if not self.model.graph.node:
             raise BadSource(f"{path} is not an ONNX model, or it is damaged; export it again")
 
         # "" and "ai.onnx" are two names of the standard operations
-        versions = [
-            each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx")
-        ]
+        versions = []
+        for imported in self.model.opset_import:
+            if imported.domain in ("", "ai.onnx"):
+                versions.append(imported.version)
         self.opset = max(versions, default=0)
         self.described = f"ONNX, opset {self.opset}"
 
@@ -240,19 +254,21 @@ class OnnxGraph(Graph):
             if len(dims) in (2, 3) and dims[1].dim_value > 1:
                 self.fixed_lengths[value.name] = dims[1].dim_value
 
-    def _read(self, scope: Any, around: Mapping[str, str]) -> None:
-        """Add the operations of a graph, and of graphs inside them.
+    def _read(self, scope: Any, outer_names: Mapping[str, str]) -> None:
+        """Add the operations of a graph, and of the graphs inside it.
 
-        Two branches may have values of the same name, so that values get names of their own here.
+        A value in the file is known here by a name that no other value has, since two branches of
+        an If may both have a value "cos".
 
         Args:
-            scope: The graph.
-            around: The names here of the values around it, by their names in the file.
+            scope: The GraphProto, or a FunctionProto.
+            outer_names: For the values around the graph, the unique name by the name in the file.
         """
         # a function of a model has no initializers
-        names = dict(around)
+        names = dict(outer_names)
         for tensor in getattr(scope, "initializer", ()):
-            self._add_constant(self._new(names, tensor.name), tensor.name, tensor)
+            unique_name = self._add_unique_name(names, tensor.name)
+            self._add_constant(unique_name, tensor.name, tensor)
 
         for node in scope.node:
             # the branches of If and the bodies of Loop and Scan are attributes
@@ -264,7 +280,7 @@ class OnnxGraph(Graph):
                     self._read(inner, names)
 
             inputs = tuple(names.get(name, name) for name in node.input)
-            outputs = tuple(self._new(names, name) for name in node.output)
+            outputs = tuple(self._add_unique_name(names, name) for name in node.output)
             self._add(
                 Operation(kind=node.op_type, inputs=inputs, outputs=outputs, handle=(scope, node))
             )
@@ -272,22 +288,30 @@ class OnnxGraph(Graph):
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 self._add_constant(outputs[0], node.output[0], node.attribute[0].t)
 
-    def _new(self, names: dict[str, str], name: Any) -> str:
-        """A name here, which no other value has, for a name in the file; `names` are those so far.
+    def _add_unique_name(self, names: dict[str, str], name: Any) -> str:
+        """Return a name that no other value of the model has, and add it to `names`.
 
-        Raises ValueError for a name that is not text.
+        Args:
+            names: The unique names in a graph, by the names in the file.
+            name: The name in the file.
+
+        Raises:
+            ValueError: The name is not text.
         """
         if not isinstance(name, str):
             raise ValueError(name)
-        names[name] = f"{name}_{len(self._keys)}" if name in self._keys else name
-        self._keys.add(names[name])
-        return names[name]
+        unique_name = name
+        if name in self._used_names:
+            unique_name = f"{name}_{len(self._used_names)}"
+        self._used_names.add(unique_name)
+        names[name] = unique_name
+        return unique_name
 
     def _add_constant(self, value: str, name: str, tensor: Any) -> None:
         """Add a constant of floating point numbers or booleans; others are not needed.
 
         Args:
-            value: The name of its value here.
+            value: The unique name of its value.
             name: Its name in the file.
             tensor: The TensorProto.
         """
@@ -312,12 +336,16 @@ class OnnxGraph(Graph):
             TensorProto.DOUBLE,
             TensorProto.BOOL,
         )
-        if tensor.data_type in known_types:
-            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
-            array = partial(self._array, tensor, dtype)
-            self.constants[value] = Constant(
-                name=name, dtype=dtype.name, shape=tuple(tensor.dims), array=array, handle=tensor
-            )
+        if tensor.data_type not in known_types:
+            return
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+        self.constants[value] = Constant(
+            name=name,
+            dtype=dtype.name,
+            shape=tuple(tensor.dims),
+            array=partial(self._array, tensor, dtype),  # read when needed, since weights are large
+            handle=tensor,
+        )
 
     def _stored_outside(self, tensor: Any) -> StoredOutside:
         """Return where another file has the numbers of a tensor.
@@ -379,6 +407,13 @@ class OnnxGraph(Graph):
         constant.handle.CopyFrom(from_array(array, constant.handle.name))
 
     def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        """Multiply what a Cos or Sin computes by a number.
+
+        Args:
+            rotation: The Cos or Sin.
+            scaling: The operation that multiplies its result by a constant already, or None.
+            factor: The attention factor.
+        """
         from onnx.helper import make_node
         from onnx.numpy_helper import from_array
 
@@ -388,31 +423,35 @@ class OnnxGraph(Graph):
                 f" {LEAST_OPSET}; export it again with that opset or a newer one"
             )
 
-        scope, cosine = rotation.handle
-        name = cosine.output[0]
-        place = next(index for index, node in enumerate(scope.node) if name in node.output)
-        number = self._new({}, f"{name}_attention_factor")
-        like = self._new({}, f"{name}_attention_factor_like")
-        plain = name if scaling else self._new({}, f"{name}_unscaled")
+        scope, rotation_node = rotation.handle
+        name = rotation_node.output[0]
+        number = self._add_unique_name({}, f"{name}_attention_factor")
+        like = self._add_unique_name({}, f"{name}_attention_factor_like")
+        plain = name if scaling else self._add_unique_name({}, f"{name}_unscaled")
 
-        # the number, cast to the type of the cosine, which may be float16
+        # ONNX requires that an operation comes after those whose outputs it reads
+        for index, node in enumerate(scope.node):
+            if name in node.output:
+                place = index + 1
+                break
+
+        # the number, cast to the type of the cosine or sine, which may be float16
         nodes = [
             make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
             make_node("CastLike", [number, plain], [like]),
         ]
         if scaling:
             # a Mul is there already: exchange its other input
-            _, multiply = scaling.handle
+            _, multiply_node = scaling.handle
             other_input = 1 - scaling.inputs.index(rotation.outputs[0])
-            multiply.input[other_input] = like
+            multiply_node.input[other_input] = like
         else:
-            # The product gets the name of the cosine, so that the operations that read it need not
-            # change.
-            cosine.output[0] = plain
+            # The product gets the name of the cosine or sine, so that the operations that read it
+            # need not change.
+            rotation_node.output[0] = plain
             nodes.append(make_node("Mul", [plain, like], [name]))
 
-        # ONNX requires that an operation comes after those whose outputs it reads
-        for index, node in enumerate(nodes, place + 1):
+        for index, node in enumerate(nodes, place):
             scope.node.insert(index, node)
 
     def save(self, target: Path) -> None:
@@ -436,9 +475,10 @@ class OpenVinoGraph(Graph):
         import openvino
 
         super().__init__(path, "OpenVINO")
-        self.data_files = (path.with_suffix(".bin").name,)
+        weights = path.with_suffix(".bin")
+        self.data_files = (weights.name,)
         try:
-            self.model = openvino.Core().read_model(path, path.with_suffix(".bin"))
+            self.model = openvino.Core().read_model(path, weights)
         except (RuntimeError, UnicodeDecodeError):
             # openvino decodes its own message, which quotes the file (openvino/_ov_api.py)
             raise BadSource(
@@ -450,19 +490,8 @@ class OpenVinoGraph(Graph):
             outputs = tuple(self._name(value) for value in node.outputs())
             kind = node.get_type_name()
             self._add(Operation(kind=kind, inputs=inputs, outputs=outputs, handle=node))
-            if kind != "Constant":
-                continue
-            dtype = OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name())
-            if dtype:
-                shape = tuple(node.get_output_shape(0))
-                array = partial(getattr, node, "data")  # read when it is needed: weights are large
-                self.constants[outputs[0]] = Constant(
-                    name=node.get_friendly_name(),
-                    dtype=dtype,
-                    shape=shape,
-                    array=array,
-                    handle=node,
-                )
+            if kind == "Constant":
+                self._add_constant(outputs[0], node)
 
         # inputs of a fixed length, [batch, length] or [batch, length, width]
         for value in self.model.inputs:
@@ -471,6 +500,19 @@ class OpenVinoGraph(Graph):
                 continue
             if shape[1].is_static and shape[1].get_length() > 1:
                 self.fixed_lengths[value.get_any_name()] = shape[1].get_length()
+
+    def _add_constant(self, value: str, node: Any) -> None:
+        """Add a constant of floating point numbers or booleans; others are not needed."""
+        dtype = OPENVINO_TYPES.get(node.get_output_element_type(0).get_type_name())
+        if not dtype:
+            return
+        self.constants[value] = Constant(
+            name=node.get_friendly_name(),
+            dtype=dtype,
+            shape=tuple(node.get_output_shape(0)),
+            array=partial(getattr, node, "data"),  # read when needed, since weights are large
+            handle=node,
+        )
 
     @staticmethod
     def _name(value: Any) -> str:
@@ -485,14 +527,24 @@ class OpenVinoGraph(Graph):
             target.replace_source_output(number.output(0))
 
     def _multiply(self, rotation: Operation, scaling: Operation | None, factor: float) -> None:
+        """Multiply what a Cos or Sin computes by a number.
+
+        Args:
+            rotation: The Cos or Sin.
+            scaling: The operation that multiplies its result by a constant already, or None.
+            factor: The attention factor.
+        """
         from openvino import opset13
 
         value = rotation.handle.output(0)
         number = opset13.constant(factor, dtype=value.get_element_type())
         if scaling:
+            # exchange the other one of its two inputs
             other_input = 1 - scaling.inputs.index(rotation.outputs[0])
             scaling.handle.input(other_input).replace_source_output(number.output(0))
             return
+
+        # the operations that read the cosine or sine get the product instead
         targets = value.get_target_inputs()
         product = opset13.multiply(value, number)
         for target in targets:
@@ -522,15 +574,19 @@ class GraphSource(FolderSource):
 
     def __init__(self, path: Path) -> None:
         self.whole = path.is_dir()
-        root = path if path.is_dir() else path.parent
-        if not self.whole and not (root / CONFIG).is_file() and (root.parent / CONFIG).is_file():
+        if self.whole:
+            super().__init__(path, str(path))
+            self.graphs = tuple(graph_names(path))
+            return
+
+        # Optimum writes onnx/model.onnx beside the folder's config.json
+        root = path.parent
+        has_config = (root / CONFIG).is_file()
+        if not has_config and (root.parent / CONFIG).is_file():
             root = root.parent
         super().__init__(root, str(path))
-        if self.whole:
-            self.graphs = tuple(graph_names(path))
-        else:
-            self.name = path.stem
-            self.graphs = (path.relative_to(root).as_posix(),)
+        self.name = path.stem
+        self.graphs = (path.relative_to(root).as_posix(),)
 
     @cached_property
     def opened(self) -> dict[str, Graph]:
@@ -585,11 +641,14 @@ class GraphSource(FolderSource):
         yield from self.graphs
         for graph in self.graphs:
             yield from self.data_of(graph)
+
+        # without a config.json, text files in the folder need not belong to a model
         if not self.has_config:
             return
         for folder in {self.root, (self.root / self.graphs[0]).parent}:
             for path in folder.iterdir():
-                if path.suffix in COMPANIONS and path.is_file() and not path.name.startswith("."):
+                is_companion = path.suffix in COMPANIONS and not path.name.startswith(".")
+                if is_companion and path.is_file():
                     yield path.relative_to(self.root).as_posix()
 
 

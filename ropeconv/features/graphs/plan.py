@@ -6,7 +6,6 @@ a `GraphEdit` for each graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -130,12 +129,14 @@ class GraphPlan(FilePlan):
         schedule = self.checkpoint.schedule
         expected = ModelRope("", schedule.inv_freq, schedule.attention_factor)
         for name, edit in self.edits.items():
-            # the names of constants stay when their numbers are replaced
-            names = {rope.name for rope in edit.ropes}
+            # The names of constants stay when their numbers are replaced. Another RoPE of the
+            # graph, such as that of window layers, stays as it was.
+            changed_names = {rope.name for rope in edit.ropes}
             found = inspect_graph(GraphSource(folder / name)).ropes
-            written = [rope for rope in found if rope.name in names]
+            written = [rope for rope in found if rope.name in changed_names]
+            is_complete = len(written) >= len(edit.ropes)
             all_match = all(rope.matches(expected) for rope in written)
-            if len(written) < len(edit.ropes) or not all_match:
+            if not is_complete or not all_match:
                 raise Disagreement(
                     f"{name} does not hold the schedule when it is read again; nothing was kept"
                 )
@@ -236,16 +237,13 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
             "log-n", source.reference, "its operations do not scale queries by position", EXPORT
         )
 
-    # The folder is planned like a checkpoint, with its config.json and its other files. Then the
-    # graphs, which that plan would copy, are written instead.
+    # The folder is planned like a checkpoint, with its config.json and its other files.
     inspection = inspect_graph(source)
     checkpoint = checkpoint_plan(source, recipe, target)
-    obstacle = next(_obstacles(checkpoint, source), None)
-    if obstacle is not None:
-        part, reason = obstacle
-        raise UnsupportedBake(part, source.reference, reason, EXPORT)
-    ropes = _ropes_to_replace(inspection, checkpoint)
+    _check_expressible(checkpoint, source)
 
+    # Then the graphs, which that plan would copy, are written with the new constants instead.
+    ropes = _ropes_to_replace(inspection, checkpoint)
     files = {file.name: file for file in checkpoint.files}
     edits = dict[str, GraphEdit]()
     for name, graph in source.opened.items():
@@ -270,39 +268,50 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
     )
 
 
-def _obstacles(plan: CheckpointPlan, source: GraphSource) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a plan that constants of cos and sin cannot express, with the reason.
+def _check_expressible(plan: CheckpointPlan, source: GraphSource) -> None:
+    """Check that constants of cos and sin can express a plan.
 
     A compiled graph is fixed: its constants can be replaced, and not its operations.
+
+    Raises:
+        UnsupportedBake: They cannot.
     """
+    model = source.reference
     schedule = plan.schedule
     if schedule.short_inv_freq is not None:
-        yield "a pair of lists", "its operations do not choose between them"
+        reason = "its operations do not choose between them"
+        raise UnsupportedBake("a pair of lists", model, reason, EXPORT)
     if schedule.softmax_scale != plan.source_spec.softmax_scale:
-        yield "another softmax scale", "it is in other operations"
+        reason = "it is in other operations"
+        raise UnsupportedBake("another softmax scale", model, reason, EXPORT)
     encoding = plan.result.encoding
     if not ENCODINGS[encoding].config_only:
-        why = f"its config.json needs the encoding {encoding}, which changes weights"
-        yield "this schedule", why
+        reason = f"its config.json needs the encoding {encoding}, which changes weights"
+        raise UnsupportedBake("this schedule", model, reason, EXPORT)
 
+    # an input or a mask of a fixed length ends before the new context does
     part = f"a context of {schedule.context:,} tokens"
     for graph in source.opened.values():
         for name, length in graph.fixed_lengths.items():
             if length < schedule.context:
-                yield part, f"its input {name} has {length:,} tokens, without dynamic axes"
+                reason = f"its input {name} has {length:,} tokens, without dynamic axes"
+                raise UnsupportedBake(part, model, reason, EXPORT)
         for constant in graph.constants.values():
             length = _mask_length(constant)
             if 0 < length < schedule.context:
-                name = constant.name
-                yield part, f"its constant {name} is an attention mask of {length:,} tokens"
+                reason = f"its constant {constant.name} is an attention mask of {length:,} tokens"
+                raise UnsupportedBake(part, model, reason, EXPORT)
 
 
 def _mask_length(constant: Constant) -> int:
-    """Return the tokens of a causal mask, which exporters keep as a square constant; else 0."""
+    """Return the tokens of a causal mask, which exporters keep as a square constant; else 0.
+
+    The shape of a mask is [length, length], or [1, 1, length, length].
+    """
     if len(constant.shape) < 2:
         return 0
-    *around, rows, columns = constant.shape
-    is_square = rows == columns and all(size == 1 for size in around)
+    *outer_sizes, rows, columns = constant.shape
+    is_square = rows == columns and all(size == 1 for size in outer_sizes)
     if not is_square or rows <= 1:
         return 0
     # numbers of another shape may be weights
@@ -324,23 +333,29 @@ def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list
     unscaled = ModelRope("", spec.unscaled().current().inv_freq, 1.0)
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
         part = inspection.part(rope)
+        if part is not None:
+            if part.changes:
+                to_replace.append(rope)
+            continue
+
         # someone added the scaling to config.json after the export
-        if part is None and rope.matches(unscaled):
+        if rope.matches(unscaled):
             if not isinstance(plan.recipe.method, AsIs):
                 raise BadSource(
                     f"{rope.file} was exported without the scaling of config.json"
                     f" ({describe(spec.form)}); pass --as-is to write that into the graph"
                 )
-            part = unscaled
-        if part is None and 2 * len(rope.inv_freq) == spec.rotary_dim:
+            to_replace.append(rope)
+            continue
+
+        # a RoPE of the same width is that of the model, with other numbers
+        if 2 * len(rope.inv_freq) == spec.rotary_dim:
             raise BadSource(
                 f"{rope.name} in {rope.file} has {formula}, attention factor"
                 f" {rope.attention_factor:.6g}, and config.json has {describe(spec.form)},"
                 f" attention factor {spec.attention_factor:.6g}; put the config.json there that the"
                 " graph was exported with"
             )
-        if part is not None and part.changes:
-            to_replace.append(rope)
 
     if not to_replace:
         raise BadSource(

@@ -34,11 +34,13 @@ LENGTH = "Tokens of the text (default: four times the trained context, 512 to 81
 
 def shared_options() -> list[Option]:
     """Return the options of `validate` that say what is asked, with which text."""
-    names = ("against", "server", "model", "length", "text")
-    shared = [option for option in options(ValidateRequest) if option.name in names]
-    return [
-        replace(option, help=LENGTH) if option.name == "length" else option for option in shared
-    ]
+    shared = []
+    for option in options(ValidateRequest):
+        if option.name == "length":
+            shared.append(replace(option, help=LENGTH))
+        elif option.name in ("against", "server", "model", "text"):
+            shared.append(option)
+    return shared
 
 
 @app.command("identify", cls=Command, epilog=EXAMPLES)

@@ -88,12 +88,12 @@ class Subject:
     def of_comparison(cls, comparison: Comparison) -> Subject:
         """Return the subject for an output of ropeconv and its source."""
         recipe = Recipe.from_dict(comparison.receipt.recipe)
-        basis = inspect_source(comparison.source).basis(recipe)
+        present = inspect_source(comparison.source).basis(recipe)
         source = comparison.checkpoint_or_dequantised()
         case = Extension(
             recipe=recipe,
             source=comparison.spec,
-            start=recipe.start(basis),
+            start=recipe.start(present),
             schedule=comparison.schedule,
             weights=source.family.weights,
         )
@@ -109,9 +109,10 @@ class Subject:
         """
         opened = open_source(against)
         inspection = inspect_source(opened)
-        basis = inspection.basis(recipe)
-        start = recipe.start(basis)
-        schedule = recipe.schedule(start, basis)
+        present = inspection.basis(recipe)
+        start = recipe.start(present)  # the unscaled RoPE, in most recipes
+        schedule = recipe.schedule(start, present)
+        # transformers runs the source, so the weights of a GGUF file are dequantised
         source = opened
         if isinstance(source, GgufSource):
             source = GgufCheckpoint(source, with_tokenizer=False)
@@ -187,15 +188,32 @@ def identify(
 def identify_comparison(
     comparison: Comparison, server: str, model: str, settings: Settings, progress: Progress
 ) -> Identification:
-    """The hook `identify_output`: name what an output computes that a validation found wrong."""
+    """Name what an output computes that a validation found wrong: the hook `identify_output`.
+
+    Args:
+        comparison: The output and its source.
+        server: The URL of the server that runs it; empty for the installed transformers.
+        model: Which of the models of the server.
+        settings: Device, precision, length and text.
+        progress: Callbacks.
+    """
     subject = Subject.of_comparison(comparison)
-    return out_of_memory(
-        lambda: _identify(subject, comparison.baked, server, model, settings, progress)
-    )
+    baked = comparison.baked
+    # an error of torch that memory is full becomes a sentence for the user
+    return out_of_memory(lambda: _identify(subject, baked, server, model, settings, progress))
 
 
 def _subject(baked: Path | None, against: object, recipe: Recipe | None) -> Subject:
-    """Return the source and the recipe that are given, or that the receipt of an output has."""
+    """Return the source and the recipe that are given, or that the receipt of an output has.
+
+    Args:
+        baked: The output; None for a server.
+        against: The source, or None.
+        recipe: The recipe that should be computed; None for that of the receipt.
+
+    Raises:
+        UsageError: One of them is not known.
+    """
     # a given method wins over a receipt, so that an output can be tested for another one
     if recipe is not None:
         if against is None:
@@ -229,7 +247,16 @@ def _identify(
     settings: Settings,
     progress: Progress,
 ) -> Identification:
-    """Ask the runtime first, then run the source as each candidate."""
+    """Ask the runtime first, then run the source as each candidate.
+
+    Args:
+        subject: The source, and the recipe that the runtime should compute.
+        baked: The output that it runs; None where only a server is named.
+        server: The URL of a server; empty for transformers or llama.cpp on this machine.
+        model: Which of the models of the server.
+        settings: Device, precision, length and text.
+        progress: Callbacks.
+    """
     source = _weights_like(baked, subject.source)
     dtype = "float32" if source.kind == "gguf" else "auto"
     with folder_of(source, dtype) as folder:
@@ -259,6 +286,7 @@ def _identify(
             single_kls.append(_distances(engine, subject, right, run, answers, progress).item())
         noise = statistics.fmean(single_kls)
 
+        # a mistake that the model's class cannot make is left out
         left_out = []
         for mistake in mistakes:
             try:
@@ -268,8 +296,8 @@ def _identify(
                 if lacks_memory(problem):
                     raise
                 left_out.append(mistake.name)
-            else:
-                distances.append((mistake, kl))
+                continue
+            distances.append((mistake, kl))
 
     is_exact = noise <= EXACT
     results, allowed = _judge(distances, is_exact, noise, text.positions[-1])
@@ -305,16 +333,17 @@ def _judge(
         noise: The KL after single tokens.
         last: The last position.
     """
-    nearest = min((kl for _, kl in distances), key=lambda kl: float(kl.mean()))
+    means = [float(kl.mean()) for _, kl in distances]
+    lowest_mean = min(means)
+    _, nearest = distances[means.index(lowest_mean)]
     if is_exact:
         allowed = tolerance(last, noise, KL_FLOOR)
     else:
         # most candidates are wrong, so their median is the distance of a wrong one
-        allowed = SHARE * statistics.median(float(kl.mean()) for _, kl in distances)
+        allowed = SHARE * statistics.median(means)
 
     results = []
-    for candidate, kl in distances:
-        mean = float(kl.mean())
+    for (candidate, kl), mean in zip(distances, means, strict=True):
         kl_95 = float(kl.quantile(0.95))
         if is_exact:
             fits = kl_95 <= allowed
@@ -322,7 +351,8 @@ def _judge(
             # a paired test over the tokens: how much farther is it than the nearest one?
             farther = kl - nearest
             chance = DEVIATIONS * float(farther.std()) / math.sqrt(len(farther))
-            fits = float(nearest.mean()) <= allowed and float(farther.mean()) <= chance
+            is_as_near = float(farther.mean()) <= chance
+            fits = lowest_mean <= allowed and is_as_near
         result = CandidateResult(
             name=candidate.name, words=candidate.words, kl=mean, kl_95=kl_95, fits=fits
         )
@@ -349,7 +379,15 @@ def _weights_like(baked: Path | None, source: Source) -> Source:
 def _observer(
     baked: Path | None, server: str, model: str, settings: Settings, at: DeviceSpec
 ) -> Observer:
-    """Return what is asked: a server, a GGUF file in llama.cpp, or a folder in transformers."""
+    """Return what is asked: a server, a GGUF file in llama.cpp, or a folder in transformers.
+
+    Args:
+        baked: The output; None where only a server is named.
+        server: The URL of the server, or empty.
+        model: Which of the models of the server.
+        settings: The tokens at a time, and whether code of the folder may run.
+        at: The device and the precision of a folder.
+    """
     if server:
         return ServerObserver(server, model)
     assert baked is not None
@@ -362,6 +400,12 @@ def _observer(
 def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Settings) -> TokenRun:
     """Return the run over a text.
 
+    Args:
+        subject: The source, and the recipe that the runtime should compute.
+        observer: The runtime that reads the text.
+        folder: The files of the source, with the tokenizer.
+        settings: The length, and the text or the seed of random tokens.
+
     Raises:
         BadSource: For a length beyond the context, or that the runtime does not accept.
     """
@@ -373,7 +417,9 @@ def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Sett
         longest = min(longest, observer.longest - 1)
     if settings.length > longest:
         raise BadSource(f"{longest:,} tokens can be compared; pass a --length of at most that")
-    length = settings.length or min(usual_length(trained, schedule.context), longest)
+    length = settings.length
+    if not length:
+        length = min(usual_length(trained, schedule.context), longest)
 
     # tokens that both have: a checkpoint may pad its embeddings to more rows
     source = subject.source
@@ -403,11 +449,20 @@ def _distances(
     answers: Answers,
     progress: Progress,
 ) -> Tensor:
-    """Return the KL of each compared token of a run from a candidate.
+    """Return the KL of each compared token of a run from a candidate, in nats [tokens].
+
+    Args:
+        engine: The source.
+        subject: The source's RoPE, and the recipe that the runtime should compute.
+        candidate: A schedule that the runtime may compute in its place.
+        run: The tokens.
+        answers: The answers of the runtime to them.
+        progress: Callbacks.
 
     Raises:
         RuntimeError: The model cannot compute the candidate.
     """
+    # the scaling of queries by position is the right one, unless it is the mistake
     scale = subject.scale
     if candidate.schedule.log_n != subject.case.schedule.log_n:
         scale = candidate.schedule.log_n

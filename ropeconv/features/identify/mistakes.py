@@ -193,13 +193,16 @@ def _original_context(case: Extension) -> Schedule:
 
 @mistake("default-betas", "the method with the default betas")
 def _default_betas(case: Extension) -> Schedule | None:
+    # beta_fast and beta_slow of YaRN, low_freq_factor and high_freq_factor of Llama 3
     method = case.recipe.method
     defaults = {}
     for item in dataclasses.fields(method):
         is_beta = item.name.startswith("beta") or item.name.endswith("freq_factor")
         if is_beta and item.default is not dataclasses.MISSING:
             defaults[item.name] = item.default
-    return case.by_method(replace(method, **defaults)) if defaults else None
+    if not defaults:
+        return None
+    return case.by_method(replace(method, **defaults))
 
 
 @mistake("truncation", "the method with the other rounding of its ramp (truncate)")

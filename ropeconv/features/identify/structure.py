@@ -44,12 +44,12 @@ def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_d
         rotary_dim: How many of its dimensions rotate.
     """
     # the dimensions that do not rotate keep their places, before or behind those that do
-    order = _exchanged(layout, rotary_dim)
-    still = head_dim - rotary_dim
+    exchanged = _exchanged(layout, rotary_dim)
+    not_rotating = head_dim - rotary_dim
     if weights.rows == "last":
-        order = [*range(still), *(still + index for index in order)]
+        order = [*range(not_rotating), *(not_rotating + index for index in exchanged)]
     else:
-        order = [*order, *range(rotary_dim, head_dim)]
+        order = [*exchanged, *range(rotary_dim, head_dim)]
 
     def exchange(module: Module, inputs: object, output: Tensor) -> Tensor:
         # [..., heads * head_dim], or [..., head_dim] after a norm of each head
@@ -58,19 +58,23 @@ def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_d
 
     def change(stack: ExitStack, model: PreTrainedModel) -> None:
         for module in _before_rotation(model, weights):
-            stack.callback(module.register_forward_hook(exchange).remove)
+            hook = module.register_forward_hook(exchange)
+            stack.callback(hook.remove)
 
     return change
 
 
 def _exchanged(layout: Layout, rotary_dim: int) -> list[int]:
-    """Return the places from which dimensions are taken, for a rotation of the other pairs."""
-    by_pairs = np.arange(rotary_dim).reshape(-1, 2)  # (0, 1), (2, 3), ...
+    """Return the places from which dimensions are taken, for a rotation of the other pairs.
+
+    For 6 dimensions: 0, 2, 4, 1, 3, 5 where the right layout is "half", and else 0, 3, 1, 4, 2, 5.
+    """
     if layout == "half":
         # place i gets the first of pair i, place i + r/2 the second
-        return [int(index) for index in by_pairs.T.reshape(-1)]
-    by_halves = np.arange(rotary_dim).reshape(2, -1)
-    return [int(index) for index in by_halves.T.reshape(-1)]
+        table = np.arange(rotary_dim).reshape(-1, 2)  # (0, 1), (2, 3), ...
+    else:
+        table = np.arange(rotary_dim).reshape(2, -1)  # the first half, then the second
+    return [int(index) for index in table.T.reshape(-1)]
 
 
 def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> list[Module]:
@@ -81,12 +85,14 @@ def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> list[Modul
     """
     # The norms of queries and keys come between projection and rotation, in most families that
     # have them. A model may be built without them, and then its projections are the last.
-    pairs = [(weights.q, weights.k)]
+    names_to_try = [(weights.q, weights.k)]
     if "after" not in weights.norm:
-        pairs.insert(0, (weights.q_norm, weights.k_norm))
-    for queries, keys in pairs:
-        ends = tuple(f".{name}" for name in (queries, keys) if name)
-        found = [module for name, module in model.named_modules() if ends and name.endswith(ends)]
+        names_to_try.insert(0, (weights.q_norm, weights.k_norm))
+    for names in names_to_try:
+        endings = tuple(f".{name}" for name in names if name)
+        if not endings:
+            continue
+        found = [module for name, module in model.named_modules() if name.endswith(endings)]
         if found:
             return found
     raise CannotChange(f"{type(model).__name__} has no modules of queries and keys")

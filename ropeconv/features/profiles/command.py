@@ -43,7 +43,10 @@ ropeconv profiles Qwen/Qwen3-8B base yarn:4 --push me/Qwen3-8B-profiles
 
 
 def method_options() -> list[Option]:
-    """Return the options of methods that have a value, each repeatable, as text."""
+    """Return an option for each method that has a value, such as --yarn.
+
+    Each can be given several times, once for a profile, and its value is a text.
+    """
     repeatable = []
     for option in recipe_options():
         if option.group == METHOD and option.kind is not bool:
@@ -126,15 +129,11 @@ def profiles_command(
         target=build_target(target), copy=copy, publication=publication, dry_run=dry_run
     )
     plan = plan_profiles(open_source(model, family), recipes, request)
-    documents = {name: profile_document(plan, name) for name in plan.plans}
-    if not (screen.quiet or screen.as_json):
-        show_profiles(plan, screen, explain, request.keeps)
+    if not screen.quiet and not screen.as_json:
+        show_profiles(plan, screen, explain, written=request.keeps)
 
-    if dry_run and not screen.as_json:
-        _, *others = plan.plans
-        branches = ", ".join(["main", *others])
-        words = f"Would publish {push}: {branches}" if push else f"Would write {plan.out}"
-        screen.copyable(words)
+    # with --push, the profiles are kept on this disk only if -o names a place
+    documents = {name: profile_document(plan, name) for name in plan.plans}
     if request.keeps and not dry_run:
         outputs = write_profile_set(plan, screen)
         _show(plan, outputs, screen)
@@ -154,6 +153,18 @@ def profiles_command(
             "profiles": list(documents.values()),
         }
         screen.data(document)
+    elif dry_run:
+        _show_intention(plan, push, screen)
+
+
+def _show_intention(plan: ProfilesPlan, push: str, screen: Screen) -> None:
+    """Print what would be written or published; `push` is the repository, or empty."""
+    if not push:
+        screen.copyable(f"Would write {plan.out}")
+        return
+    _, *others = plan.plans  # the first profile is main, and the others are branches
+    branches = ", ".join(["main", *others])
+    screen.copyable(f"Would publish {push}: {branches}")
 
 
 def _outcome(output: Output) -> dict[str, Any]:

@@ -170,8 +170,6 @@ def profile_plans(
             `make_plan`.
     """
     # profiles are links to weight files, so these must be there and stay as they are written
-    out = target.out or Path(source.name)
-    gguf = isinstance(source, GgufSource)
     if isinstance(source, Source) and (source.kind == "config" or source.generated_files()):
         raise UsageError(
             f"{source.reference} has no weights in the format of its profiles; make a checkpoint of"
@@ -180,9 +178,12 @@ def profile_plans(
 
     # The tensors of a GGUF file are in one file with its settings. `base` is the model in shards,
     # whose tensors the first shards of the other profiles are used with.
-    if gguf:
+    is_gguf = isinstance(source, GgufSource)
+    if is_gguf:
         others = [recipe for recipe in recipes if not isinstance(recipe.method, AsIs)]
         recipes = [Recipe(AsIs()), *others]
+
+    out = target.out or Path(source.name)
     plans: dict[str, Plan] = {}
     for recipe in recipes:
         name = BASE if isinstance(recipe.method, AsIs) else recipe.method.label
@@ -192,16 +193,16 @@ def profile_plans(
                 " apply`"
             )
         plans[name] = _profile_plan(source, recipe, replace(target, out=out / name), name)
-
-    if gguf and len(plans) == 1:
+    if is_gguf and len(plans) == 1:
         raise UsageError(
             "base of a GGUF file is always written; name a profile beside it, such as yarn:4"
         )
 
     # the same command after it was interrupted finds its own profiles there, and continues
-    if target.out and out.exists() and not is_empty(out) and not are_there(plans, out):
+    is_taken = target.out is not None and out.exists() and not is_empty(out)
+    if is_taken and not are_there(plans, out):
         adding = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
-        repair = "remove it" if gguf else f"add one profile to it with `{adding}`"
+        repair = "remove it" if is_gguf else f"add one profile to it with `{adding}`"
         raise RopeconvError(f"{out} exists; choose another place with -o, or {repair}")
     return plans
 
@@ -210,6 +211,10 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
     """Return whether a folder has outputs of these recipes, as after the same command.
 
     `write_profiles` compares their files.
+
+    Args:
+        plans: The plans of the profiles, by name.
+        out: The folder of all profiles.
     """
     names = {path.name for path in out.iterdir()} - {RECEIPT}
     if names != set(plans):
@@ -222,8 +227,8 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
         places = [plan.out]
         if isinstance(plan, GgufPlan):
             places = sorted(plan.out.parent.glob("*-00001-of-*.gguf"))
-        recipes = [read_receipt(place).recipe for place in places if has_receipt(place)]
-        if recipes != [plan.recipe.to_dict()]:  # another recipe, none, or several
+        written_recipes = [read_receipt(place).recipe for place in places if has_receipt(place)]
+        if written_recipes != [plan.recipe.to_dict()]:  # another recipe, none, or several
             return False
     return True
 
@@ -300,10 +305,11 @@ def profiles_plan(
 
     files = []
     skipped: set[str] = set()
-    for number, (name, plan) in enumerate(plans.items()):
+    first_name = next(iter(plans))
+    for name, plan in plans.items():
         skipped.update(plan.skipped)
         for file in plan.files:
-            if number > 0 and is_shared(file):
+            if name != first_name and is_shared(file):
                 continue  # a link to the file of the first profile, made at the end
             origin = file.origin or file.name
             make = file.make
@@ -322,24 +328,27 @@ def profiles_plan(
 
 
 def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
-    """Return the edit that leaves only the keys and the rope tensors in a first shard.
+    """Return the edit that leaves only the keys and the rope tensors in the first shard of a model.
 
     Args:
         file: The model.
         edit: Another edit, whose changes it has too.
     """
     edit = edit or Edit()
-    in_first = file.header.tensors
-    others = {name for name in in_first if name not in ROPE_TENSORS}
-    # rope tensors of other shards, which are copied into the first one
-    elsewhere = [name for name in file.tensors if name in ROPE_TENSORS and name not in in_first]
-    copies = {name: file.read(name) for name in elsewhere}
+    in_first_shard = file.header.tensors
+    removed = {name for name in in_first_shard if name not in ROPE_TENSORS}
 
-    keys = split_keys(file, 0, len(file.tensors) - len(elsewhere))
+    # rope tensors of other shards are copied into the first one
+    copies = {}
+    for name in file.tensors:
+        if name in ROPE_TENSORS and name not in in_first_shard:
+            copies[name] = file.read(name)
+
+    keys = split_keys(file, number=0, tensors=len(file.tensors) - len(copies))
     return replace(
         edit,
         values={**edit.values, **keys},
-        removed=edit.removed | others,
+        removed=edit.removed | removed,
         added={**copies, **edit.added},
     )
 
@@ -367,12 +376,17 @@ def _number(kind: int, value: int) -> GgufValue:
 
 
 def is_split(file: GgufFile) -> bool:
-    """Return whether the first shard of a source has all rope tensors, and no others."""
+    """Return whether the first shard of a model has all rope tensors, and no others.
+
+    `gguf-split --no-tensor-first-split` writes such shards.
+    """
     if len(file.shards) < 2:
         return False
     for number, header in enumerate(file.headers):
+        is_first = number == 0
         for name in header.tensors:
-            if (name in ROPE_TENSORS) != (number == 0):
+            is_rope_tensor = name in ROPE_TENSORS
+            if is_rope_tensor != is_first:
                 return False
     return True
 
@@ -387,23 +401,22 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
     count = edit.values["split.count"].decode()
     # llama.cpp finds the other shards by the name of the first, model-00001-of-00003.gguf
     names = [f"{BASE}/{name}" for name in shard_names(f"{source.name}.gguf", count)]
-    make = partial(write_new, file, 0, edit)
-    files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=make)]
+    make_first = partial(write_new, file, 0, edit)
+    files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=make_first)]
 
-    # the first shard has no other tensors already (`gguf-split --no-tensor-first-split`), so the
-    # other shards need no change
+    # the first shard has no other tensors already, so the other shards need no change
     if is_split(file):
-        parts = list(zip(names, file.headers, file.shards, strict=True))
-        for name, header, shard in parts[1:]:
+        for name, header, shard in zip(names[1:], file.headers[1:], file.shards[1:], strict=True):
             files.append(PlannedFile("copy", name, header.size, origin=shard.name))
         return files
 
     # each present shard (or the whole file) moves back by one, without the keys and rope tensors,
     # which the new first shard has
     for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
-        kept = {key: value for key, value in header.values.items() if key == ALIGNMENT}
+        alignment = {key: value for key, value in header.values.items() if key == ALIGNMENT}
         removed = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
-        rest = Edit(split_keys(file, number, len(file.tensors)), base=kept, removed=removed)
+        keys = split_keys(file, number, len(file.tensors))
+        rest = Edit(keys, base=alignment, removed=removed)
         make = partial(write_new, GgufFile((shard,), (header,)), 0, rest)
         files.append(PlannedFile("patch", names[number], new_size(header, rest), make=make))
     return files
@@ -423,26 +436,25 @@ def write_profiles(
         RopeconvError: The disk has no links; else as `execute_plan` does.
     """
     outputs: dict[str, AppliedPlan] = {}
-    of_gguf = isinstance(plan.source, GgufSource)
+    is_gguf = isinstance(plan.source, GgufSource)
 
     def finish(folder: Path) -> None:
         """Complete the hidden folder, which gets its name only after all profiles are checked."""
-        if of_gguf:
-            outputs.update(_finish_gguf(plan, folder))
-        else:
-            outputs.update(_finish_checkpoints(plan, folder))
+        finish_each = _finish_gguf if is_gguf else _finish_checkpoints
+        for name, output in finish_each(plan, folder):
+            outputs[name] = output
         write_receipt(folder, _set_receipt(plan, folder))
 
     execute_plan(plan, ApplyOptions(link=not plan.copied), finish, advance)
 
     # where `validate` looks for the source; that of GGUF profiles is `base`, which has their shards
     source = plan.source
-    if of_gguf:
+    if is_gguf:
         source = GgufSource(plan.out / plan.files[0].name)
-    for name, done in outputs.items():
-        if of_gguf and name == BASE:
+    for name, output in outputs.items():
+        if is_gguf and name == BASE:
             continue
-        remember_source(done.path, source)
+        remember_source(output.path, source)
     return outputs
 
 
@@ -450,12 +462,15 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
     """Link, check and record each output in the hidden folder, and yield it with its name."""
     # one process with transformers for all profiles, since to import it takes seconds
     probe = SharedProbe() if Probe.available() else None
-    places = {file.origin: folder / file.name for file in plan.shared}
+    # the weights of the first profile, which were written already, by their names in the source
+    shared_paths = {file.origin: folder / file.name for file in plan.shared}
     try:
         for name, profile in plan.plans.items():
             assert isinstance(profile, CheckpointPlan)
-            for file in filter(is_shared, profile.files):
-                _link(places[file.origin or file.name], folder / name / file.name, plan.out)
+            for file in profile.files:
+                if is_shared(file):
+                    shared_path = shared_paths[file.origin or file.name]
+                    _link(shared_path, folder / name / file.name, plan.out)
 
             check = OutputCheck.by_probe(profile, probe)
             record = check(folder / name)
@@ -499,31 +514,32 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
 
 
 def _set_receipt(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
-    """The receipt of the set, whose files are finished in a folder.
+    """Return the receipt of the set, whose files are finished in a folder.
 
-    Weights that all profiles link are read once. Those of a checkpoint are not read, as in
-    `Writer.record`: `validate` compares them with the source.
+    Weights of a checkpoint are not read, as in `Writer.record`: `validate` compares them with the
+    source.
     """
-    of_gguf = isinstance(plan.source, GgufSource)
-    known: dict[int, str | None] = {}
+    is_gguf = isinstance(plan.source, GgufSource)
+    digests: dict[int, str | None] = {}  # by inode, so that a file with several links is read once
     records = []
     for name in sorted(files_of(folder)):
         path = folder / name
         if path.name == RECEIPT:
             continue
         status = path.stat()
-        if status.st_ino not in known:
-            is_read = of_gguf or not is_weights(name)
-            known[status.st_ino] = sha256(path) if is_read else None
-        digest = known[status.st_ino]
+        if status.st_ino not in digests:
+            is_read = is_gguf or not is_weights(name)
+            digests[status.st_ino] = sha256(path) if is_read else None
+        digest = digests[status.st_ino]
         action: Action = "copy" if digest is None else "write"
         records.append(FileRecord(name=name, action=action, size=status.st_size, sha256=digest))
 
     members = {}
     for name in plan.plans:
+        if is_gguf and name == BASE:
+            continue  # its source in shards, and no output of this command
         output = output_in(folder / name)
-        # base of a GGUF file is its source in shards, and no output of this command
-        if output is not None and not (of_gguf and name == BASE):
+        if output is not None:
             members[name] = member_digest(read_receipt(output))
     return CompanionReceipt(
         ropeconv=__version__,
@@ -536,7 +552,16 @@ def _set_receipt(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
 
 
 def _link(shared: Path, place: Path, out: Path) -> None:
-    """Link a file of weights, unless an interrupted run has; `out` is named in the error."""
+    """Link a file of weights, unless an interrupted run has.
+
+    Args:
+        shared: The file.
+        place: The path of the link.
+        out: The folder of all profiles, which the error names.
+
+    Raises:
+        RopeconvError: The disk has no hard links.
+    """
     if place.exists():
         return
     if not link_file(shared, place):

@@ -107,7 +107,7 @@ def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> lis
 
     Args:
         texts: Such as "yarn:4", or "base" for the unchanged model.
-        methods: The values of options of methods, by name, each a list.
+        methods: The values of options of methods, by name, each a list: {"yarn": ["2", "4"]}.
 
     Raises:
         UsageError: Where there is none.
@@ -116,14 +116,14 @@ def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> lis
     # `--yarn 4` is the text "yarn:4". A path has no such text, since it may contain a colon.
     rows = list(texts)
     from_files = []
-    methods_by_option = {variable(name): kind for name, kind in REGISTRY.items()}
+    methods_by_option = {variable(name): method for name, method in REGISTRY.items()}
     for option, values in methods.items():
         method = methods_by_option.get(option)
         for value in values or ():
-            if method is not None and method.value is not Value.FILE:
-                rows.append(f"{method.name}:{value}")
-            else:
+            if method is None or method.value is Value.FILE:
                 from_files.append(build_recipe({option: value}))
+            else:
+                rows.append(f"{method.name}:{value}")
 
     recipes = []
     for text in rows:
@@ -140,6 +140,11 @@ def plan_profiles(
 ) -> ProfilesPlan:
     """Plan the folder of several profiles, and write nothing.
 
+    Args:
+        source: From `open_source`.
+        recipes: One for each profile.
+        request: How they are made.
+
     Raises:
         UsageError: For two profiles of one name, and GGUF profiles that should be published.
         RopeconvError: As `profile_plans` does.
@@ -152,11 +157,14 @@ def plan_profiles(
         )
     out = request.target.out or Path(f"{source.name}-profiles")
     if out.exists() and not request.dry_run:
-        discard(out)  # of a run that was killed after the folder had its name
-    target = changed(request.target, out=out if request.keeps else None)
-    plans = profile_plans(source, recipes, target)
-    if request.keeps:
-        plans = {name: with_card(plan) for name, plan in plans.items()}
+        discard(out)  # hidden files of a run that was killed after the folder had its name
+
+    # profiles that are only published have no place on this disk, and get their cards at the upload
+    if not request.keeps:
+        plans = profile_plans(source, recipes, changed(request.target, out=None))
+        return profiles_plan(source, plans, out, request.copy)
+    plans = profile_plans(source, recipes, changed(request.target, out=out))
+    plans = {name: with_card(plan) for name, plan in plans.items()}
     return profiles_plan(source, plans, out, request.copy)
 
 
@@ -211,7 +219,13 @@ def profile_document(plan: ProfilesPlan, name: str) -> JsonObject:
 
 
 def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
-    """Return a profile that was written, with the commands that follow."""
+    """Return a profile that was written, with the commands that follow.
+
+    Args:
+        plan: The plan of all profiles.
+        name: The name of the profile.
+        done: The place and the check of the written files.
+    """
     # the profiles of a GGUF file share shards with the first one, not with their source
     against = ""
     if isinstance(plan.source, GgufSource):

@@ -20,7 +20,7 @@ from ropeconv.options import RUNNING, option
 from ropeconv.rope.errors import RopeconvError, counted
 
 if TYPE_CHECKING:
-    from .jobs import Unit
+    from .jobs import Job, RunLine, Unit
     from .report import JobPreview, RunTable
     from .running import OpenRun
 
@@ -91,33 +91,24 @@ def run_command(
 
 
 def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
-    """Print what would be run, written and published, and return whether a unit would fail."""
-    from .executors.local import Local
-    from .jobs import RunJournal
-    from .report import Costs, check_bytes, kept_bytes, preview_job
-    from .runner import missing_jobs
-    from .running import verify_done
+    """Print what would be run, written and published, and return whether a unit would fail.
 
-    # Opening a journal would make its file, and --dry-run writes nothing. With --fresh all jobs are
-    # run again, but their times of the last run are known.
-    lines = []
-    remaining = opened.jobs
-    if opened.journal.exists():
-        with RunJournal(opened.journal) as journal:
-            verify_done(opened.jobs, journal, flags.verify and not flags.fresh, screen)
-            lines = list(journal.lines.values())
-            if not flags.fresh:
-                remaining = missing_jobs(opened.jobs, journal)
+    A job is a few units, such as apply and validate, on one source.
 
-    previews = [preview_job(job) for job in remaining]
+    Args:
+        opened: The plan file with its jobs.
+        flags: The options of the command.
+        screen: Where it is printed.
+    """
+    from .report import check_bytes, kept_bytes, preview_job
+
+    remaining, finished_lines = _remaining_jobs(opened, flags, screen)
     units: list[Unit] = []
     for job in remaining:
         units += job
-    costs = Costs.of(lines)
-    if isinstance(opened.executor, Local):  # a few sequences timed here say nothing about Slurm
-        costs = costs.with_eval(units)
-    sentences = costs.sentences(units, opened.executor.at_once)
+    previews = [preview_job(job) for job in remaining]
     done = sum(len(job) for job in opened.jobs) - len(units)
+    sentences = _estimate_time(opened, units, finished_lines)
 
     if screen.as_json:
         document = {
@@ -136,8 +127,51 @@ def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
     return any(preview.problem for preview in previews)
 
 
+def _remaining_jobs(
+    opened: OpenRun, flags: RunFlags, screen: Screen
+) -> tuple[list[Job], list[RunLine]]:
+    """Return the jobs that are not done, and the lines of the journal about those that are.
+
+    Args:
+        opened: The run.
+        flags: Whether a new journal is begun, and whether finished outputs are compared.
+        screen: Shows the progress of that.
+    """
+    from .jobs import RunJournal
+    from .runner import missing_jobs
+    from .running import verify_done
+
+    # opening a journal would make its file, and --dry-run writes nothing
+    if not opened.journal.exists():
+        return opened.jobs, []
+    with RunJournal(opened.journal) as journal:
+        verify_done(opened.jobs, journal, flags.verify and not flags.fresh, screen)
+        lines = list(journal.lines.values())
+        if flags.fresh:  # all jobs are run again, but their times of the last run are known
+            return opened.jobs, lines
+        return missing_jobs(opened.jobs, journal), lines
+
+
+def _estimate_time(opened: OpenRun, units: list[Unit], lines: list[RunLine]) -> list[str]:
+    """Return sentences on the time that units will take, by the times in the journal."""
+    from .executors.local import Local
+    from .report import Costs
+
+    costs = Costs.of(lines)
+    if isinstance(opened.executor, Local):  # a few sequences timed here say nothing about Slurm
+        costs = costs.with_eval(units)
+    return costs.sentences(units, opened.executor.at_once)
+
+
 def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, screen: Screen) -> None:
-    """Print a row for each job, why jobs would fail, and how much is to run."""
+    """Print a row for each job, why jobs would fail, and how much is to run.
+
+    Args:
+        opened: The run.
+        previews: The jobs that are left, each with the plan of its output.
+        done: How many units are done.
+        screen: Where they are printed.
+    """
     from ropeconv.formats.disk import human
 
     from .report import kept_bytes
@@ -154,7 +188,8 @@ def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, scree
 
     units = sum(len(preview.job) for preview in previews)
     to_run = counted(units, "unit")
-    sources = counted(len({job[0].source.name for job in opened.jobs}), "source")
+    source_names = {job[0].source.name for job in opened.jobs}
+    sources = counted(len(source_names), "source")
     published = sum(bool(preview.publishes) for preview in previews)
     repositories = counted(published, "repository is", "repositories are")
     screen.say(

@@ -28,11 +28,15 @@ About = tuple[str, str, str]
 
 
 class EvalWorker:
-    """Measures units by their keys, with the model and the row of the unit before."""
+    """Measures units of an evaluation, with the model that it has loaded.
+
+    A unit is a sequence of tokens that one row of the table reads, and is named by its key.
+    """
 
     def __init__(
         self, opening: RunnerRequest, sizes: Sizes, files: Sequence[tuple[str, str]]
     ) -> None:
+        """Open the evaluation, which stays open until the process ends; parameters as there."""
         self.stack = ExitStack()
         self.evaluation = self.stack.enter_context(open_evaluation(opening, sizes, files))
         self.units = {key: units[0] for key, units in self.evaluation.passes.items()}
@@ -53,13 +57,19 @@ class EvalWorker:
                 f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and"
                 " another one with something else; give workers of one kind"
             )
-        result: EvalLine | Refusal = out_of_memory(lambda: self.running.run(self.units[item]))
+        unit = self.units[item]
+        result: EvalLine | Refusal = out_of_memory(lambda: self.running.run(unit))
         return result
 
 
 def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:
-    """Run units on workers, as a `Measurer`."""
-    with closing(pool([unit.key for unit in units])) as results:
+    """Run units on the workers of a pool, as a `Measurer` of an evaluation.
+
+    Yields:
+        The index of each unit, and its result.
+    """
+    keys = [unit.key for unit in units]
+    with closing(pool(keys)) as results:
         for index, result in results:
             unit = units[index]
             if isinstance(result, Failure):
@@ -130,12 +140,23 @@ def open_spread(
     factory: Any = partial(EvalWorker, _with_absolute_paths(opening), sizes, files)
     with open_evaluation(local, sizes, files) as evaluation, executor.pool(factory) as pool:
         # one worker says what it computes with, which is in the keys of the journal
-        [(_, about)] = list(pool([ABOUT]))
-        if isinstance(about, Failure):
-            raise RopeconvError(about.reason)
+        about = _ask_about(pool)
         runner = evaluation.runner
         runner.runtime, runner.device, runner.dtype = about
 
         evaluation.workers = partial(_measure_on, pool)
         evaluation.at_once = max(1, executor.at_once)
         yield evaluation
+
+
+def _ask_about(pool: Pool) -> About:
+    """Return the runtime, the device and the dtype of a worker.
+
+    Raises:
+        RopeconvError: It cannot load the model.
+    """
+    ((_, answer),) = list(pool([ABOUT]))  # the index of the only item, and its result
+    if isinstance(answer, Failure):
+        raise RopeconvError(answer.reason)
+    about: About = answer
+    return about

@@ -162,7 +162,15 @@ def named_sources(listed: Sequence[str], folder: Path) -> list[NamedSource]:
 
 
 def _expand(text: str, folder: Path) -> list[str]:
-    """Return the models of an entry: a collection, a query, a pattern or one model."""
+    """Return the models of an entry of `sources`: a collection, a query, a pattern or one model.
+
+    Args:
+        text: The entry, such as "collection:me/long-2f3a", "author:me", "./models/*" or "me/llama".
+        folder: The folder that paths are relative to.
+
+    Raises:
+        UsageError: There is none.
+    """
     if text.startswith("collection:"):
         references = _collection(text.removeprefix("collection:"))
     elif QUERY.fullmatch(text):
@@ -250,21 +258,19 @@ def _name_hub_source(reference: str, name: str) -> NamedSource:
         reference: owner/name@revision, or owner/name@revision/file.gguf.
         name: The name of the source where it cannot be opened.
     """
-    file = ""
-    match = re.fullmatch(HUB_FILE, reference)
-    if match is not None:
-        file = match[3]
-    else:
-        match = re.fullmatch(HUB_ID, reference)
+    file_match = re.fullmatch(HUB_FILE, reference)
+    match = file_match or re.fullmatch(HUB_ID, reference)
     if match is None:
         problem = f"{reference} is neither a path nor a Hub id; correct it"
         return NamedSource(reference, name, problem=problem)
 
-    repo_id, revision = match[1], match[2]
+    repo_id = match[1]
+    revision = match[2]
     source = HubSource(repo_id, revision)
     identity = source.identity
     at_commit = f"{repo_id}@{source.commit}"
-    if file:
+    if file_match is not None:
+        file = file_match[3]
         return NamedSource(f"{at_commit}/{file}", Path(file).stem, identity)
     return NamedSource(at_commit, source.name, identity)
 
@@ -322,30 +328,40 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     for source in sources:
         for row in rows:
             for target in plan.targets:
-                chain = _chain(plan, source, row, labels.get(row.name, ""), target, out)
-                if chain:
-                    jobs.append(chain)
+                job = _output_job(plan, source, row, labels.get(row.name, ""), target, out)
+                if job:
+                    jobs.append(job)
         if eval_settings is not None:
             jobs.append(_eval_job(plan, source, rows, eval_settings, out))
 
     units: list[Unit] = []
     for job in jobs:
         units += job
-    _refuse_twice(units, bool(plan.push and plan.push.exist_ok))
+    # exist_ok says that several outputs may go into one repository
+    share_repository = plan.push is not None and plan.push.exist_ok
+    _refuse_shared_places(units, share_repository)
     return jobs
 
 
 def _eval_job(
     plan: RunPlan, source: NamedSource, rows: Sequence[Row], settings: JsonObject, out: Path
 ) -> Job:
-    """Return the evaluation of a source with all rows."""
+    """Return the evaluation of a source with all rows, a job of one unit.
+
+    Args:
+        plan: The plan.
+        source: The source.
+        rows: Its recipes.
+        settings: Those of [eval], as `_eval_settings` returns them.
+        out: The folder of the outputs.
+    """
     evaluated = list(rows)
     if all(row.recipe is not None for row in rows):
         evaluated.insert(0, Row(BASE))  # the source itself, which others are compared with
     unit = Unit(
         task="eval",
         source=source,
-        recipes=tuple(map(NamedRecipe.of, evaluated)),
+        recipes=tuple(NamedRecipe.of(row) for row in evaluated),
         family=plan.family,
         settings=settings,
         out=str(out / "eval" / f"{source.name}.json"),
@@ -353,37 +369,49 @@ def _eval_job(
     return (unit,)
 
 
-def _chain(
+def _output_job(
     plan: RunPlan, source: NamedSource, row: Row, label: str, target: TargetTable, out: Path
 ) -> Job:
-    """Return the units of one output: apply, validate and push, where the plan has them."""
+    """Return the units of one output: apply, validate and push, where the plan has them.
+
+    Args:
+        plan: The plan.
+        source: The source.
+        row: The recipe.
+        label: The part of the recipe in the name of the output.
+        target: The format of the output, one of [[targets]].
+        out: The folder of the outputs.
+    """
     name = "-".join(part for part in (source.name, label, target.name) if part)
-    if target.to == "gguf" or (target.to is None and names_gguf(source.reference)):
+    stays_gguf = target.to is None and names_gguf(source.reference)
+    if target.to == "gguf" or stays_gguf:
         name += ".gguf"
 
     # a unit has its settings in its key, so that it is run again where they were changed
     settings: dict[str, JsonObject] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
+        repo_id = _fill_template(plan.push.to, known)
         is_kept = "apply" in plan.tasks
-        to = _fill_template(plan.push.to, known)
-        settings["push"] = {**msgspec.to_builtins(plan.push), "to": to, "kept": is_kept}
+        settings["push"] = {**msgspec.to_builtins(plan.push), "to": repo_id, "kept": is_kept}
         if "push" in plan.tasks:
-            target = target.published_by(to.partition("/")[0])
+            owner, _, _ = repo_id.partition("/")
+            target = target.published_by(owner)
 
     units = []
     for task in CHAIN:
-        if task in plan.tasks:
-            unit = Unit(
-                task=task,
-                source=source,
-                recipes=(NamedRecipe.of(row),),
-                target=target,
-                family=plan.family,
-                settings=settings[task],
-                out=str(out / name),
-            )
-            units.append(unit)
+        if task not in plan.tasks:
+            continue
+        unit = Unit(
+            task=task,
+            source=source,
+            recipes=(NamedRecipe.of(row),),
+            target=target,
+            family=plan.family,
+            settings=settings[task],
+            out=str(out / name),
+        )
+        units.append(unit)
     return tuple(units)
 
 
@@ -407,30 +435,52 @@ FIELD = re.compile("{(.*?)}")
 def _fill_template(template: str, known: dict[str, str]) -> str:
     """Return the repository of a template such as `me/{name}-{recipe}`.
 
-    Raises UsageError for unknown names in it, and where it is not owner/name.
+    Args:
+        template: The text of push.to.
+        known: The words for the names in braces.
+
+    Raises:
+        UsageError: There are unknown names in it, or it is not owner/name.
     """
     for name in FIELD.findall(template):
         if name not in known:
             listed = ", ".join("{" + each + "}" for each in known)
             raise UsageError(f"push.to has {{{name}}}; the names are {listed}")
     filled = FIELD.sub(lambda match: known[match[1]], template)
-    return repository(filled.rstrip("-"))
+    return repository(filled.rstrip("-"))  # a recipe or a target may have no name
 
 
 def _eval_settings(plan: RunPlan, folder: Path) -> JsonObject:
-    """[eval], with absolute paths and the digest of the texts."""
+    """Return the table [eval], with absolute paths and the digest of the texts.
+
+    Args:
+        plan: The plan.
+        folder: The folder that its paths are relative to.
+    """
     assert plan.eval is not None
     names = []
     for name in plan.eval.text:
-        names.append(name if name.startswith("/") else str(folder / name))
+        if not name.startswith("/"):
+            name = str(folder / name)
+        names.append(name)
+
+    # in the key of the unit, so that it is run again where a text was changed
     digest = hashlib.sha256()
     for name, text in read_files(names):
         digest.update(f"{Path(name).name} {len(text)}\n{text}".encode(errors="surrogatepass"))
     return {**msgspec.to_builtins(plan.eval), "text": names, "sha256": digest.hexdigest()}
 
 
-def _refuse_twice(units: Sequence[Unit], shared: bool) -> None:
-    """Refuse two units with one place; `shared` is whether several may go into one repository."""
+def _refuse_shared_places(units: Sequence[Unit], share_repository: bool) -> None:
+    """Refuse units that would write the same file or folder, or publish the same repository.
+
+    Args:
+        units: All units.
+        share_repository: Whether several may go into one repository.
+
+    Raises:
+        UsageError: Two units have one place.
+    """
     outputs = Counter(unit.out for unit in units if unit.task in ("apply", "eval"))
     for place, count in outputs.items():
         if count > 1:
@@ -438,9 +488,11 @@ def _refuse_twice(units: Sequence[Unit], shared: bool) -> None:
                 f"{count} outputs would be {place}; give targets names that tell them apart"
             )
 
+    if share_repository:
+        return
     repositories = Counter(unit.settings["to"] for unit in units if unit.task == "push")
     for place, count in repositories.items():
-        if count > 1 and not shared:
+        if count > 1:
             raise UsageError(
                 f"{count} outputs would go to {place}; add {{name}}, {{recipe}} or {{target}} to"
                 " push.to, or set exist_ok"

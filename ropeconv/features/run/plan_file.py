@@ -224,27 +224,33 @@ def _refuse_unknown_keys(data: dict[str, Any], kind: type, place: str) -> None:
         data: The table, as TOML has it.
         kind: The class whose fields are its keys.
         place: The name of the table, such as [push]; empty for the file.
+
+    Raises:
+        UsageError: A key of it, or of a table in it, is unknown.
     """
-    hints = get_type_hints(kind)
+    known = get_type_hints(kind)
     for key, value in data.items():
-        if key not in hints:
-            near = get_close_matches(key, hints, 1)
-            repair = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(hints)}"
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            repair = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
             raise UsageError(f"{place or 'the file'} has no key {key!r}; {repair}")
 
-        # a table, or a list of tables
-        inner = _table_class(hints[key])
-        if inner is None:
+        inner_kind = _table_class(known[key])
+        if inner_kind is None:  # a number or a text, and not a table
             continue
         tables = value if isinstance(value, list) else [value]
         for table in tables:
             if isinstance(table, dict):
-                _refuse_unknown_keys(table, inner, f"[{key}]")
+                _refuse_unknown_keys(table, inner_kind, f"[{key}]")
 
 
 def _table_class(hint: Any) -> type | None:
-    """Return the class of a table in a type such as `list[TargetTable]` or `PushTable | None`."""
+    """Return the class of a table in a type such as `list[TargetTable]` or `PushTable | None`.
+
+    It is None for types without a table, such as `list[str]`.
+    """
     for kind in (hint, *get_args(hint)):
+        # list[str] is an instance of type too, and no class
         if not isinstance(kind, type) or get_origin(kind) is not None:
             continue
         if is_dataclass(kind) or issubclass(kind, msgspec.Struct):
@@ -264,18 +270,23 @@ def _refuse_unknown_tasks(data: dict[str, Any]) -> None:
 
 
 def _check(plan: RunPlan) -> None:
-    """Refuse values that do not go together."""
+    """Refuse values that do not go together.
+
+    Raises:
+        UsageError: They do not; the message names the key.
+    """
     for name in ("sources", "recipes", "tasks", "targets"):
         if not getattr(plan, name):
             raise UsageError(f"{name} is empty; name at least one")
     _check_tasks(plan)
 
-    names = [target.name for target in plan.targets]
-    for name in names:
-        if names.count(name) > 1:
+    target_names = [target.name for target in plan.targets]
+    for name in target_names:
+        if target_names.count(name) > 1:
             raise UsageError(f"targets have the name {name!r} twice; give each its own")
     _check_limits(plan)
     if plan.eval is not None:
+        # the trained context of the models is not known here, and any serves to find mistakes
         parse_measures(plan.eval.measures)
         plan.eval.sizes().resolve(SOME)
 
@@ -299,6 +310,7 @@ def _check_tasks(plan: RunPlan) -> None:
 
 
 def _check_limits(plan: RunPlan) -> None:
+    """Refuse wrong values of [limits]."""
     limits = plan.limits
     if limits.bytes and plan.most_bytes is None:
         raise UsageError(f"limits.bytes is {limits.bytes!r}; write it like 200GB")
@@ -308,4 +320,4 @@ def _check_limits(plan: RunPlan) -> None:
             raise UsageError(f"limits.{key} is {number}; give a number from 0 to 10,000")
     if limits.hours is not None and not limits.hours > 0:  # nor NaN
         raise UsageError(f"limits.hours is {limits.hours}; give a positive number")
-    assert limits.unit_seconds  # which refuses another text
+    assert limits.unit_seconds  # reading it raises UsageError for another text

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -90,7 +89,8 @@ class RunTable(TableSummary):
         """How many units are done, failed and not run."""
         counts = Counter[str]()
         for row in self.rows:
-            counts.update(state for state, _ in row.outcomes.values())
+            for state, _ in row.outcomes.values():
+                counts[state] += 1
         return counts
 
     @property
@@ -98,9 +98,10 @@ class RunTable(TableSummary):
         """The names of lines by the reason why they failed, or were not run."""
         reasons: dict[str, list[str]] = {}
         for row in self.rows:
-            if row.reason:
-                name = " ".join(filter(None, (row.source, row.recipe, row.target)))
-                reasons.setdefault(row.reason, []).append(name)
+            if not row.reason:
+                continue
+            words = [word for word in (row.source, row.recipe, row.target) if word]
+            reasons.setdefault(row.reason, []).append(" ".join(words))
         return reasons
 
     def cells(self, row: RunRow) -> tuple[str, ...]:
@@ -353,15 +354,22 @@ class Costs:
     def with_eval(self, units: Sequence[Unit]) -> Costs:
         """Return the costs with the time of eval, also where the journal has none.
 
-        The first model that loads is timed here then.
+        Then a few sequences are timed here, with the first model that loads.
+
+        Args:
+            units: The units that will run, each a task such as apply or eval on one model.
         """
         if "eval" in self.seconds:
             return self
         for unit in units:
-            if unit.task == "eval":
-                with suppress(RopeconvError), evaluation_of(unit) as evaluation:
+            if unit.task != "eval":
+                continue
+            try:
+                with evaluation_of(unit) as evaluation:
                     seconds = evaluation.estimate().seconds
-                    return Costs({**self.seconds, "eval": seconds}, unit.source.name)
+            except RopeconvError:  # the run will say why
+                continue
+            return Costs({**self.seconds, "eval": seconds}, timed=unit.source.name)
         return self
 
     def sentences(self, units: Sequence[Unit], at_once: int) -> list[str]:
@@ -371,28 +379,29 @@ class Costs:
             units: The units.
             at_once: How many run at a time; 0 where that is not known.
         """
-        counts = Counter(unit.task for unit in units)
-        known = {task: count for task, count in counts.items() if task in self.seconds}
-        total = sum(self.seconds[task] * count for task, count in known.items())
+        known_tasks = []
+        unknown_tasks = []
+        total = 0.0
+        for task, count in Counter(unit.task for unit in units).items():
+            if task in self.seconds:
+                known_tasks.append(f"{count:,} {task} of {self.seconds[task]:,.1f} s")
+                total += self.seconds[task] * count
+            else:
+                unknown_tasks.append(f"{count:,} {task}")
 
         # "By the median of finished units: 12 apply of 3.4 s, 2 validate of 60.2 s; 3 min in all,
         # 81 s with 2 at a time."
         sentences = []
-        if known:
-            each = []
-            for task, count in known.items():
-                each.append(f"{count:,} {task} of {self.seconds[task]:,.1f} s")
+        if known_tasks:
             in_parallel = ""
             if at_once > 1:
                 in_parallel = f", {format_duration(total / at_once)} with {at_once} at a time"
             basis = f" (eval by short sequences of {self.timed})" if self.timed else ""
             sentences.append(
-                f"By the median of finished units{basis}: {', '.join(each)};"
+                f"By the median of finished units{basis}: {', '.join(known_tasks)};"
                 f" {format_duration(total)} in all{in_parallel}."
             )
-
-        unknown = [f"{count:,} {task}" for task, count in counts.items() if task not in known]
-        if unknown:
-            tasks = " and ".join(unknown)
+        if unknown_tasks:
+            tasks = " and ".join(unknown_tasks)
             sentences.append(f"No time estimate yet for {tasks}: the first one has not run.")
         return sentences

@@ -91,9 +91,10 @@ class TaskWorker:
         begun = time.perf_counter()
         failed = ""
         result = JsonObject()
+        run_task = TASKS[unit.task]
         try:
             with time_limit(self.limit):
-                result = TASKS[unit.task](unit, self.probe)
+                result = run_task(unit, self.probe)
         except TimeLimit:
             if self.probe is not None:
                 self.probe = SharedProbe()  # the old one may be in the middle of an answer
@@ -102,9 +103,10 @@ class TaskWorker:
                 f"it took longer than {limit} and was stopped; raise unit_timeout in [limits] if it"
                 " needs more"
             )
-        except Exception as problem:
+        except Exception as problem:  # one failure of many units must not end the others
             failed = reason(problem)
-        return RunLine.of(unit, time.perf_counter() - begun, failed, result)
+        seconds = time.perf_counter() - begun
+        return RunLine.of(unit, seconds, failed, result)
 
 
 def missing_jobs(jobs: Sequence[Job], journal: RunJournal) -> list[Job]:
@@ -134,8 +136,8 @@ def run_jobs(
     jobs: Sequence[Job],
     pool: Pool,
     journal: RunJournal,
-    ended: Callable[[Job, list[RunLine]], None] = lambda job, lines: None,
-    stopped: Callable[[], bool] = lambda: False,
+    ended: Callable[[Job, list[RunLine]], None] | None = None,
+    stopped: Callable[[], bool] | None = None,
 ) -> bool:
     """Run jobs, and append their units to the journal as they end.
 
@@ -149,10 +151,12 @@ def run_jobs(
     Returns:
         Whether all were run.
     """
-    # `stopped` is asked before the pool is: a `for` loop would start the next job first
     remaining = len(jobs)
     with closing(pool(jobs)) as results:
-        while remaining and not stopped():
+        while remaining:
+            # before the pool is asked for a result, since that starts the next job
+            if stopped is not None and stopped():
+                return False
             index, result = next(results)
             job = jobs[index]
             lines: list[RunLine]
@@ -162,15 +166,20 @@ def run_jobs(
                 lines = result
             for line in lines:
                 journal.add(line)
-            ended(job, lines)
+            if ended is not None:
+                ended(job, lines)
             remaining -= 1
-    return remaining == 0
+    return True
 
 
 def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
     """Return the state of each task of a whole job, with the seconds or the reason.
 
     States are "done", "failed" and "not run". The tasks after one that is not done are not run.
+
+    Args:
+        job: The units of the job in their order, each a task such as apply or validate.
+        journal: The lines of units that have ended.
     """
     outcomes = dict[str, tuple[str, str]]()
     obstacle = job[0].source.problem  # why the remaining tasks are not run; empty at first

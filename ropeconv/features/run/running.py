@@ -60,21 +60,36 @@ def open_run(path: Path, on: str = "") -> OpenRun:
     plan = read_plan(path)
     folder = path.resolve().parent
     out = folder / (plan.out or path.stem)
-
-    # running a model takes all cores and much memory, writing an output takes neither
-    runs_models = "eval" in plan.tasks or "validate" in plan.tasks
-    without_gpus = 1 if runs_models else 4
-    place = on or plan.executor.on
-    executor = executor_of(place, plan.executor, plan.limits.jobs, without_gpus, out / "slurm")
-    # Workers end units at their own limit. A worker that hangs in compiled code cannot, and is
-    # killed a little later.
-    executor.longest = lambda job: GRACE + plan.limits.unit_seconds * len(job)
-
+    executor = _open_executor(plan, on or plan.executor.on, out / "slurm")
     sources = named_sources(plan.sources, folder)
     jobs = jobs_of(plan, sources, folder, out)
     return OpenRun(
         path=path, plan=plan, jobs=jobs, journal=out / "journal.jsonl", executor=executor
     )
+
+
+def _open_executor(plan: RunPlan, place: str, slurm_folder: Path) -> Executor:
+    """Return the executor of a plan.
+
+    Args:
+        plan: The plan.
+        place: Where its jobs run: local, a number of processes, ray, slurm, ...
+        slurm_folder: The folder for what Slurm's jobs leave.
+    """
+    # running a model takes all cores and much memory, writing an output takes neither
+    runs_models = "eval" in plan.tasks or "validate" in plan.tasks
+    executor = executor_of(
+        place,
+        plan.executor,
+        at_once=plan.limits.jobs,
+        without_gpus=1 if runs_models else 4,
+        folder=slurm_folder,
+    )
+    # Workers end units at their own limit. A worker that hangs in compiled code cannot, and is
+    # killed a little later.
+    seconds_per_unit = plan.limits.unit_seconds
+    executor.longest = lambda job: GRACE + seconds_per_unit * len(job)
+    return executor
 
 
 @check_arguments
@@ -134,19 +149,28 @@ def execute_run(
 
 
 def verify_done(jobs: list[Job], journal: RunJournal, verify: bool, reporter: Reporter) -> None:
-    """Report the notes of the journal, and compare the bytes of finished outputs with `verify`."""
+    """Report the notes of the journal, and compare the bytes of finished outputs if asked to.
+
+    Args:
+        jobs: All jobs.
+        journal: The journal, in which an output that differs is not done any more.
+        verify: Whether to compare them.
+        reporter: Receives the notes, and progress.
+    """
     for sentence in journal.notes:
         reporter.note(sentence)
     if not verify:
         return
-    done = []
+    finished = []
     for job in jobs:
-        done += [unit for unit in job if unit.task == "apply" and journal.done(unit)]
-    if not done:
+        for unit in job:
+            if unit.task == "apply" and journal.done(unit):
+                finished.append(unit)
+    if not finished:
         return
     with reporter.counting("Verifying", "outputs") as (total, advance):
-        total(len(done))
-        for unit in done:
+        total(len(finished))
+        for unit in finished:
             journal.verify(unit)
             advance(1)
 
@@ -171,17 +195,24 @@ def check_done(table: RunTable, report: Path) -> None:
 def _run_jobs(
     remaining: list[Job], opened: OpenRun, journal: RunJournal, reporter: Reporter
 ) -> bool:
-    """Run jobs, until Ctrl-C or limits.hours stop them, and return whether all were run."""
+    """Run jobs, until Ctrl-C or limits.hours stop them, and return whether all were run.
+
+    Args:
+        remaining: The jobs that are not done.
+        opened: The plan with its limits, and where it runs.
+        journal: The journal, which gets a line for each unit.
+        reporter: Receives progress, and a sentence for each unit that fails.
+    """
     if not remaining:
         return True
 
-    # the hours end the wait for a result (time_limit), and are asked for between two of them
-    # (is_late) where there is no timer
     limits = opened.plan.limits
-    seconds = (limits.hours or 0) * 3600
+    seconds = (limits.hours or 0) * 3600  # 0 for no limit
     end = time.monotonic() + seconds
     make_worker = partial(TaskWorker, limits.unit_seconds)
     try:
+        # The hours end the wait for a result (time_limit). Where there is no timer, they are asked
+        # for between two results (is_late).
         with (
             time_limit(seconds),
             reporter.counting("Running", "units") as (total, advance),
@@ -189,15 +220,15 @@ def _run_jobs(
         ):
             total(sum(len(job) for job in remaining))
 
-            def ended(job: Job, lines: list[RunLine]) -> None:
+            def show_ended(job: Job, lines: list[RunLine]) -> None:
                 advance(len(job))
                 for line in lines:
                     if line.failed:
                         reporter.note(f"{line.task} of {line.source} failed: {line.failed}")
 
             def is_late() -> bool:
-                return bool(seconds) and time.monotonic() > end
+                return seconds > 0 and time.monotonic() > end
 
-            return run_jobs(remaining, pool, journal, ended, is_late)
+            return run_jobs(remaining, pool, journal, ended=show_ended, stopped=is_late)
     except (KeyboardInterrupt, TimeLimit):
         return False

@@ -47,6 +47,10 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 
     An output that is there already, as after a run that was killed, is compared byte by byte.
 
+    Args:
+        unit: The source, the recipe and the target.
+        probe: A process with the installed transformers, which the checks ask; None without it.
+
     Raises:
         BadSource: Something else has its place.
         Disagreement: An earlier output has other bytes.
@@ -58,13 +62,7 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     # an output of an earlier run whose line the journal does not have, since a kill came between
     earlier = earlier_output(plan)
     if earlier is not None:
-        try:
-            verify_output(earlier)
-        except (BadSource, Disagreement) as problem:
-            reason, _, _ = str(problem).partition("; run apply again")
-            raise type(problem)(
-                f"{reason}; move it away and run the plan again, which writes it anew"
-            ) from None
+        _verify_earlier(earlier)
         discard(plan.out)  # a kill may have come between the last name and the end
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
 
@@ -83,9 +81,30 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     }
 
 
+def _verify_earlier(earlier: Comparison) -> None:
+    """Compare an earlier output with its source, byte by byte.
+
+    Raises:
+        BadSource: It cannot be read.
+        Disagreement: It has other bytes.
+    """
+    try:
+        verify_output(earlier)
+    except (BadSource, Disagreement) as problem:
+        # the repair that the message names is for `apply`, and this is a plan
+        reason, _, _ = str(problem).partition("; run apply again")
+        raise type(problem)(
+            f"{reason}; move it away and run the plan again, which writes it anew"
+        ) from None
+
+
 @contextmanager
 def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
-    """Open the evaluation of a unit, which can be estimated and run while it is entered."""
+    """Open the evaluation of a unit, which can be estimated and run while it is entered.
+
+    Args:
+        unit: The model, the recipes to compare, and the table [eval] of the plan.
+    """
     settings = dict(unit.settings)
     settings.pop("sha256", None)  # of the texts: it is there for the key of the unit
     table = msgspec.convert(settings, EvalTable)
@@ -110,14 +129,23 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
 def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Evaluate the recipes of a unit, with a journal beside its result.
 
+    Args:
+        unit: The model, the recipes, and the file of the result.
+        probe: Not needed, since the model itself runs.
+
+    Returns:
+        The path of the result, the main number of each row in words, and a digest of the file, by
+        which a later run notices that it was changed.
+
     Raises:
         RopeconvError: No row can be run.
     """
     path = Path(unit.out)
     with evaluation_of(unit) as evaluation:
-        source = evaluation.runner.source
-        place = path.with_name(f"{path.stem}-{source[:16]}.jsonl")
-        with Journal(place, EVAL, source) as journal:
+        # the journal is named after the model, so that another one does not continue it
+        model_digest = evaluation.runner.source
+        journal_path = path.with_name(f"{path.stem}-{model_digest[:16]}.jsonl")
+        with Journal(journal_path, EVAL, model_digest) as journal:
             notes = list(journal.notes)
             out_of_memory(lambda: evaluation.run(journal))
         result = evaluation.result(unit.source.name)
@@ -133,11 +161,11 @@ def headlines(result: Result) -> dict[str, str]:
     """
     measure = measures_of(result)[0]
     length = max(result.lengths)
-    name = headline(result, measure)
-    metric = metric_of(name)
+    metric_name = headline(result, measure)
+    metric = metric_of(metric_name)
     words = {}
     for row in result.rows:
-        cell = result.cell(row.name, measure, name, length)
+        cell = result.cell(row.name, measure, metric_name, length)
         if cell is None:
             words[row.name] = row.refused or "not measured"
         elif cell.difference is None:
@@ -151,6 +179,10 @@ def headlines(result: Result) -> dict[str, str]:
 
 def push_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     """Publish the output of a unit. A repository of an earlier run is completed.
+
+    Args:
+        unit: The output, with the table [push] of the plan.
+        probe: A process with the installed transformers, which the checks ask; None without it.
 
     Raises:
         RopeconvError: As `publish` does.
@@ -186,14 +218,24 @@ def _publish(upload: UploadSet, publication: PublishOptions) -> JsonObject:
 
 
 def validate_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Validate the output of a unit.
+    """Validate the output of a unit: run it, and compare it with its patched source.
+
+    Args:
+        unit: The output, with the table [validate] of the plan.
+        probe: Not needed, since the model itself runs.
 
     Raises:
         Disagreement: It does not compute the schedule.
     """
     comparison = Comparison.open(Path(unit.out), unit.source.reference)
-    settings = Settings(**unit.settings)
-    result, _ = run_validation(comparison, settings, "", "", Options(), SilentReporter())
+    result, _ = run_validation(
+        comparison,
+        Settings(**unit.settings),
+        server="",
+        model="",
+        checks=Options(),
+        reporter=SilentReporter(),
+    )
     if not result.agrees:
         raise Disagreement(result.sentence)
     return {"runtime": result.runtime, "sentence": result.sentence}

@@ -53,12 +53,24 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
 
 
 def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> ModelEntry:
-    """Choose the model that is asked for, or preferred, or the only one."""
+    """Return the model that is asked for, else the preferred one, else the only one.
+
+    Args:
+        entries: The models that the server runs.
+        model: The name of the model that it must run, or empty.
+        prefer: The name of a model that it may run, or empty.
+        base: The URL of the server, for messages.
+
+    Raises:
+        RopeconvError: It does not run the model, or it runs several and none is named.
+    """
     if not entries:
         raise RopeconvError(
             f"the server at {base} lists no models; give the base URL of an OpenAI-compatible API"
         )
-    by_name = {entry.id: entry for entry in reversed(entries)}  # the first of two with one name
+    by_name: dict[str, ModelEntry] = {}
+    for entry in entries:
+        by_name.setdefault(entry.id, entry)  # the first of two with one name
     names = ", ".join(entry.id for entry in entries)[:300]
     if model and model not in by_name:
         raise RopeconvError(f"the server at {base} does not run {model}; it runs {names}")

@@ -89,6 +89,13 @@ class LlamaServer(Server):
     def top_log_probs(
         self, ids: Sequence[int], kept: Sequence[int], progress: Progress | None = None
     ) -> list[LogProbs]:
+        """Return log-probabilities of the likeliest next tokens, by a request for each position.
+
+        Args:
+            ids: All tokens, from position 0 on.
+            kept: Rising indices into `ids`, without the last.
+            progress: Callbacks.
+        """
         if progress is None:
             progress = Progress()
         letter = self.encode("a")
@@ -101,7 +108,9 @@ class LlamaServer(Server):
             prefix = ids[: index + 1]
             # The server gives no record for some tokens, such as those that end the text. Then a
             # letter is generated instead, whose record has the likeliest tokens too.
-            entries = self._after(prefix, ids[index + 1]) or self._after(prefix, letter[-1])
+            entries = self._after(prefix, ids[index + 1])
+            if not entries:
+                entries = self._after(prefix, letter[-1])
             if not entries:
                 raise self.misread("completion_probabilities")
             log_probs.append({entry.id: entry.logprob for entry in entries})
@@ -110,6 +119,7 @@ class LlamaServer(Server):
         return log_probs
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:
+        """Return the likeliest `count` tokens after a prompt, chosen one by one."""
         self.refuse_longer(len(ids) + count)
         body = {
             "model": self.model,
@@ -153,7 +163,16 @@ class LlamaServer(Server):
         return (*generated_entry.top_logprobs, generated_entry)
 
     def _complete(self, body: JsonObject, prompt: Sequence[int], entries: int) -> LlamaCompletion:
-        """The completion of a prompt; RopeconvError where the server has left out a part of it."""
+        """Return the completion of a prompt.
+
+        Args:
+            body: The request.
+            prompt: The tokens of the prompt in it.
+            entries: How many log-probabilities are asked for, which limits the size of the answer.
+
+        Raises:
+            RopeconvError: The server has left out a part of the prompt.
+        """
         completion = self.ask("/completion", LlamaCompletion, body, for_prompt(entries))
         if completion.truncated or completion.tokens_evaluated not in (None, len(prompt)):
             raise self.misread(f"whole prompt of {len(prompt)} tokens")

@@ -69,7 +69,15 @@ def _read(
     limits: Limits,
     reports: queue.Queue[Response | Exception],
 ) -> None:
-    """Read a response, and report it or the exception."""
+    """Send a request, and put its response into `reports`, or the exception.
+
+    Args:
+        client: The client, with the URL of the server.
+        path: The path of the request.
+        body: The data that is posted as JSON; None for a GET request.
+        limits: The limits of the answer.
+        reports: The queue that the thread which asks waits for.
+    """
     import httpx2 as httpx
 
     method = "GET" if body is None else "POST"
@@ -93,7 +101,7 @@ def _read(
             # not followed, since the key in the headers is for this server only
             location = response.headers.get("Location", "") if response.is_redirect else ""
             reports.put((response.status_code, location, bytes(content)))
-    except Exception as problem:
+    except Exception as problem:  # raised again by `ask`, in the thread that asks
         reports.put(problem)
 
 
@@ -241,18 +249,20 @@ class Server(Engine):
 
         # An answer has numbers for every token of its piece, so that one answer for a long text
         # would be too large. The token at position p is predicted at p - 1.
-        rows = list[LogProbs]()
+        log_probs = list[LogProbs]()
         start = 0
         while start < len(targets):
-            stop = bisect_left(targets, targets[start] + self.piece)
-            part = targets[start:stop]
-            predicted_at = [target - 1 for target in part]
-            rows += self.log_probs(ids[: part[-1] + 1], predicted_at, top=1)
+            piece_end = targets[start] + self.piece
+            stop = bisect_left(targets, piece_end)
+            piece_targets = targets[start:stop]
+            predicted_at = [target - 1 for target in piece_targets]
+            text = ids[: piece_targets[-1] + 1]
+            log_probs += self.log_probs(text, predicted_at, top=1)
             start = stop
 
         actual = np.empty(len(targets))
         likeliest = np.empty(len(targets))
-        for index, (target, row) in enumerate(zip(targets, rows, strict=True)):
+        for index, (target, row) in enumerate(zip(targets, log_probs, strict=True)):
             token = ids[target]
             if token not in row:
                 raise self.misread(f"log-probability of token {target}")
@@ -376,12 +386,16 @@ def ask(
 
 
 def _message(body: bytes) -> str:
-    """Return the message in the body of an error: {"error": {"message": ...}}, or less nested."""
+    """Return the message in the body of an error.
+
+    Servers nest it: {"error": {"message": ...}}, {"error": ...} or {"message": ...}. A body in
+    another format is the message.
+    """
     try:
         content: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return body[:WORDS].decode("utf-8", "replace")[:300]
     for key in ("error", "message"):
-        if isinstance(content, dict):
-            content = content.get(key, content)
+        if isinstance(content, dict) and key in content:
+            content = content[key]
     return str(content)[:300]

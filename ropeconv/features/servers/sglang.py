@@ -72,6 +72,7 @@ class Sglang(Server):
         return tokens
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
+        """Return log-probabilities of the next tokens; parameters are those of `Server`."""
         first = min(kept)
         body = {
             "input_ids": list(ids),
@@ -80,11 +81,12 @@ class Sglang(Server):
             "logprob_start_len": first,
             "top_logprobs_num": top,
         }
-        limits = for_prompt((len(ids) - first) * (top + 1))
+        count = len(ids) - first
+        limits = for_prompt(count * (top + 1))
         meta = self.ask("/generate", SglangGeneration, body, limits).meta_info
         likeliest = meta.input_top_logprobs or []
         actual = meta.input_token_logprobs or []
-        if not len(likeliest) == len(actual) == len(ids) - first:
+        if len(likeliest) != count or len(actual) != count:
             raise self.misread("input_top_logprobs for every token")
 
         # both lists begin with the token at `first`; a record is (log-probability, token, text)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropeconv.engines.engine import LogProbs, Progress
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import (
+    DeviceSpec,
     choose_place,
     folder_of,
     load_stock,
@@ -69,6 +70,7 @@ from .protocol import Server
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel
 
 TIMES = 6
 """How often a text is read: by the server, and by the reference in all its variants."""
@@ -126,7 +128,8 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     dtype = settings.dtype
     if dtype == "auto" and not is_gguf(baked):
         dtype = stored_dtype(source.config())
-    at = choose_place(source, replace(settings, dtype=dtype).place(dtype, comparison.stands_for))
+    wanted = replace(settings, dtype=dtype).place(dtype, comparison.stands_for)
+    at = choose_place(source, wanted)  # the device and the precision that the model fits into
     engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
 
     # the server first: if it refuses, the long runs of the reference are saved
@@ -141,17 +144,13 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     head = engine.without_layers()  # which frees them before the next model is loaded
 
     # the noise of another precision than the one that the reference has
-    other = None
-    if at.dtype != "float32":
-        other = load_widened(folder, at)
-    elif server.computes_in:
-        other = load_stock(folder, replace(at, dtype=server.computes_in))
+    other = _load_in_other_precision(server, folder, at)
     if other is not None:
         other_engine = TransformersEngine(other, settings.chunk)
         states.noise_runs.append(read_noise_run(other_engine, spec, [run]))
 
-    rounded = is_gguf(baked) and bool(weights_type(GgufSource(baked).file))
-    results, curve = _judge(run, states, head, answers, rounded)
+    is_quantised = is_gguf(baked) and bool(weights_type(GgufSource(baked).file))
+    results, curve = _judge(run, states, head, answers, is_quantised)
     schedule = comparison.schedule
     agrees, sentence = _conclude(results, comparison)
     return Validation(
@@ -175,14 +174,43 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     )
 
 
+def _load_in_other_precision(
+    server: Server, folder: Path, at: DeviceSpec
+) -> PreTrainedModel | None:
+    """Load the reference once more in another precision, whose difference is that of rounding.
+
+    Args:
+        server: The server, which may compute in a precision of its own.
+        folder: The files of the reference.
+        at: The device and the precision of the reference.
+
+    Returns:
+        The model in float32 for a reference in 16 bits, in the precision of the server for one in
+        float32, and None where both have float32.
+    """
+    if at.dtype != "float32":
+        return load_widened(folder, at)
+    if server.computes_in:
+        return load_stock(folder, replace(at, dtype=server.computes_in))
+    return None
+
+
 def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool, str]:
-    """Whether a server computes the schedule, and that in words."""
+    """Return whether a server computes the schedule, and that in words.
+
+    Args:
+        results: The results by range of positions, the first within the trained context.
+        comparison: The output and its source.
+    """
     schedule = comparison.schedule
     agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
-    if not agrees and all(result.kl_mean > 2 * result.control_kl for result in results[1:]):
-        sentence += (
-            " The server differs more than the unscaled source does, as another model would."
-        )
+    if not agrees:
+        # a runtime that ignores the extension is as far away as the unscaled source is
+        is_farther = all(result.kl_mean > 2 * result.control_kl for result in results[1:])
+        if is_farther:
+            sentence += (
+                " The server differs more than the unscaled source does, as another model would."
+            )
     if isinstance(comparison.source, GgufSource):
         sentence += DEQUANTISED
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
@@ -191,24 +219,31 @@ def _conclude(results: list[BucketResult], comparison: Comparison) -> tuple[bool
 
 
 def _default_length(spec: ComparisonSpec, source: Source, engine: TransformersEngine) -> int:
-    """Choose the length of a text by an estimate of the time and memory of the reference."""
+    """Choose the length of a text by an estimate of the time and memory of the reference.
+
+    Args:
+        spec: The output, and how it is compared.
+        source: The checkpoint of the reference.
+        engine: The reference, which is timed on a short text.
+    """
     schedule = spec.comparison.schedule
     original = schedule.original_context
     context = schedule.context
-    needed = 0
+    cache_bytes = 0
     cache = config_cache(source.config(), source.family)
     if cache is not None:
         sizes = cache.bytes(length_beyond(original, context))
         # twice, for a model in 16 bits whose reference is float32
-        needed = 2 * max(sizes.values(), default=0)
+        cache_bytes = 2 * max(sizes.values(), default=0)
 
-    def seconds() -> float:
+    def measure_seconds() -> float:
+        """Run a short text, and return how long all runs of such a text take."""
         ids = list(range(SAMPLE))
         begin = time.perf_counter()
         engine.hidden_states(ids, ids, [SAMPLE - 1])
         return TIMES * (time.perf_counter() - begin)
 
-    return affordable_length(original, context, seconds, needed, host_bytes())
+    return affordable_length(original, context, measure_seconds, cache_bytes, host_bytes())
 
 
 def _text_run(
@@ -218,6 +253,16 @@ def _text_run(
 
     A server cannot be given positions, so that a position in the extended context needs a text of
     that length.
+
+    Args:
+        spec: The output, and how it is compared.
+        server: The server.
+        source: The checkpoint of the reference.
+        folder: Its files, with the tokenizer.
+        engine: The reference, by whose speed the default length is chosen.
+
+    Raises:
+        RopeconvError: --length is longer than the context, or than the server accepts.
     """
     settings = spec.settings
     schedule = spec.comparison.schedule
@@ -240,12 +285,57 @@ def _text_run(
 
     # tokens that both know: the embeddings of a checkpoint may be padded
     vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
+    if server.vocabulary:
+        vocabulary = min(vocabulary, server.vocabulary)
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
     else:
-        ids = synthetic(length, min(server.vocabulary or vocabulary, vocabulary), settings.seed)
+        ids = synthetic(length, vocabulary, settings.seed)
     buckets = spread_buckets(schedule.original_context, length - 1, KEPT)
     return TokenRun.over_all("spread", ids, buckets)
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """The answers of a server to some tokens, and the reference that they are compared with."""
+
+    answers: list[LogProbs]
+    """The log-probabilities from the server, one dict for each compared token."""
+
+    head: TransformersEngine
+    """The reference, of which only the last projection is needed."""
+
+    reference: Tensor
+    """Its hidden states, [compared tokens, hidden_size]."""
+
+    targets: list[int]
+    """The next token of each compared one."""
+
+    def compare_server(self) -> Measures:
+        """Compare the answers of the server with the reference."""
+        return self._compare(lambda rows: self.answers[rows])
+
+    def compare_states(self, engine: TransformersEngine, hidden: Tensor) -> Measures:
+        """Compare another run of the source with the reference, at the tokens of the server.
+
+        Args:
+            engine: The engine whose last projection makes logits of the states.
+            hidden: The hidden states, [compared tokens, hidden_size].
+        """
+
+        def answers_of(rows: slice) -> list[LogProbs]:
+            return log_probs_of(engine.head(hidden[rows]), self.answers[rows])
+
+        return self._compare(answers_of)
+
+    def _compare(self, answers_of: Callable[[slice], list[LogProbs]]) -> Measures:
+        """Compare answers with the reference; the logits of some rows at a time fit into memory."""
+
+        def compare_rows(rows: slice) -> Measures:
+            logits = self.head.head(self.reference[rows])
+            return measure_answers(logits, answers_of(rows), self.targets[rows])
+
+        return in_blocks(compare_rows, len(self.answers), self.head.vocabulary)
 
 
 def _judge(
@@ -253,7 +343,7 @@ def _judge(
     states: HiddenStates,
     head: TransformersEngine,
     answers: list[LogProbs],
-    rounded: bool,
+    is_quantised: bool,
 ) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
     """Compare the answers with the reference.
 
@@ -262,7 +352,7 @@ def _judge(
         states: The hidden states of the source in its variants.
         head: The engine, of which only the last projection is needed.
         answers: The log-probabilities from the server, one dict for each compared token.
-        rounded: Whether the server runs quantised weights, which differ more.
+        is_quantised: Whether the server runs quantised weights, which differ more.
 
     Returns:
         The result of each bucket of positions, and position and KL in nats along the run.
@@ -273,28 +363,15 @@ def _judge(
                 f"the server names tokens beyond the {head.vocabulary:,} of the source; start it"
                 " with the output"
             )
-    reference = states.reference[0]
-    targets = run.targets().tolist()
 
-    def compare_answers(answers_of: Callable[[slice], list[LogProbs]]) -> Measures:
-        """Compare answers with the reference; logits of some rows at a time fit into memory."""
-
-        def compare_rows(rows: slice) -> Measures:
-            return measure_answers(head.head(reference[rows]), answers_of(rows), targets[rows])
-
-        return in_blocks(compare_rows, len(answers), head.vocabulary)
-
-    def compare_states(engine: TransformersEngine, hidden: Tensor) -> Measures:
-        """Compare another run of the source, at the tokens that the server names."""
-
-        def answers_of(rows: slice) -> list[LogProbs]:
-            return log_probs_of(engine.head(hidden[rows]), answers[rows])
-
-        return compare_answers(answers_of)
-
-    served = compare_answers(lambda rows: answers[rows])
-    control = compare_states(head, states.control[0])
-    floors = [compare_states(engine or head, hidden[0]) for engine, hidden in states.noise_runs]
+    compared = ServedRun(answers, head, states.reference[0], run.targets().tolist())
+    served = compared.compare_server()
+    # the unscaled source shows how far away a server is that ignores the extension, and the noise
+    # runs how far rounding alone can bring it
+    control = compared.compare_states(head, states.control[0])
+    floors = []
+    for engine, hidden in states.noise_runs:
+        floors.append(compared.compare_states(engine or head, hidden[0]))
 
     results = []
     noise = 0.0
@@ -302,21 +379,27 @@ def _judge(
         control_kl = control[rows].kl.mean().item()
         kls = [measures[rows].kl.quantile(0.95).item() for measures in floors]
         # the noise counts whole, since the kernels of a server are others
-        noise = max(noise, states.noise_floor(kls, 1.0))
+        noise = max(noise, states.noise_floor(kls, part=1.0))
         result = bucket_result(bucket, served[rows], control_kl, noise, "whole")
-        if rounded:
+        if is_quantised:
             result = with_rounded_weights(result)
         results.append(result)
-    return results, tuple(zip(run.kept, served.kl.tolist(), strict=True))
+    curve = tuple(zip(run.kept, served.kl.tolist(), strict=True))
+    return results, curve
 
 
 def _refuse_other_model(server: Server, comparison: Comparison) -> None:
-    """Refuse a server that loaded another model from the disk of this machine."""
+    """Refuse a server that loaded another model from the disk of this machine.
+
+    Raises:
+        RopeconvError: It did.
+    """
     baked = comparison.baked
-    if not server.path:
+    if not server.path:  # the server does not say what it loaded
         return
     path = Path(server.path)
-    if not path.exists() or path.resolve() == baked.resolve():
+    is_on_this_disk = path.exists()
+    if not is_on_this_disk or path.resolve() == baked.resolve():
         return
     if not _is_same_output(path, comparison):
         raise RopeconvError(

@@ -70,6 +70,7 @@ class Vllm(Server):
         return choices[0] if choices else Choice()
 
     def log_probs(self, ids: Sequence[int], kept: Sequence[int], top: int) -> list[LogProbs]:
+        """Return log-probabilities of the next tokens; parameters are those of `Server`."""
         fields = {"max_tokens": 1, "prompt_logprobs": top}
         limits = for_prompt(len(ids) * (top + 1))
         rows = self._complete(ids, fields, limits).prompt_logprobs
@@ -77,7 +78,7 @@ class Vllm(Server):
             raise self.misread("prompt_logprobs for every token")
         log_probs = []
         for index in kept:
-            row = rows[index + 1]
+            row = rows[index + 1]  # of the next token, which is predicted at `index`
             if not row:
                 raise self.misread(f"prompt_logprobs for token {index + 1}")
             log_probs.append({token: record.logprob for token, record in row.items()})

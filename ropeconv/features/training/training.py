@@ -93,11 +93,13 @@ class TrainingFacts:
         Args:
             version: The version, empty for the newest known one.
         """
-        rows = [row for row in runtimes() if row.name == "transformers"]
+        rows = [row for row in runtimes() if row.name == "transformers"]  # the newest last
         if version:
-            rows = [row for row in rows if row.covers(version)][:1]
-        key = rows[-1].key if rows else ""
-        return self.verdicts.get(key, ("unknown", "not tested"))
+            rows = [row for row in rows if row.covers(version)]
+        if not rows:
+            return "unknown", "not tested"
+        row = rows[0] if version else rows[-1]
+        return self.verdicts.get(row.key, ("unknown", "not tested"))
 
 
 def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
@@ -249,11 +251,11 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 @cache
 def trainers() -> dict[str, Trainer]:
     """Return all trainers by name, sorted."""
-    rows = [
-        package_data(entry, Trainer)
-        for entry in package_files("features/training/trainers", ".toml")
-    ]
-    return {row.name: row for row in sorted(rows, key=lambda row: row.name)}
+    rows = []
+    for entry in package_files("features/training/trainers", ".toml"):
+        rows.append(package_data(entry, Trainer))
+    rows.sort(key=lambda row: row.name)
+    return {row.name: row for row in rows}
 
 
 @dataclass(frozen=True)
@@ -359,42 +361,56 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
             f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}"
         )
 
-    # a trainer with the option mscale multiplies by 0.1 mscale ln(factor) + 1
-    growth = temperature_attention_factor(getattr(baked.spec.form, "factor", 1.0)) - 1
-    mscale = (baked.spec.attention_factor - 1) / (growth or 1)
+    _, _, folder_name = baked.path.rstrip("/").rpartition("/")
     text = render(
         f"training/{trainer.file}.jinja",
         trainer=name,
         command=trainer.command,
         model=baked.path,
-        output=f"{baked.path.rstrip('/').rpartition('/')[2]}-trained",
+        output=f"{folder_name}-trained",
         method=baked.method,
         context=baked.context,
         declared=baked.declared or baked.context,
         own_code=baked.own_code,
         spec=baked.spec,
-        mscale=mscale,
+        mscale=_mscale(baked.spec),
     )
-    status = "exact" if trainer.formulas else baked.verdict(trainer.transformers)[0]
-    return Snippet(
-        trainer=trainer, baked=baked, text=text, status=status, notes=_notes(trainer, baked, status)
-    )
+    if trainer.formulas:  # it computes RoPE by its own options, which express this one
+        status = "exact"
+    else:
+        status, _ = baked.verdict(trainer.transformers)
+    notes = _notes(trainer, baked, status)
+    return Snippet(trainer=trainer, baked=baked, text=text, status=status, notes=notes)
+
+
+def _mscale(spec: RopeSpec) -> float:
+    """Return the option mscale of a trainer that gives a model its attention factor A.
+
+    Such a trainer computes A = 0.1 mscale ln(factor) + 1, and YaRN has mscale 1.
+    """
+    growth = temperature_attention_factor(getattr(spec.form, "factor", 1.0)) - 1
+    return (spec.attention_factor - 1) / (growth or 1)  # a factor of 1 has no growth
 
 
 def _repair(trainer: Trainer, baked: TrainingFacts) -> str:
     """Return the advice where a trainer cannot train a checkpoint: the other trainers that can."""
-    others = [
-        f"--for {other.name}"
-        for other in trainers().values()
-        if other is not trainer and not _refusal(other, baked)
-    ]
+    others = []
+    for other in trainers().values():
+        if other is not trainer and not _refusal(other, baked):
+            others.append(f"--for {other.name}")
     if others:
         return f"use {' or '.join(others)}"
     return "write it another way (`ropeconv apply --explain` lists the support)"
 
 
 def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ...]:
-    """Return sentences for the user of a snippet."""
+    """Return sentences for the user of a training config.
+
+    Args:
+        trainer: The trainer.
+        baked: The checkpoint.
+        status: The result of the trainer's transformers for the checkpoint, such as "exact".
+    """
     notes = []
     if baked.declared > baked.context:
         notes.append(
@@ -460,7 +476,8 @@ def trainer_for(source: Source | GgufSource) -> str:
         facts = baked_output(source)
     except RopeconvError:
         return ""
-    for name in sorted(trainers(), key=lambda name: (name != "axolotl", name)):
+    others = [name for name in sorted(trainers()) if name != "axolotl"]
+    for name in ("axolotl", *others):
         if not _refusal(trainers()[name], facts):
             return name
     return ""
@@ -497,10 +514,16 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
 
 
 def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
-    """Return why the options of a trainer cannot express a spec; empty where they can."""
-    several = spec.mla or spec.local_form or spec.mrope_section or "none" in spec.layers
+    """Return why the options of a trainer cannot express a RoPE; empty where they can."""
+    is_one_for_all_layers = (
+        not spec.mla
+        and not spec.local_form
+        and not spec.mrope_section
+        and "none" not in spec.layers
+    )
     scales_queries = spec.query_scaling or spec.nope_query_scaling
-    if several or scales_queries or spec.layout != "half":
+    in_two_halves = spec.layout == "half"
+    if not is_one_for_all_layers or scales_queries or not in_two_halves:
         return (
             "its options set one RoPE for all layers, in two halves of each head, and this model"
             " rotates otherwise"

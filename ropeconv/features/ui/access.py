@@ -107,12 +107,13 @@ def _refusal(scope: Scope) -> str:
     if len(hosts) != 1 or _hostname(hosts[0]) not in LOOPBACK:
         return OTHER_HOST
 
-    is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
     # a link on another page may open this one, and not in a frame
+    is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
     navigates = headers.get("sec-fetch-mode") == "navigate"
     is_whole_page = headers.get("sec-fetch-dest") == "document"
-    from_other_site = any(site not in OWN for site in headers.getlist("sec-fetch-site"))
-    if from_other_site and not (is_read and navigates and is_whole_page):
+    is_link = is_read and navigates and is_whole_page
+    is_from_other_site = any(site not in OWN for site in headers.getlist("sec-fetch-site"))
+    if is_from_other_site and not is_link:
         return OTHER_ORIGIN
 
     # older browsers send no sec-fetch-site; all send the origin with a POST
@@ -205,7 +206,8 @@ class KeyMiddleware:
         headers = _headers(scope)
         if headers.get("sec-fetch-site", "none") not in OWN:
             return False
-        first_part = "".join(scope["path"].split("/")[1:2])
+        _, _, path = scope["path"].partition("/")
+        first_part, _, _ = path.partition("/")
         if not _same(first_part, self.path):
             return False
         # another port may have set a cookie with this name too

@@ -122,19 +122,28 @@ def open_model(form: ModelForm) -> Source | GgufSource:
         raise UsageError(
             "no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file"
         )
-    # Not an id, and not another kind of reference (ollama:NAME): a path. The message names the
-    # whole path, since users of a page do not know in which folder it was started.
-    if not is_on_hub(reference) and ":" not in reference and not expand_home(reference).exists():
-        place = shown(str(expand_home(reference).absolute()))
-        raise UsageError(
-            f"no such file or folder: {place}; write its full path, or owner/name as on the Hub"
-        )
+    # The message names the whole path, since users of a page do not know in which folder it was
+    # started.
+    is_other_kind = ":" in reference  # such as ollama:NAME
+    is_path = not is_on_hub(reference) and not is_other_kind
+    if is_path:
+        path = expand_home(reference)
+        if not path.exists():
+            place = shown(str(path.absolute()))
+            raise UsageError(
+                f"no such file or folder: {place}; write its full path, or owner/name as on the Hub"
+            )
     return open_source(reference)
 
 
 def open_dropped(path: Path) -> Source | GgufSource:
-    """Open the model in a dropped file, by its own name and not by its place on this machine."""
-    if kind_of(path) != "json" and not is_gguf(path) and path.suffix != ".json":
+    """Open the model in a dropped file, by its own name and not by its place on this machine.
+
+    Raises:
+        UsageError: It is neither JSON nor a GGUF file.
+    """
+    is_json = kind_of(path) == "json" or path.suffix == ".json"
+    if not is_json and not is_gguf(path):
         raise UsageError(f"{shown(path.name)} is not a config.json or GGUF file; drop one of these")
     source = open_source(str(path))
     source.reference = path.name
@@ -175,9 +184,13 @@ def fill_form(kind: type[F], values: Mapping[str, Any]) -> F:
 
 
 def _parse_value(default: object, value: object) -> object:
-    """Convert a value from the browser to the type of a field, which its default shows.
+    """Convert a value from the browser to the type of a field.
 
     A browser may send anything; a value of another type becomes the default.
+
+    Args:
+        default: The default of the field, which shows its type.
+        value: The value.
     """
     if isinstance(value, str):
         value = value.strip()[: MOST + 1]  # one more than allowed, which `refuse_long` refuses
@@ -185,8 +198,8 @@ def _parse_value(default: object, value: object) -> object:
     if isinstance(default, tuple):  # several choices
         if not isinstance(value, (list, tuple)):
             return ()
-        items = [item[:MOST] for item in value if isinstance(item, str)]
-        return tuple(dict.fromkeys(items))
+        choices = [choice[:MOST] for choice in value if isinstance(choice, str)]
+        return tuple(dict.fromkeys(choices))
     if default is None:  # a text that may be left out
         return value if isinstance(value, str) and value else None
     if type(value) is not type(default):
@@ -250,8 +263,8 @@ def recipe_of(form: BakeForm) -> Recipe:
             f"{shown(form.method)} is not a method; choose one of {', '.join(METHODS)}"
         )
 
-    # the form becomes a row as `ropeconv eval --methods` reads it, in which a comma or a line break
-    # would begin another row
+    # the form becomes a row as `ropeconv eval --methods` reads it, such as yarn:4:beta_fast=16, in
+    # which a comma or a line break would begin another row
     value, settings = _value_and_settings(form)
     wrong = [text for text in (value, *settings) if "," in text or "\n" in text]
     wrong += [setting for setting in settings if "=" not in setting]
@@ -259,8 +272,6 @@ def recipe_of(form: BakeForm) -> Recipe:
         raise UsageError(
             f"{shown(wrong[0])} is not a setting; write name=value, with commas between several"
         )
-
-    # such as yarn:4:beta_fast=16
     parts = [form.method]
     if value:
         parts.append(value)
@@ -325,7 +336,8 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
         form: The form, which names the place of the output.
         publishing: Whether the output is published.
     """
-    words = apply_words(plan.source.reference, plan.receipt().steps[-1], plan.source.kind == "gguf")
+    is_gguf_source = plan.source.kind == "gguf"
+    words = apply_words(plan.source.reference, plan.receipt().steps[-1], is_gguf_source)
     # A recipe with lists has no options. Its file was dropped, and has another path here than the
     # one of the user, of which only the name is known.
     if form.recipe and "--recipe" in words:
@@ -336,6 +348,7 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
             words = [*words, "-o", str(plan.target.out)]
         return shlex.join(words)
 
+    # the options of publishing that were changed
     flags: list[str] = []
     for option in options(PushOptions):
         value = getattr(form, option.name)
@@ -381,26 +394,33 @@ def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
         recipe: The method and its modifiers.
         replace: Whether it needs `--replace`, as `Advice` has it.
     """
-    # settings other than their defaults, such as "beta_fast=16, attention_factor=1.1"
+    # the value is a field of its own, or the target length: "--yarn 4" has the value 4
     method = recipe.method
+    value = ""
+    if method.value is not Value.SWITCH:
+        _, _, value = method.command.partition(" ")
+    value_field = "context" if method.value in LENGTHS else "value"
+
+    form = BakeForm(
+        source=source,
+        method=method.name,
+        settings=", ".join(_changed_settings(recipe)),
+        replace=replace,
+    )
+    values = {name: getattr(form, name) for name in field_names(BakeForm)}
+    values[value_field] = value
+    return to_page("", fill_form(BakeForm, values))
+
+
+def _changed_settings(recipe: Recipe) -> list[str]:
+    """Return the settings that are not their defaults: "beta_fast=16", "attention_factor=1.1"."""
     changed = []
-    for item in fields(method)[1:]:  # the first field is the value of the method
-        setting = getattr(method, item.name)
+    for item in fields(recipe.method)[1:]:  # the first field is the value of the method
+        setting = getattr(recipe.method, item.name)
         if setting != item.default or item.name in recipe.explicit:
             changed.append(f"{item.name}={json.dumps(setting)}")
     for name in MODIFIERS:
         setting = getattr(recipe, name)
         if setting not in (None, False):
             changed.append(f"{name}={json.dumps(setting)}")
-    form = BakeForm(source=source, method=method.name, settings=", ".join(changed), replace=replace)
-
-    # the value is a field of its own, or the target length: "--yarn 4" has the value 4
-    values = {name: getattr(form, name) for name in field_names(BakeForm)}
-    value = ""
-    if method.value is not Value.SWITCH:
-        _, _, value = method.command.partition(" ")
-    if method.value in LENGTHS:
-        values["context"] = value
-    else:
-        values["value"] = value
-    return to_page("", fill_form(BakeForm, values))
+    return changed

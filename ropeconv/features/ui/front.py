@@ -40,12 +40,11 @@ class Front:
         """
         limit = None if baking else ANSWER_SECONDS
         job: PageJob | None = None
-        # Replace the job of this page, unless that is writing, or Cancel came while this bake was
-        # waiting in the queue. Nothing is yielded with the lock: a page that leaves then would keep
-        # it.
+        # Nothing is yielded with the lock: a page that leaves then would keep it.
         with self._lock:
             before = self._jobs.get(session)
             is_busy = before is not None and before.baking
+            # Cancel came while this bake was waiting in the queue
             is_cancelled = baking and session in self._cancelled
             if not is_busy and not is_cancelled:
                 job = PageJob(task, form, limit, baking)

@@ -54,7 +54,13 @@ def work(connection: Connection, task: str, form: PageForm) -> None:
 
 
 def _answer(connection: Connection, task: str, form: PageForm) -> PageAnswer:
-    """Return the answer of a task, also where it fails."""
+    """Return the answer of a task, also where it fails.
+
+    Args:
+        connection: The connection to the page, which gets the progress.
+        task: The name of the task.
+        form: The values of the page.
+    """
 
     def tell(message: PageProgress) -> None:
         connection.send_bytes(msgspec.json.encode(message))
@@ -69,10 +75,12 @@ def _answer(connection: Connection, task: str, form: PageForm) -> PageAnswer:
         threading.Thread(target=_watch, args=(connection,), daemon=True).start()
         refuse_long(form)
         sheet = HtmlSheet()
-        TASKS[task](form, TaskContext(tell, finish), sheet)
+        run_task = TASKS[task]
+        run_task(form, TaskContext(tell, finish), sheet)
         return PageAnswer(without_places(sheet.html(), form))
     except Exception as problem:
-        return failure(without_places(redacted(reason(problem)), form))
+        message = redacted(reason(problem))  # without tokens of the Hub
+        return failure(without_places(message, form))
 
 
 def without_places(text: str, form: PageForm) -> str:
@@ -193,18 +201,25 @@ class PageJob:
                     yield message
         finally:
             self._end()
+        yield self._last_message(answer, is_late)
 
+    def _last_message(self, answer: PageAnswer | None, is_late: bool) -> PageAnswer:
+        """Return the answer, or why there is none.
+
+        Args:
+            answer: The answer of the process; None where it ended without one.
+            is_late: Whether it took longer than its limit.
+        """
         # an answer that came in spite of the limit is shown
         if is_late and (answer is None or answer.failed):
-            yield failure(
+            return failure(
                 f"this takes longer than the limit of {self.seconds:.0f} seconds; {ELSEWHERE}"
             )
-        elif answer is not None:
-            yield answer
-        elif self._stopped_at is not None:
-            yield failure(UNFINISHED)
-        else:
-            yield failure(f"{LOST}; {ELSEWHERE}")
+        if answer is not None:
+            return answer
+        if self._stopped_at is not None:
+            return failure(UNFINISHED)
+        return failure(f"{LOST}; {ELSEWHERE}")
 
     def _is_overdue(self) -> bool:
         """Whether the process was stopped so long ago that it is not going to answer."""

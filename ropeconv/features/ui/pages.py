@@ -170,7 +170,7 @@ class Page:
         # outside of the queue, in which the bake itself may have to wait: a Cancel after this click
         # is for this bake, and one before it is forgotten
         if baking:
-            gr.on(triggers, begin, None, None, queue=False, **PRIVATE)
+            gr.on(triggers, begin, inputs=None, outputs=None, queue=False, **PRIVATE)
         self.on(triggers, self.task(task, baking))
 
     def on(
@@ -181,6 +181,8 @@ class Page:
         place: Component | None = None,
     ) -> None:
         """Show answers when one of `triggers` comes, and keep what was typed in the address.
+
+        So the address of a page can be shared or kept, and opens with the same form.
 
         Args:
             triggers: Events, such as clicks of a button.
@@ -198,14 +200,14 @@ class Page:
         names = address_fields(self.kind)
         components = [self.fields[name] for name in names]
         keep = ADDRESS % json.dumps(names)
-        gr.on(triggers, None, components, None, js=keep, queue=False, **PRIVATE)
+        gr.on(triggers, None, inputs=components, outputs=None, js=keep, queue=False, **PRIVATE)
 
         # Gradio gives a function whose inputs are a set one dict of all values
         gr.on(
             triggers,
             answer_form,
-            set(self.fields.values()),
-            place or self.answer,
+            inputs=set(self.fields.values()),
+            outputs=place or self.answer,
             trigger_mode="always_last" if last else "once",
             **PRIVATE,
             **LIMITED,
@@ -225,7 +227,9 @@ class Page:
 
         def load(request: gr.Request) -> Iterator[list[object]]:
             typed = from_address(self.kind, dict(request.query_params))
-            values = {name: _known_value(self.fields[name], getattr(typed, name)) for name in names}
+            values = {}
+            for name in names:
+                values[name] = _known_value(self.fields[name], getattr(typed, name))
             form = fill_form(self.kind, values)
 
             # an address without values must not clear what the user has typed since the page came
@@ -238,8 +242,9 @@ class Page:
                 for html in answers(form, request):
                     yield [*untouched, html]
 
-        outputs = [*(self.fields[name] for name in names), self.answer]
-        page.load(load, None, outputs, **PRIVATE, **LIMITED)
+        outputs = [self.fields[name] for name in names]
+        outputs.append(self.answer)
+        page.load(load, inputs=None, outputs=outputs, **PRIVATE, **LIMITED)
 
     def task(self, name: str, baking: bool = False) -> Answers:
         """Return the answers of a task. Parameters as in `ask`."""
@@ -291,7 +296,9 @@ def build_compare(front: Front, page: gr.Blocks) -> None:
     compare_page = Page(front=front, kind=CompareForm, fields=fields, answer=add_answer())
     compare_page.ask("compare", [button.click, fields["source"].submit, context.submit])
     compare_page.from_address(
-        page, compare_page.task("compare"), lambda form: bool(form.source and form.context)
+        page,
+        compare_page.task("compare"),
+        complete=lambda form: bool(form.source and form.context),
     )
 
 
@@ -314,11 +321,19 @@ def build_results(front: Front, page: gr.Blocks) -> None:
 def _ask_about_model(
     front: Front, page: gr.Blocks, task: str, label: str, fields: dict[str, Any]
 ) -> None:
-    """Add a button that runs a task on a model, and the place of its answer."""
+    """Add a button that runs a task on a model, and the place of its answer.
+
+    Args:
+        front: Runs the requests of the page.
+        page: The page.
+        task: The name of the task.
+        label: The text on the button.
+        fields: The components that name the model, from `add_model`.
+    """
     button = gr.Button(label, variant="primary", elem_id="ask")
     model_page = Page(front=front, kind=ModelForm, fields=fields, answer=add_answer())
     model_page.ask(task, [button.click, fields["source"].submit])
-    model_page.from_address(page, model_page.task(task), lambda form: bool(form.source))
+    model_page.from_address(page, model_page.task(task), complete=lambda form: bool(form.source))
 
 
 def build_runtimes(front: Front, page: gr.Blocks) -> None:
@@ -346,7 +361,8 @@ def build_runtimes(front: Front, page: gr.Blocks) -> None:
         yield runtimes_html(form)
 
     table_page.on([field.change for field in fields.values()], answers, last=True)
-    table_page.from_address(page, answers, lambda form: True)
+    # every form is complete: without choices the table has all families and runtimes
+    table_page.from_address(page, answers, complete=lambda form: True)
 
 
 CHOICES = {
@@ -389,8 +405,9 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
     def stop(request: gr.Request) -> None:
         front.stop(request.session_hash or "")
 
-    cancel_button.click(stop, None, None, queue=False, **PRIVATE)
-    bake_page.from_address(page, bake_page.task("plan"), lambda form: bool(form.source))
+    # outside of the queue, in which the bake may still wait
+    cancel_button.click(stop, inputs=None, outputs=None, queue=False, **PRIVATE)
+    bake_page.from_address(page, bake_page.task("plan"), complete=lambda form: bool(form.source))
 
 
 def _example_links() -> str:
@@ -451,7 +468,15 @@ def _add_method() -> dict[str, Any]:
 def _add_place(
     name: str, label: str, info: str, button: str, button_id: str
 ) -> tuple[gr.Textbox, gr.Button]:
-    """Add a row with the place of an output, and the button that sends it there."""
+    """Add a row with the place of an output, and the button that sends it there.
+
+    Args:
+        name: The name of the field, by which the page and its tests find it.
+        label: The title of the field.
+        info: A sentence below the title.
+        button: The text on the button.
+        button_id: The name by which the page and its tests find the button.
+    """
     with gr.Row():
         place = gr.Textbox(
             label=label, info=info, max_lines=1, elem_id=name, scale=5, min_width=260

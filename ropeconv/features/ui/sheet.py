@@ -106,6 +106,14 @@ class HtmlSheet:
         """Add a table, as in `Sheet`.
 
         All columns are shown, since tables of a page can be scrolled.
+
+        Args:
+            title: The title above it.
+            columns: The headings.
+            rows: The cells of each line.
+            optional: Headings of columns that a narrow screen leaves out; not read here.
+            right: Headings of columns whose cells are aligned to the right.
+            styles: Styles of cells by line and column. A word of MARKS has its own.
         """
         all_rows = list(rows)
         sides = ["right" if name in right else "" for name in columns]
@@ -113,7 +121,9 @@ class HtmlSheet:
         for number, row in enumerate(all_rows[:MOST_ROWS]):
             cells = []
             for place, text in enumerate(row):
-                style = MARKS.get(text, styles.get((number, place), ""))
+                style = styles.get((number, place), "")
+                if text in MARKS:
+                    style = MARKS[text]
                 cells.append((text, style, sides[place]))
             lines.append(cells)
         headings = list(zip(columns, sides, strict=True))

@@ -69,6 +69,11 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Show a plan as `ropeconv apply --dry-run` does, with the rest folded.
 
     It also shows what a publication would do.
+
+    Args:
+        form: The values of the page.
+        task: Receives progress.
+        sheet: Becomes the answer on the page.
     """
     output_plan = _make_plan(form, task)
     show_plan(output_plan, sheet)
@@ -85,17 +90,22 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         publication = preview(planned_upload(output_plan), _publication(form))
         sheet.note(publication.note)
         show_publication(publication, sheet)
-    _show_command_line(output_plan, form, bool(form.repo_id), sheet)
+    _show_command_line(output_plan, form, publishing=bool(form.repo_id), sheet=sheet)
 
 
 def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Write and check an output.
 
     Where that is stopped, or fails, nothing is kept that was not there before.
+
+    Args:
+        form: The values of the page.
+        task: Receives progress, and that nothing stops it any more.
+        sheet: Becomes the answer on the page.
     """
     output_plan = _make_plan(form, task)
     # the files of an earlier run that was killed stay when this one is stopped too
-    continues = HiddenFolder(output_plan.out).root.exists()
+    was_begun_before = HiddenFolder(output_plan.out).root.exists()
     # stopping a validation would look as if nothing had been written
     without_validation = ValidationChoice()
     try:
@@ -108,18 +118,19 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         )
         task.finish()
     except BaseException as problem:
-        if not continues:
-            with suppress(RopeconvError):  # another run is writing there
-                discard(output_plan.out)
-            if isinstance(problem, Interruption):  # it says that the same command continues
-                raise StopRequest from None
+        if was_begun_before:
+            raise
+        with suppress(RopeconvError):  # another run is writing there
+            discard(output_plan.out)
+        if isinstance(problem, Interruption):  # it says that the same command continues
+            raise StopRequest from None
         raise
 
     sheet.good(f"Wrote {output.path}.")
     if output.reason:
         sheet.note(f"Not checked: {output.reason}.")
-    show_outcome(replace(output, path=None), sheet)
-    _show_command_line(output_plan, form, False, sheet)
+    show_outcome(replace(output, path=None), sheet)  # the line above has said the path
+    _show_command_line(output_plan, form, publishing=False, sheet=sheet)
 
 
 def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
@@ -131,7 +142,7 @@ def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     task.finish()
     sheet.link(output.published, f"Published: {output.published}")
     show_outcome(output, sheet)
-    _show_command_line(output_plan, form, True, sheet)
+    _show_command_line(output_plan, form, publishing=True, sheet=sheet)
 
 
 def _show_command_line(plan: Plan, form: BakeForm, publishing: bool, sheet: HtmlSheet) -> None:
@@ -160,7 +171,13 @@ def _publication(form: BakeForm) -> PublishOptions:
 
 
 def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Show a model as `ropeconv inspect` does, with the rest folded, and draw its frequencies."""
+    """Show a model as `ropeconv inspect` does, with the rest folded, and draw its frequencies.
+
+    Args:
+        form: The model, by its name or as a dropped file.
+        task: Not needed, since this takes no time.
+        sheet: Becomes the answer on the page.
+    """
     source = open_model(form)
     inspection = inspect_opened(source)
     sheet.note(inspection.assumption)
@@ -190,6 +207,11 @@ def search(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """Show the most downloaded models on the Hub whose names have what was typed.
 
     They are links that fill the form.
+
+    Args:
+        form: The values of the page.
+        task: Not needed, since this takes no time.
+        sheet: Gets the links.
     """
     from huggingface_hub import HfApi
 
@@ -213,7 +235,13 @@ DRAWN = 5
 
 
 def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Show the methods as `ropeconv advise` does, and draw the first of them."""
+    """Show the methods as `ropeconv advise` does, and draw the first of them.
+
+    Args:
+        form: The model, the length to reach, and a result of `eval` to sort by.
+        task: Not needed, since nothing is counted.
+        sheet: Becomes the answer on the page.
+    """
     source = open_model(form)
     measured = Path(form.measured) if form.measured else None
     # A conversion to GGUF reads the header of each shard: on the Hub a request each, which takes
@@ -238,16 +266,16 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     sheet.note(left_out)
 
     if advice.methods and form.source:
-        ways = []
+        links = []
         for row in advice.methods:
-            ways.append((row.flags, to_bake(form.source, row.recipe, row.replace)))
-        sheet.ways("Plan a method", ways)
+            links.append((row.flags, to_bake(form.source, row.recipe, row.replace)))
+        sheet.ways("Plan a method", links)
     if advice.methods:
-        first = "The methods"
-        if len(advice.methods) > DRAWN:
-            first = f"The first {DRAWN} methods"
+        drawn = advice.methods[:DRAWN]
+        is_a_part = len(advice.methods) > DRAWN
+        first = f"The first {DRAWN} methods" if is_a_part else "The methods"
         sheet.title(f"{first} in pictures")
-        curves = {row.method.name: row.schedule.inv_freq for row in advice.methods[:DRAWN]}
+        curves = {row.method.name: row.schedule.inv_freq for row in drawn}
         sheet.pictures(pictures_of(advice.inspection.first_spec, curves, advice.context))
     with sheet.folded("Details: columns, each method"):
         show_methods(advice, sheet)
@@ -386,11 +414,13 @@ def runtimes_html(form: RuntimesForm) -> str:
 
     For one family it has every version with its evidence.
     """
+    # an empty choice stands for all
     cells = [cell for cell in matrix() if form.family in ("", cell.family)]
     names = [name for name in runtime_names() if form.runtime in ("", name)]
     writing = form.writing
     if writing not in WRITINGS:
         writing = next(iter(WRITINGS))
+    of_writing = [cell for cell in cells if cell.writing == writing]
 
     # versions are in order, so that the newest one is the last
     newest = {}
@@ -401,19 +431,18 @@ def runtimes_html(form: RuntimesForm) -> str:
     for (_, _, name), verdict in newest.items():
         titles[name] = title_of(verdict)
 
-    with_cells = {cell.family for cell in cells}
+    shown_families = {cell.family for cell in cells}
     rows = []
     for family in family_names():
-        if family in with_cells:
+        if family in shown_families:
             words = [_word(newest.get((family, writing, name))) for name in names]
             rows.append((family, *words))
 
     sheet = HtmlSheet()
     sheet.say(LEGEND)
-    columns = ["", *(titles.get(name, name) for name in names)]
-    sheet.table(f"{WRITINGS[writing]}, in the newest version", columns, rows)
+    headings = [titles.get(name, name) for name in names]
+    sheet.table(f"{WRITINGS[writing]}, in the newest version", ["", *headings], rows)
     if form.family:
-        of_writing = [cell for cell in cells if cell.writing == writing]
         details = _version_rows(of_writing, names)
         sheet.table("Every version", ("runtime", "support", "reason", "evidence"), details)
     else:
@@ -422,14 +451,20 @@ def runtimes_html(form: RuntimesForm) -> str:
 
 
 def _version_rows(cells: Sequence[MatrixCell], names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return a row for each version of the named runtimes, in the order of the names."""
+    """Return a row for each version of the named runtimes, in the order of the names.
+
+    Args:
+        cells: The verdicts of one family and one way to write RoPE.
+        names: The names of the runtimes.
+    """
     rows: list[tuple[str, ...]] = []
     for name in names:
         for cell in cells:
-            if _runtime_of(cell) == name:
-                verdict = cell.verdict
-                support = WORDS[verdict.status]
-                rows.append((verdict.display_name, support, verdict.reason, _evidence(verdict)))
+            if _runtime_of(cell) != name:
+                continue
+            verdict = cell.verdict
+            support = WORDS[verdict.status]
+            rows.append((verdict.display_name, support, verdict.reason, _evidence(verdict)))
     return rows
 
 
@@ -450,7 +485,7 @@ def _evidence(verdict: Verdict) -> str:
     """Return where a verdict is from: what was run or read, and the source."""
     grade = {"run": "ran", "read": "read"}.get(verdict.grade, "")
     detail = f"{grade} {verdict.evidence.detail}".strip()
-    return "; ".join(filter(None, (detail, verdict.source)))
+    return "; ".join(part for part in (detail, verdict.source) if part)
 
 
 Task = Callable[[Any, TaskContext, HtmlSheet], None]

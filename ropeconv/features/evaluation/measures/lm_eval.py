@@ -89,6 +89,7 @@ class LmEval(Measure):
         self.checksum = zlib.crc32(text.encode()) >> 1  # fits an int32 token
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        """Yield one case, which stands for the whole task."""
         # lm_eval makes the prompts itself, so there are no tokens to list here. The journal finds
         # a case by the digest of its tokens and targets; these stand for what lm_eval is given:
         # the seed, the contents of a task file, and the number of documents.
@@ -109,12 +110,23 @@ class LmEval(Measure):
         raise NotImplementedError(self.name)
 
     def run(self, row: str, case: Case, engine: Engine, tokenizer: Tokenizer) -> list[Observation]:
-        if not isinstance(engine, TransformersEngine) or not isinstance(
-            tokenizer, CheckpointTokenizer
-        ):
-            raise RopeconvError(
-                f"{self.name} runs in transformers and not in {engine.runtime}; leave it out"
-            )
+        """Run the task on the model of a row, and return its numbers for each document.
+
+        Args:
+            row: The name of the row.
+            case: The case that stands for the task, with the number of documents.
+            engine: The model, patched to compute the method of the row.
+            tokenizer: The tokenizer of the model.
+
+        Raises:
+            RopeconvError: The model does not run in transformers, or the task has no number for
+                each document.
+        """
+        refusal = f"{self.name} runs in transformers and not in {engine.runtime}; leave it out"
+        if not isinstance(engine, TransformersEngine):
+            raise RopeconvError(refusal)
+        if not isinstance(tokenizer, CheckpointTokenizer):
+            raise RopeconvError(refusal)
 
         # a group such as mmlu has many tasks; each gets a number, by the order of their names
         tasks = self._samples(engine.model, tokenizer.tokenizer, case)
@@ -136,6 +148,11 @@ class LmEval(Measure):
 
         A sample of the task arc_easy is
         `{"doc_id": 3, "filter": "none", "metrics": ["acc", "acc_norm"], "acc": 1.0, ...}`.
+
+        Args:
+            sample: The document.
+            column: The longest length in tokens that the model sees.
+            task_number: The number of its task in a group.
         """
         # gsm8k, for one, has an "exact_match" of each of two filters of the answer; the tables of
         # lm_eval write these "exact_match,strict-match" and "exact_match,flexible-extract"
@@ -159,7 +176,16 @@ class LmEval(Measure):
     def _samples(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, case: Case
     ) -> dict[str, list[JsonObject]]:
-        """Run the task, and return the documents of each of its tasks with their metrics."""
+        """Run the task, and return the documents of each of its tasks with their metrics.
+
+        Args:
+            model: The loaded model.
+            tokenizer: Its tokenizer.
+            case: The longest length, the number of documents, and the seed.
+
+        Raises:
+            RopeconvError: lm_eval does not know the task, or cannot load its documents.
+        """
         import lm_eval
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager

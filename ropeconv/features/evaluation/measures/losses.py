@@ -45,7 +45,8 @@ class Position(Measure):
     summary = "loss by position in one pass, as a difference to the first row"
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        first = max(len(texts.prefix), 1)
+        """Yield windows of the longest length, of which every token is predicted."""
+        first = max(len(texts.prefix), 1)  # nothing is before the first token
         for window, (document, end) in enumerate(window_ends(texts, sizes, sizes.longest)):
             ids = texts.window(document, end, sizes.longest)
             targets = np.arange(first, len(ids), dtype=np.int32)
@@ -59,7 +60,7 @@ class Position(Measure):
             )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        # the mean loss of each of 32 blocks of positions; the column is where a block ends
+        """Return the mean loss of each of 32 blocks of positions; its end is the column."""
         blocks = min(BLOCKS, len(case.targets))
         edges = np.linspace(0, len(case.ids), blocks + 1).round().astype(int)
         observations = []
@@ -93,8 +94,11 @@ class Growth(Measure):
     sizes = frozenset({"targets"})
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        # The same last tokens of a window are predicted at every length; only the text before them
-        # grows. So what differs between two columns is the effect of the context.
+        """Yield a sequence of each length for each window of the texts.
+
+        The same last tokens of a window are predicted at every length; only the text before them
+        grows. So what differs between two lengths is the effect of the context.
+        """
         shortest = sizes.lengths[0] - len(texts.prefix)
         if shortest < 2:
             raise UsageError(
@@ -141,6 +145,10 @@ class Sliding(Measure):
         self.stride = stride
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        """Yield the windows of each text at each length; every token is predicted in one of them.
+
+        The documents of `texts` have no prefix (such as <s>), and each window begins with it.
+        """
         prefix = len(texts.prefix)
         shortest = sizes.lengths[0]
         if self.stride > shortest - prefix:
@@ -158,7 +166,8 @@ class Sliding(Measure):
             predicted = 0  # tokens of the text up to here, by the windows before
             for number, end in enumerate(ends):
                 start = number * self.stride
-                ids = texts.window(document, end, end - start + prefix)
+                length_with_prefix = end - start + prefix
+                ids = texts.window(document, end, length_with_prefix)
                 # only what no window before has predicted, and never the prefix or the first token
                 new_tokens = end - predicted
                 first_target = max(len(ids) - new_tokens, prefix, 1)
@@ -209,28 +218,55 @@ class LongPpl(Growth):
         return super().cases(texts, sizes)
 
     def combine(self, rows: dict[str, list[Observation]], sizes: EvaluationSizes) -> str:
-        # the first row says which tokens are key tokens, so that all rows have the same ones
-        first_row = next(iter(rows.values()), [])
-        evaluator = [number for number in first_row if number.measure == self.name]
-        keys = self._key_tokens(evaluator, sizes)
+        """Replace the losses of all targets of a window by their mean over its key tokens.
 
-        # replace the losses of all targets of a window by their mean over its key tokens
+        Args:
+            rows: The observations by row, which are changed. The first row says which tokens are
+                key tokens, so that all rows have the same ones.
+            sizes: The lengths, of which the shortest is the short context.
+
+        Returns:
+            Why there are none; empty where there are some.
+        """
+        evaluator: list[Observation] = []
+        if rows:
+            first_row = next(iter(rows.values()))
+            evaluator = [number for number in first_row if number.measure == self.name]
+        key_tokens = self._key_tokens(evaluator, sizes)
+
         for row, observations in rows.items():
-            others = [number for number in observations if number.measure != self.name]
-            over_keys = []
-            for number in observations:
-                indices = keys.get((number.document, number.window))
-                if number.measure == self.name and indices:
-                    loss = float(np.mean([number.values[index] for index in indices]))
-                    over_keys.append(replace(number, value=loss, weight=len(indices), values=()))
-            rows[row] = others + over_keys
+            rows[row] = self._average_over(key_tokens, observations)
 
-        if evaluator and not any(keys.values()):
+        if evaluator and not any(key_tokens.values()):
             return (
                 "no predicted token needs the long context; give more --targets or --windows, or"
                 " other texts"
             )
         return ""
+
+    def _average_over(
+        self, key_tokens: dict[tuple[int, int], list[int]], observations: Sequence[Observation]
+    ) -> list[Observation]:
+        """Return the observations with the losses of this measure averaged over key tokens.
+
+        Windows without a key token are left out. Observations of other measures come first, and do
+        not change.
+
+        Args:
+            key_tokens: The indices of key tokens, as `_key_tokens` returns them.
+            observations: All observations of a row.
+        """
+        others = []
+        averaged = []
+        for number in observations:
+            if number.measure != self.name:
+                others.append(number)
+                continue
+            indices = key_tokens.get((number.document, number.window))
+            if indices:
+                loss = float(np.mean([number.values[index] for index in indices]))
+                averaged.append(replace(number, value=loss, weight=len(indices), values=()))
+        return others + averaged
 
     def _key_tokens(
         self, evaluator: Sequence[Observation], sizes: EvaluationSizes
@@ -239,20 +275,25 @@ class LongPpl(Growth):
 
         A key token is one that the evaluator predicts well with its whole trained context, and much
         worse with the shortest length: it needs the long context.
+
+        Args:
+            evaluator: The observations of the first row, with a loss for each target.
+            sizes: The shortest length, and the trained one.
         """
         short_losses = {}
         for number in evaluator:
             if number.column == sizes.lengths[0]:
                 short_losses[number.document, number.window] = np.array(number.values)
 
-        keys = {}
+        key_tokens = {}
         for number in evaluator:
-            short = short_losses.get((number.document, number.window))
-            if number.column == sizes.trained and short is not None:
-                long = np.array(number.values)
-                gains = short - long > ALPHA
-                well_predicted = -long > BETA  # minus a loss is a log probability
-                keys[number.document, number.window] = np.flatnonzero(
-                    gains & well_predicted
-                ).tolist()
-        return keys
+            window = (number.document, number.window)
+            if number.column != sizes.trained or window not in short_losses:
+                continue
+            long_losses = np.array(number.values)
+            # minus a loss is a log-probability: log P(i | long) - log P(i | short) > ALPHA, and
+            # log P(i | long) > BETA
+            needs_context = short_losses[window] - long_losses > ALPHA
+            is_well_predicted = -long_losses > BETA
+            key_tokens[window] = np.flatnonzero(needs_context & is_well_predicted).tolist()
+        return key_tokens

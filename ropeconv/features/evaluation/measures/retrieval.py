@@ -82,13 +82,15 @@ class Haystack:
     @cached_property
     def vocabulary(self) -> list[str]:
         """The words in lower case after the place, sorted."""
-        size = min(WORDS_FROM, sum(len(document.ids) for document in self.texts.documents))
-        words = set(self.texts.tokenizer.decode(self.hay(size)).split())
-        return sorted(
-            word
-            for word in words
-            if word.isalpha() and word == word.lower() and 3 <= len(word) <= 12
-        )
+        all_tokens = sum(len(document.ids) for document in self.texts.documents)
+        count = min(WORDS_FROM, all_tokens)
+        text = self.texts.tokenizer.decode(self.hay(count))
+        words = set()
+        for word in text.split():
+            is_lower = word.isalpha() and word == word.lower()
+            if is_lower and 3 <= len(word) <= 12:
+                words.add(word)
+        return sorted(words)
 
     def words(self, count: int, draw: np.random.Generator) -> list[str]:
         """Return `count` different words of the texts.
@@ -183,13 +185,15 @@ class Retrieval(Measure):
         """
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        """Yield a sequence with a hidden fact for each window of the texts, length and depth."""
         depths = [0.5]
         if sizes.depths > 1:
             depths = np.linspace(0, 1, sizes.depths).tolist()
+
+        # windows are from all documents in turn, each from a random token on
         random_places = np.random.default_rng(sizes.seed)
         order = random_places.permutation(len(texts.documents))
         for window in range(sizes.windows):
-            # windows are from all documents in turn, each from a random token on
             document = int(order[window % len(order)])
             start = int(random_places.integers(len(texts.documents[document].ids)))
             haystack = Haystack(texts, document, start)
@@ -199,7 +203,10 @@ class Retrieval(Measure):
                     draw = np.random.default_rng((sizes.seed, window, number))
                     prompt = self.prompt(haystack, depth, draw)
                     ids, targets = haystack.sequence(prompt, length, self.name)
-                    answer_tokens = len(ids) - targets[0]
+                    to_generate = 0
+                    if sizes.generate:
+                        answer_tokens = len(ids) - targets[0]
+                        to_generate = answer_tokens + SPARE
                     yield Case(
                         measure=self.name,
                         column=length,
@@ -209,7 +216,7 @@ class Retrieval(Measure):
                         targets=np.array(targets, np.int32),
                         depth=depth,
                         answer=prompt.answer,
-                        generate=answer_tokens + SPARE if sizes.generate else 0,
+                        generate=to_generate,
                     )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
@@ -232,8 +239,16 @@ class Retrieval(Measure):
         return [self._observation(case, "accuracy", float(occurs), 1)]
 
     def _observation(self, case: Case, metric: str, value: float, weight: int = 0) -> Observation:
-        """Return an observation of a case, by default over all tokens of its answer."""
-        weight = weight or len(case.targets)
+        """Return an observation of a case.
+
+        Args:
+            case: The case.
+            metric: The measured quantity.
+            value: The number.
+            weight: How many tokens it is a mean over; 0 for all of the answer.
+        """
+        if not weight:
+            weight = len(case.targets)
         return Observation(
             measure=self.name,
             metric=metric,
@@ -261,17 +276,26 @@ class Niah(Retrieval):
     summary = "the number of one of four words hidden in the text, by depth of that word"
 
     def prompt(self, haystack: Haystack, depth: float, draw: np.random.Generator) -> Prompt:
+        """Return four words with a number each, and the question for the number of the first word.
+
+        Args:
+            haystack: The place in the texts, from which the words are.
+            depth: The place of the first word; the others are at random places.
+            draw: Random numbers.
+        """
         words = haystack.words(NEEDLES, draw)
         numbers = different_numbers(NEEDLES, 7, draw)
         places = [depth, *draw.random(NEEDLES - 1).tolist()]
         needles = []
         for place, word, number in zip(places, words, numbers, strict=True):
             needles.append((place, f"\nThe special number of {word} is {number}.\n"))
-        question = f"\nWhat is the special number of {words[0]}?"
-        lead = f" The special number of {words[0]} is"
-        task = "Some special numbers stand in the following text. Remember them.\n"
+        needles.sort()
         return Prompt(
-            task=task, question=question, lead=lead, answer=numbers[0], facts=tuple(sorted(needles))
+            task="Some special numbers stand in the following text. Remember them.\n",
+            question=f"\nWhat is the special number of {words[0]}?",
+            lead=f" The special number of {words[0]} is",
+            answer=numbers[0],
+            facts=tuple(needles),
         )
 
 

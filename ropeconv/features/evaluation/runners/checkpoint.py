@@ -92,6 +92,15 @@ class CheckpointRunner(Runner):
         at: DeviceSpec,
         chunk: int = 4096,
     ) -> None:
+        """Read the tokenizer; the model is loaded on first use.
+
+        Args:
+            source: The checkpoint.
+            folder: Its files on this disk.
+            inspection: Its RoPE.
+            at: Device and precision.
+            chunk: Tokens that the model reads at a time.
+        """
         self.source = source.identity
         self.inspection = inspection
         self.family = source.family
@@ -110,7 +119,13 @@ class CheckpointRunner(Runner):
         return TransformersEngine.load(self.folder, self.at, chunk=self.chunk)
 
     def schedule(self, row: Row) -> Schedule:
-        """Return the schedule of a row, a recipe or the unchanged model."""
+        """Return the frequencies and factors that a row of the table computes.
+
+        A row is a recipe, such as YaRN by 4, or the unchanged model.
+
+        Raises:
+            UnsupportedBake: The family cannot be extended.
+        """
         row.refuse_other()
         if row.recipe is None:
             return self.inspection.spec.current()
@@ -118,9 +133,13 @@ class CheckpointRunner(Runner):
             name = self.inspection.display_name
             reason = self.inspection.refuse
             raise UnsupportedBake("a context extension", name, reason, "or choose another model")
+
+        # a model that is scaled already gives the recipe its settings, such as YaRN's betas, and
+        # the recipe starts from its unscaled RoPE
         recipe = inherit_settings(row.recipe, self.inspection)
-        basis = self.inspection.basis(recipe)
-        return recipe.schedule(recipe.start(basis), basis)
+        present = self.inspection.basis(recipe)
+        start = recipe.start(present)
+        return recipe.schedule(start, present)
 
     @property
     def unscaled(self) -> RopeSpec:

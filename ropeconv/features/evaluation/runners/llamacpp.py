@@ -85,6 +85,13 @@ class LlamaCppRunner(Runner):
     def __init__(
         self, source: GgufSource, tokenizer: Tokenizer, options: Mapping[str, Any]
     ) -> None:
+        """Name the file; it is not loaded yet.
+
+        Args:
+            source: The file.
+            tokenizer: Its tokenizer.
+            options: The options of `LlamaCppEngine`, as `engine_options` returns them.
+        """
         self.file = source
         self.options = options
         self.tokenizer = tokenizer
@@ -113,11 +120,13 @@ class LlamaCppRunner(Runner):
             path = self.file.path
             overrides = None
             if row.recipe is not None:
+                # other metadata keys, where llama.cpp can be given them; else a copy with the row
                 overrides = overrides_of(self.plan(row).edit, self.file)
                 if overrides is None:
                     folder = stack.enter_context(scratch())
                     path = self._write_copy(row, folder)
-            yield stack.enter_context(LlamaCppEngine(path, overrides, **self.options).opened())
+            loading = LlamaCppEngine(path, overrides, **self.options)
+            yield stack.enter_context(loading.opened())
 
     def plan(self, row: Row) -> GgufPlan:
         """Return the plan of `apply` for a row, made once.
@@ -130,10 +139,20 @@ class LlamaCppRunner(Runner):
         return self.plans[row.name]
 
     def _make_plan(self, row: Row, out: Path | None = None) -> GgufPlan:
-        """Plan the file of a row, under another architecture where only that expresses it."""
+        """Plan the file of a row, under another architecture where only that expresses it.
+
+        Args:
+            row: A row with a recipe.
+            out: The path of the file; None where only its metadata keys are needed.
+
+        Raises:
+            UnsupportedBake: No architecture expresses the row.
+        """
         assert row.recipe is not None
-        keeps = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
-        target = Target(out=out, replace=self.inspection.extended and not keeps)
+        # a method starts from the unscaled model, unless the recipe builds on its scaling
+        keeps_scaling = row.recipe.on_top or isinstance(row.recipe.method, AsIs)
+        replaces_scaling = self.inspection.extended and not keeps_scaling
+        target = Target(out=out, replace=replaces_scaling)
 
         # llama.cpp scales queries by position only for some architectures, so the file gets the
         # name of one that computes the same network and scales them
@@ -167,18 +186,22 @@ class LlamaCppRunner(Runner):
 
 
 def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
-    """Return the metadata keys of the edit of a plan as overrides.
+    """Return the edit of a GGUF file as metadata keys that llama.cpp replaces while it loads.
 
-    llama.cpp can replace values of metadata while it loads a file (`llama_model_kv_override`), so
-    that such a row needs no file of its own.
+    llama.cpp can do that for some types of values (`llama_model_kv_override`), and then a row
+    needs no file of its own.
+
+    Args:
+        edit: The change of the file.
+        source: The file before it.
 
     Returns:
         Types and values by key; None where the edit changes more of a file than these.
     """
     # tensors and the architecture cannot be overridden, and no key can be removed
-    other_edits = replace(edit, values={}, dropped=frozenset())
-    present = source.file.header.values.keys()
-    if other_edits != Edit() or edit.dropped & present:
+    rest = replace(edit, values={}, dropped=frozenset())
+    removed_keys = edit.dropped & source.file.header.values.keys()
+    if rest != Edit() or removed_keys:
         return None
 
     overrides: dict[str, Override] = {}
@@ -186,8 +209,10 @@ def overrides_of(edit: Edit, source: GgufSource) -> dict[str, Override] | None:
         if key == RECEIPT:  # llama.cpp does not read it
             continue
         value = encoded.decode()
-        kind = KINDS.get(type(value))  # None for arrays, which cannot be overridden
-        if kind is None or len(str(value).encode()) > LONGEST:
+        kind = KINDS.get(type(value))
+        is_array = kind is None
+        is_too_long = len(str(value).encode()) > LONGEST
+        if is_array or is_too_long:
             return None
         overrides[key] = (kind, value)  # type: ignore[assignment]
     return overrides

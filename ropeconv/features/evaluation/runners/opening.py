@@ -33,7 +33,7 @@ def open_runner(request: RunnerRequest) -> AbstractContextManager[Opened]:
         UsageError: Options do not go together.
         BadSource: A model cannot be opened.
     """
-    _refuse_nonsense(request)
+    _refuse_contradictions(request)
     # In this order: a server may be named together with the model that it runs, and an output may
     # be a GGUF file or a checkpoint.
     if request.servers:
@@ -86,8 +86,12 @@ def _is_output(request: RunnerRequest) -> bool:
     return not request.rows and has_receipt(request.model)
 
 
-def _refuse_nonsense(request: RunnerRequest) -> None:
-    """Refuse options that do not go together."""
+def _refuse_contradictions(request: RunnerRequest) -> None:
+    """Refuse options that do not go together, before a model is opened.
+
+    Raises:
+        UsageError: Two of them contradict each other, or one has no effect.
+    """
     if request.servers:
         _refuse_for_servers(request)
     elif not request.model:

@@ -119,24 +119,34 @@ def open_output(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
 def _open_folder(
     output: Path, receipt: Receipt, comparison: Comparison | None, request: RunnerRequest
 ) -> OutputRunner:
-    """Make the runner of a folder and its source, which run in transformers one at a time."""
+    """Make the runner of a folder and its source, which run in transformers one at a time.
+
+    Args:
+        output: The folder.
+        receipt: Its receipt.
+        comparison: The folder with its source; None where the source was not found.
+        request: The options of the user.
+    """
     trust = needs_trust(output, request.trust_remote_code)
     config = jsontext.parse(read_text(output / "config.json", "config.json"), "config.json")
     stands_for = comparison.stands_for if comparison is not None else ""
     at = request.place(config, stands_for)
 
+    # the unchanged source is the first row
     models: Models = {}
     if comparison is not None:
-        # only the output may have code, that of --encoding buffers
         source = comparison.checkpoint
-        chunk = _chunk(request, comparison.spec.current().short_inv_freq is not None)
-        load = partial(_load_checkpoint, source, at, trust=False, chunk=chunk)
-        models[Row(BASE)] = (source.identity, load)
+        has_two_lists = comparison.spec.current().short_inv_freq is not None
+        chunk = _chunk(request, has_two_lists)
+        # only the output may have code, that of --encoding buffers
+        load_source = partial(_load_checkpoint, source, at, trust=False, chunk=chunk)
+        models[Row(BASE)] = (source.identity, load_source)
 
     folder = FolderSource(output)
-    chunk = _chunk(request, receipt.schedule.short_inv_freq is not None)
-    load = partial(_load_checkpoint, folder, at, trust=trust, chunk=chunk)
-    models[Row(output.name, path=output)] = (folder.identity, load)
+    has_two_lists = receipt.schedule.short_inv_freq is not None
+    chunk = _chunk(request, has_two_lists)
+    load_output = partial(_load_checkpoint, folder, at, trust=trust, chunk=chunk)
+    models[Row(output.name, path=output)] = (folder.identity, load_output)
 
     return OutputRunner(
         models,
@@ -148,9 +158,13 @@ def _open_folder(
     )
 
 
-def _chunk(request: RunnerRequest, two_lists: bool) -> int:
-    """Tokens at a time: whole sequences with two lists, which transformers chooses by chunk."""
-    return MOST_TOKENS if two_lists else request.chunk
+def _chunk(request: RunnerRequest, has_two_lists: bool) -> int:
+    """Return how many tokens a model reads at a time.
+
+    With LongRoPE's two lists these are whole sequences, since transformers chooses the list for
+    each chunk.
+    """
+    return MOST_TOKENS if has_two_lists else request.chunk
 
 
 @contextmanager
@@ -167,11 +181,20 @@ def _open_gguf(
     request: RunnerRequest,
     stack: ExitStack,
 ) -> OutputRunner:
-    """Make the runner of a GGUF file and its source, which run in llama.cpp one at a time."""
+    """Make the runner of a GGUF file and its source, which run in llama.cpp one at a time.
+
+    Args:
+        output: The file.
+        receipt: Its receipt.
+        comparison: The file with its source; None where the source was not found.
+        request: The options of the user.
+        stack: Ends the process with the tokenizer.
+    """
     file = GgufSource(output)
     tokenizer = stack.enter_context(gguf_tokenizer(file.file.path))
     options = engine_options(request, tokenizer.loaded.offloads)
 
+    # the unchanged source is the first row
     models: Models = {}
     if comparison is not None and isinstance(comparison.source, GgufSource):
         source = comparison.source

@@ -103,20 +103,39 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
         for server in servers.values():
             _refuse_other(server, tokenizer, request.model or first.model)
 
-        # a server does not know how long its model was trained, only how long its context is
-        trained = first.length
-        if inspection is not None:
-            trained = inspection.spec.unscaled().original_context
-        if not trained:
-            raise UsageError(
-                "the server does not say how many tokens it accepts; name the checkpoint that it"
-                " runs too"
-            )
-
-        # There is no file to make a digest of. The tokens of a sample tell tokenizers apart.
-        identity = repr((tokenizer.encode(SAMPLE), tokenizer.prefix, trained))
-        digest = hashlib.sha256(identity.encode()).hexdigest()
+        trained = _trained_context(first, inspection)
+        digest = _digest_tokenizer(tokenizer, trained)
         yield ServerRunner(servers, tokenizer, trained, digest), rows
+
+
+def _trained_context(server: Server, inspection: Inspection | None) -> int:
+    """Return the trained context of a model on a server, in tokens.
+
+    A server does not know how long its model was trained, only how long its context is. So the
+    checkpoint decides, where the user named it too.
+
+    Raises:
+        UsageError: Neither is known.
+    """
+    if inspection is not None:
+        trained = inspection.spec.unscaled().original_context
+    else:
+        trained = server.length
+    if not trained:
+        raise UsageError(
+            "the server does not say how many tokens it accepts; name the checkpoint that it"
+            " runs too"
+        )
+    return trained
+
+
+def _digest_tokenizer(tokenizer: Tokenizer, trained: int) -> str:
+    """Return the identity of a model on a server, for the journal.
+
+    There is no file to make a digest of. The tokens of a sample tell tokenizers apart.
+    """
+    identity = repr((tokenizer.encode(SAMPLE), tokenizer.prefix, trained))
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _name_and_url(text: str) -> tuple[str, str]:
@@ -139,21 +158,34 @@ def _runs_output(server: Server, model: str) -> bool:
 def _open_local(
     request: RunnerRequest, stack: ExitStack
 ) -> tuple[Tokenizer | None, Inspection | None]:
-    """Tokenizer and inspection of the checkpoint of a request; None without one."""
+    """Return the tokenizer and the inspection of the checkpoint that the user named.
+
+    Both are None where only servers are named. `stack` ends what the tokenizer needs.
+    """
     if not request.model:
         return None, None
     source = open_source(request.model, request.family)
     if isinstance(source, GgufSource):
-        return stack.enter_context(gguf_tokenizer(source.file.path)), inspect_source(source)
+        gguf = stack.enter_context(gguf_tokenizer(source.file.path))
+        return gguf, inspect_source(source)
     folder = stack.enter_context(folder_of(source, weights=False))
     return CheckpointTokenizer(folder, request.trust_remote_code), inspect_source(source)
 
 
 def _refuse_other(server: Server, tokenizer: Tokenizer, name: str) -> None:
-    """Refuse a server that runs a model with another vocabulary."""
+    """Refuse a server that runs a model with another vocabulary.
+
+    Args:
+        server: The server.
+        tokenizer: The tokenizer that its model should have.
+        name: The model with that tokenizer, for the message.
+
+    Raises:
+        BadSource: It has another one.
+    """
     try:
         tokens = server.encode(SAMPLE)
-    except RopeconvError:
+    except RopeconvError:  # not every server has an address that encodes a text
         return
     if tokens != tokenizer.encode(SAMPLE):
         raise BadSource(

@@ -1,7 +1,9 @@
 """`ropeconv tune`: frequencies found by measurement on the user's text, as a recipe."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +24,9 @@ from ropeconv.options import OUTPUT, DeviceOptions, Writes, copied
 
 from ..command import refuse_field, sort_words, texts_of
 from ..options import TextOptions, TuneOptions
+
+if TYPE_CHECKING:
+    from .result import TuningResult
 
 app = typer.Typer(add_completion=False)
 
@@ -75,18 +80,18 @@ def tune_command(
 
     from ropeconv.engines.engine import Progress
     from ropeconv.engines.transformers.load import out_of_memory
-    from ropeconv.formats.drafts import together
 
     from ..evaluation import parse_duration
-    from .result import write_tuned
     from .tuning import SearchSettings, open_tuning
     from .views import show_tuned
 
+    # everything that can be refused without a model is refused before one is loaded
     refuse_field(typed_options(ctx), reading)
-    check_places(None, plot, out)
-    (model, *unknown), names = sort_words([model, *(more or ())], reading)
-    if unknown:
-        raise UsageError(f"{unknown[0]!r} is not a text file; name one model and its --text")
+    check_places(report=None, plot=plot, out=out)
+    words, names = sort_words([model, *(more or ())], reading)
+    model = words[0]
+    if len(words) > 1:
+        raise UsageError(f"{words[1]!r} is not a text file; name one model and its --text")
     settings = copied(SearchSettings, options)
     settings.check()
     files = texts_of(names, reading)
@@ -94,6 +99,7 @@ def tune_command(
     if reading.budget:
         budget = parse_duration(reading.budget)
 
+    # the cost is known where it is asked for, and a dry run searches nothing
     cost = None
     tuned = None
     afterwards = "the best schedule so far will be measured on held-out text"
@@ -109,8 +115,8 @@ def tune_command(
                 settings,
                 progress,
                 reading.journal,
-                reading.fresh,
-                not dry_run,
+                fresh=reading.fresh,
+                keep=not dry_run,
                 device=running.device,
                 dtype=running.dtype,
                 device_map=device_map,
@@ -120,9 +126,9 @@ def tune_command(
                 if budget or dry_run:
                     cost = out_of_memory(tuning.estimate)
                     cost.check(budget, settings.steps)
+                if cost is not None and not dry_run:
+                    screen.note(cost.sentence)
                 if not dry_run:
-                    if cost is not None:
-                        screen.note(cost.sentence)
                     tuned = out_of_memory(tuning.run)
     except KeyboardInterrupt:
         raise Interruption(
@@ -136,14 +142,23 @@ def tune_command(
         else:
             screen.say(cost.sentence)
         return
-    with together():
-        if out is not None:
-            write_tuned(tuned, out)
-        if plot is not None:
-            from .plots import write_plot
 
-            write_plot(tuned, plot)
+    _write(tuned, out, plot)
     if screen.as_json:
         screen.data(to_builtins(tuned))
     else:
         show_tuned(tuned, out, screen)
+
+
+def _write(tuned: TuningResult, out: Path | None, plot: Path | None) -> None:
+    """Write the files that --out and --plot name."""
+    from ropeconv.formats.drafts import together
+
+    from .plots import write_plot
+    from .result import write_tuned
+
+    with together():  # an error in one of them leaves both unwritten
+        if out is not None:
+            write_tuned(tuned, out)
+        if plot is not None:
+            write_plot(tuned, plot)

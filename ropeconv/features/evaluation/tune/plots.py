@@ -37,13 +37,19 @@ def divisors(axes: Axes, tuned: TuningResult) -> None:
 
 def curves(axes: Axes, tuned: TuningResult) -> None:
     """Draw losses by position minus those of the best formula, on held-out text."""
-    reference = next(row.curve for row in tuned.rows if row.name == tuned.best_formula)
     # the result of the search, and the unscaled model, which has no recipe
-    shown = [row for row in tuned.rows if row.name.startswith("tuned") or row.recipe is None]
+    best_formula: list[float] = []
+    shown = []
+    for row in tuned.rows:
+        if row.name == tuned.best_formula:
+            best_formula = row.curve
+        if row.name.startswith("tuned") or row.recipe is None:
+            shown.append(row)
+
     for number, row in enumerate(reversed(shown)):
         differences = []
-        for loss, best in zip(row.curve, reference, strict=True):
-            differences.append(loss - best)
+        for loss, reference in zip(row.curve, best_formula, strict=True):
+            differences.append(loss - reference)
         axes.plot(tuned.positions, differences, label=literal(row.name), **line(number))
 
     axes.axhline(0, color=ink(), linewidth=0.8)

@@ -201,14 +201,16 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
     def shown_tables(self) -> list[SummaryTable]:
         """Return the losses on held-out text, with a line for each schedule."""
-        with_needles = any(row.needle for row in self.rows)
-        columns = ["", "beyond", "inside", "total", "minus best formula"]
-        if with_needles:
-            columns.insert(3, "needle")
+        has_needles = any(row.needle for row in self.rows)
+        columns = ["", "beyond", "inside"]
+        if has_needles:
+            columns.append("needle")
+        columns += ["total", "minus best formula"]
+
         lines = []
         for row in self.rows:
             cells = [row.name, f"{row.beyond.value:.4f}", f"{row.inside.value:.4f}"]
-            if with_needles:
+            if has_needles:
                 cells.append(f"{row.needle.value:.4f}" if row.needle else "-")
             cells += [f"{row.total.value:.4f}", _describe_difference(row.total)]
             lines.append(cells)
@@ -333,8 +335,9 @@ class Start:
             attention_factor: The attention factor, rounded to DIGITS here.
             name: The name in tables.
         """
+        rounded_divisors = tuple(_round(divisor) for divisor in divisors)
         recipe = Recipe(
-            LongRopeMethod(tuple(map(_round, divisors))),
+            LongRopeMethod(rounded_divisors),
             context=self.context,
             attention_factor=_round(attention_factor),
         )

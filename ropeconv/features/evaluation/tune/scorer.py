@@ -161,7 +161,7 @@ class Scorer:
         return [self.by_window[digest, number] for number in numbers]
 
     def _read(self, engine: Engine, digest: str, number: int) -> Losses:
-        """Return the losses on the window of an index.
+        """Return the losses on a window, from the journal where an earlier run has read it.
 
         Args:
             engine: The model, patched to compute the schedule.
@@ -169,7 +169,8 @@ class Scorer:
             number: The index of the window.
         """
         window = self.windows[number]
-        line = self.passes.line(("loss", digest, window.digest), partial(_read, engine, window))
+        key = ("loss", digest, window.digest)
+        line = self.passes.line(key, partial(_read_window, engine, window))
         self.seconds.append(line.seconds)
         *tokens, needle = line.numbers
         return Losses(np.array(tokens), window.beyond, needle)
@@ -204,25 +205,24 @@ class Scorer:
         return difference
 
 
-def _read(engine: Engine, window: TextWindow) -> list[float]:
+def _read_window(engine: Engine, window: TextWindow) -> list[float]:
     """Return the losses of the targets of a window, then that of its hidden number, or 0."""
-
-    def losses(case: Case) -> NDArray[np.float64]:
-        return engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
-
-    tokens = losses(window.text)
+    tokens = _token_losses(engine, window.text)
     needle = 0.0
     if window.needle is not None:
-        needle = float(losses(window.needle).mean())
+        needle = float(_token_losses(engine, window.needle).mean())
     if not np.isfinite(tokens).all() or not math.isfinite(needle):
         raise NotFinite("the model gives NaN or infinite logits; give --dtype float32 or bfloat16")
     return [*np.asarray(tokens, np.float64).tolist(), needle]
 
 
+def _token_losses(engine: Engine, case: Case) -> NDArray[np.float64]:
+    """Return the loss of each target of a sequence, in nats."""
+    return engine.token_losses(case.ids.tolist(), case.targets.tolist()).loss
+
+
 BLOCKS = 16
 """Points of a curve by position."""
-Part = Callable[[Losses], float]
-"""Returns one number of the losses on a window, such as the mean beyond the trained context."""
 
 
 def rows(
@@ -239,43 +239,82 @@ def rows(
     losses = {candidate.name: scorer.losses(candidate.schedule) for candidate in candidates}
     table = []
     for candidate in candidates:
-        # the row of the reference gets the same object twice, by which `measurement` knows it
-        row = _row(candidate, losses[candidate.name], losses[reference], scorer, seed)
-        table.append(row)
+        compared_with = None
+        if candidate.name != reference:
+            compared_with = losses[reference]
+        table.append(_row(candidate, losses[candidate.name], compared_with, scorer, seed))
     return table
 
 
 def _row(
     candidate: Candidate,
     losses: Sequence[Losses],
-    reference: Sequence[Losses],
+    reference: Sequence[Losses] | None,
     scorer: Scorer,
     seed: int,
 ) -> TuningRow:
-    """Make the row of a candidate, from its losses on each window and those of the reference."""
+    """Make the row of a candidate.
 
-    def measure(part: Part) -> WindowMeasurement:
-        return measurement(scorer.windows, losses, reference, part, seed)
-
-    needle = None
+    Args:
+        candidate: The candidate.
+        losses: Its losses on each window.
+        reference: Those of the candidate to compare with; None in the row of that candidate.
+        scorer: The scorer of these windows.
+        seed: The seed of the bootstrap.
+    """
+    columns = ["beyond", "inside", "total"]
     if scorer.windows[0].needle is not None:
-        needle = measure(lambda on_window: on_window.needle)
+        columns.append("needle")
+
+    measurements = {}
+    for column in columns:
+        values = _values_of(column, losses, scorer.price)
+        reference_values = None
+        if reference is not None:
+            reference_values = _values_of(column, reference, scorer.price)
+        measurements[column] = measurement(scorer.windows, values, reference_values, seed)
     return TuningRow(
         name=candidate.name,
         recipe=candidate.recipe.to_dict() if candidate.recipe else None,
-        beyond=measure(lambda on_window: on_window.beyond_loss),
-        inside=measure(lambda on_window: on_window.inside_loss),
-        total=measure(lambda on_window: on_window.value(scorer.price)),
-        needle=needle,
+        beyond=measurements["beyond"],
+        inside=measurements["inside"],
+        total=measurements["total"],
+        needle=measurements.get("needle"),
         curve=_curve(scorer.windows[0], losses),
     )
 
 
+def _values_of(column: str, losses: Sequence[Losses], price: Price) -> NDArray[np.float64]:
+    """Return the numbers of a column of the table, float64 [windows], in nats per token.
+
+    Args:
+        column: beyond, inside, needle or total.
+        losses: The losses on each window.
+        price: The weights of the total.
+    """
+    values = []
+    for on_window in losses:
+        if column == "beyond":
+            values.append(on_window.beyond_loss)
+        elif column == "inside":
+            values.append(on_window.inside_loss)
+        elif column == "needle":
+            values.append(on_window.needle)
+        else:  # the total, which the search minimises
+            values.append(on_window.value(price))
+    return np.array(values)
+
+
 def _curve(window: TextWindow, losses: Sequence[Losses]) -> list[float]:
-    """The mean loss at each point of a curve by position; all windows have the same targets."""
+    """Return the mean loss at each point of a curve by position.
+
+    Args:
+        window: One of the windows, all of which have their targets at the same positions.
+        losses: The losses on each window.
+    """
     curve = []
     for first, end in blocks(window):
-        means = [of_window.tokens[first:end].mean() for of_window in losses]
+        means = [on_window.tokens[first:end].mean() for on_window in losses]
         curve.append(float(np.mean(means)))
     return curve
 
@@ -294,31 +333,27 @@ def blocks(window: TextWindow) -> list[tuple[int, int]]:
 
 def measurement(
     windows: Sequence[TextWindow],
-    losses: Sequence[Losses],
-    reference: Sequence[Losses],
-    part: Part,
+    values: NDArray[np.float64],
+    reference: NDArray[np.float64] | None,
     seed: int,
 ) -> WindowMeasurement:
     """Return a mean loss of a row, and its difference from the reference, window by window.
 
     Args:
         windows: The windows.
-        losses: The losses of the row on them.
-        reference: Those of the reference. The row of the reference itself gives the same object
-            twice, and has no difference.
-        part: Returns one number of the losses on a window, such as the mean beyond the context.
+        values: A number of the row on each window, such as the mean loss beyond the trained
+            context, float64 [windows].
+        reference: The same number of the reference; None in the row of the reference itself.
         seed: The seed of the bootstrap.
     """
-    values = np.array([part(of_window) for of_window in losses])
-    if losses is reference:
+    if reference is None:
         return WindowMeasurement(value=float(values.mean()))
-    of_reference = np.array([part(of_window) for of_window in reference])
 
     # windows of one text are not independent, so the bootstrap draws texts
     documents = [window.text.document for window in windows]
     places = [(window.text.document, window.text.window) for window in windows]
     sample = Sample(
-        values=values - of_reference,
+        values=values - reference,
         weights=np.ones(len(values)),
         documents=codes(documents),
         windows=codes(places),
@@ -365,6 +400,10 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
     With enough texts of `context` tokens every third one is held out, otherwise the last third of
     each.
 
+    Args:
+        texts: All texts.
+        context: The length of a window in tokens, which the held-out texts must fill.
+
     Raises:
         BadSource: There is not enough text for both.
     """
@@ -376,23 +415,34 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
         others = [document for document in long if document not in held]
         note = f"{len(held)} of {len(long)} texts are held out"
         return _with_documents(texts, others), _with_documents(texts, held), note
+    return _split_each_text(texts, length)
 
-    # otherwise the first two thirds of each text for the search, the last third held out
+
+def _split_each_text(texts: Texts, length: int) -> tuple[Texts, Texts, str]:
+    """Hold out the last third of each text that is long enough, as `split` returns them.
+
+    Args:
+        texts: All texts.
+        length: The tokens of a text that a window reads.
+
+    Raises:
+        BadSource: No text is long enough.
+    """
     searched = []
     held = []
-    most = 0  # tokens of the longest last third, for the message
+    longest_third = 0
     for document in texts.documents:
         end = len(document.ids) * (HELD_OUT - 1) // HELD_OUT
         last_third = document.ids[end:]
-        most = max(most, len(last_third))
+        longest_third = max(longest_third, len(last_third))
         if len(last_third) >= length:
             searched.append(replace(document, ids=document.ids[:end]))
             held.append(replace(document, ids=last_third))
     if not held:
         raise BadSource(
-            f"the held-out third of the text has {most:,} tokens, and a window {length:,}; give a"
-            f" longer --text, {HELD_OUT} texts of that length, or a --context up to"
-            f" {format_tokens(most + len(texts.prefix))}"
+            f"the held-out third of the text has {longest_third:,} tokens, and a window"
+            f" {length:,}; give a longer --text, {HELD_OUT} texts of that length, or a --context up"
+            f" to {format_tokens(longest_third + len(texts.prefix))}"
         )
     note = (
         "the last third of the text is held out, so errors do not cover the difference between"
@@ -402,6 +452,7 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
 
 
 def _with_documents(texts: Texts, documents: Iterable[TextDocument]) -> Texts:
+    """Return other documents with the same tokenizer."""
     return replace(texts, documents=tuple(documents))
 
 
@@ -445,9 +496,9 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
 
 
 def _spread(first: int, last: int, count: int) -> np.ndarray:
-    """`count` indices from `first` to `last` - 1 at even distances: (0, 9, 3) gives 0, 4, 8.
+    """Return `count` indices from `first` to `last` - 1 at even distances, int32.
 
-    All of them, where there are no more than `count`.
+    (0, 9, 3) gives 0, 4, 8. Where there are no more than `count`, all of them are returned.
     """
     if last - first <= count:
         return np.arange(first, last, dtype=np.int32)

@@ -133,24 +133,24 @@ def search(task: Task) -> Candidate:
     change_over_speed = torch.zeros(len(speed), dtype=torch.float64, requires_grad=True)
     learns_factor = settings.attention_factor is None
     factor_log = torch.tensor(first_factor_log, dtype=torch.float64, requires_grad=learns_factor)
-    learned = [change_over_speed, factor_log] if learns_factor else [change_over_speed]
+    learned = [change_over_speed]
+    if learns_factor:
+        learned.append(factor_log)
     optimizer = torch.optim.Adam(learned, RATE)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps, RATE / 20)
 
     def current_logs() -> list[float]:
-        """The logarithms that the search has reached."""
+        """Return the logarithms that the search has reached."""
         divisor_logs = first_divisor_logs + change_over_speed.detach().numpy() * speed
         return [*divisor_logs, float(factor_log.detach())]
 
     batches = _batches(len(task.scorer.windows), settings.seed)
     for step in range(1, settings.steps + 1):
-        # The gradients are computed elsewhere, and come from the journal where an earlier run has
-        # computed them. So they are set here instead of by backward().
-        logs = current_logs()
-        passes = [gradient(task, logs, task.scorer.windows[index]) for index in next(batches)]
-        slope = np.mean([line.numbers for line in passes], axis=0)
+        slope = _mean_gradient(task, current_logs(), next(batches))
 
-        # by the chain rule, since the logarithm of a divisor is first + change_over_speed * speed
+        # The gradients come from the journal where an earlier run has computed them, so they are
+        # set here instead of by backward(). By the chain rule, since the logarithm of a divisor is
+        # first + change_over_speed * speed:
         change_over_speed.grad = torch.from_numpy(slope[:-1] * speed)
         if learns_factor:
             factor_log.grad = torch.tensor(slope[-1])
@@ -161,12 +161,29 @@ def search(task: Task) -> Candidate:
         optimizer.step()
         rates.step()
 
+        # all windows are read only now and then, which takes longer than a step
         if step % CHECKED == 0 or step == settings.steps:
             *divisors, factor = np.exp(current_logs()).tolist()
             task.offer(start.factors(divisors, factor, TUNED))
         if task.end_step():
             break
     return task.best
+
+
+def _mean_gradient(task: Task, logs: Sequence[float], indices: Sequence[int]) -> np.ndarray:
+    """Return the mean of the gradients on some windows, float64 [as many numbers as `logs`].
+
+    Args:
+        task: The search.
+        logs: The logarithms of the divisors, then that of the attention factor.
+        indices: The indices of the windows.
+    """
+    gradients = []
+    for index in indices:
+        window = task.scorer.windows[index]
+        gradients.append(gradient(task, logs, window).numbers)
+    mean: np.ndarray = np.mean(gradients, axis=0)
+    return mean
 
 
 def _batches(count: int, seed: int) -> Iterator[list[int]]:
@@ -181,8 +198,15 @@ def _batches(count: int, seed: int) -> Iterator[list[int]]:
 
 
 def gradient(task: Task, logs: Sequence[float], window: TextWindow) -> PassLine:
-    """Return the gradient of `slopes` from the journal, or compute it and add it there."""
+    """Return the gradient of `slopes` from the journal, or compute it and add it there.
+
+    Args:
+        task: The search.
+        logs: The logarithms of the divisors, then that of the attention factor.
+        window: The window whose loss is differentiated.
+    """
     scorer = task.scorer
+    # everything that the gradient depends on
     parts = (
         "gradient",
         task.first.schedule.digest,
@@ -237,6 +261,11 @@ def loss(engine: Differentiable, scorer: Scorer, window: TextWindow) -> Tensor:
 
     It is the weighted sum of `Losses.value`: the mean beyond the trained context, and the means
     inside it and on the hidden number where these have weights.
+
+    Args:
+        engine: The model, whose frequencies have a gradient.
+        scorer: The weights.
+        window: The window.
     """
     price = scorer.price
     case = window.text

@@ -35,7 +35,7 @@ from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
 from ..texts import Texts, gather_texts, tokenize
-from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow
+from .result import FORMULAS, Candidate, Start, TuningResult, TuningRow, WindowMeasurement
 from .scorer import TUNE, Passes, Price, Scorer, blocks, rows, split, windows
 from .search import BATCH, CHECKED, Task, gradient, search
 
@@ -183,15 +183,23 @@ class Tuning:
         """The model to tune."""
 
         def schedule(recipe: Recipe) -> Schedule:
-            return self.runner.schedule(Row("", recipe))
+            row = Row("", recipe)  # the runner takes rows of a table, and the name is not needed
+            return self.runner.schedule(row)
 
         return Start(self.runner.unscaled, self.context, schedule)
 
     @cached_property
     def formulas(self) -> list[Candidate]:
         """The formulas that reach the context, that of --start first."""
-        formulas = map(self.start.formula, FORMULAS)
-        return sorted(formulas, key=lambda candidate: candidate.method != self.settings.start)
+        first = []
+        others = []
+        for method in FORMULAS:
+            formula = self.start.formula(method)
+            if formula.method == self.settings.start:
+                first.append(formula)
+            else:
+                others.append(formula)
+        return first + others
 
     def estimate(self) -> SearchCost:
         """Return the cost of the search, after its first two windows and a gradient were run.
@@ -248,6 +256,20 @@ class Tuning:
         if best not in by_loss:
             candidates.append(best)
         table = rows(self.judge, candidates, reference.name, settings.seed)
+        return self._make_result(task, best, reference, table)
+
+    def _make_result(
+        self, task: Task, best: Candidate, reference: Candidate, table: list[TuningRow]
+    ) -> TuningResult:
+        """Return the result of a search that has ended.
+
+        Args:
+            task: The search.
+            best: The best candidate of the search.
+            reference: The formula with the lowest loss on the held-out windows.
+            table: The rows of all candidates on the held-out windows.
+        """
+        settings = self.settings
         chosen, better, sentence = self._verdict(best, reference, table)
         assert chosen.recipe is not None
 
@@ -328,16 +350,10 @@ class Tuning:
             )
             return reference, False, sentence
 
-        total = next(row.total for row in table if row.name == best.name)
-        assert total.difference is not None
-        number = f"{total.difference:+.4f}"
-        if total.error is not None:
-            number += f" ± {total.error:.4f}"
-        difference = (
-            f"{number} nat per token against {reference.name} on held-out text"
-            f" (n = {total.clusters})"
-        )
-        if total.difference < 0 and total.decided:
+        (total,) = [row.total for row in table if row.name == best.name]
+        difference = _describe_gain(total, reference.name)
+        is_lower = total.difference is not None and total.difference < 0
+        if is_lower and total.decided:
             return best, True, f"{best.name} is better: {difference}."
         sentence = (
             f"{best.name} is not significantly better: {difference}; the recipe is"
@@ -346,8 +362,17 @@ class Tuning:
         return reference, False, sentence
 
 
+def _describe_gain(total: WindowMeasurement, reference: str) -> str:
+    """Return the difference of a candidate to the formula called `reference`, in words."""
+    assert total.difference is not None
+    number = f"{total.difference:+.4f}"
+    if total.error is not None:
+        number += f" ± {total.error:.4f}"
+    return f"{number} nat per token against {reference} on held-out text (n = {total.clusters})"
+
+
 def _sort_by_loss(formulas: Sequence[Candidate], scorer: Scorer) -> list[Candidate]:
-    """Formulas by their mean loss on the windows of a scorer, the best one first."""
+    """Return formulas by their mean loss on the windows of a scorer, the best one first."""
 
     def loss(formula: Candidate) -> float:
         return float(scorer.values(formula.schedule).mean())
@@ -419,6 +444,7 @@ def open_tuning(
             " made of, and bake the recipe into the file with `ropeconv apply FILE.gguf --recipe`"
         )
     with ExitStack() as stack:
+        # the search patches its own schedules into the unchanged model
         opening = RunnerRequest(model, [Row(BASE)], **options)
         runner, _ = stack.enter_context(open_runner(opening))
         assert isinstance(runner, CheckpointRunner)
@@ -430,6 +456,8 @@ def open_tuning(
             )
         check_gradient(runner.loaded.model, context)
         texts = tokenize(files, runner.tokenizer)
+
+        # passes of the model that an earlier run has finished are not run again
         passes = Passes()
         if keep:
             path = journal or default_path(runner.source, "tune")
@@ -439,7 +467,7 @@ def open_tuning(
             if opened.lines:
                 number = counted(len(opened.lines), "pass is", "passes are")
                 progress.note(f"{number} in the journal, {opened.path}.")
-            passes = Passes(opened, f"{runner.runtime} {runner.device} {runner.dtype}")
+            passes = Passes(opened, by=f"{runner.runtime} {runner.device} {runner.dtype}")
         yield Tuning(
             model=model,
             runner=runner,

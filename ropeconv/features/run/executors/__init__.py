@@ -40,21 +40,21 @@ def executor_of(
     table = table or ExecutorTable()
     if name == "local":
         return Local(at_once, without_gpus)
-    if re.fullmatch(r"[1-9]\d{0,3}", name):
+    if re.fullmatch(r"[1-9]\d{0,3}", name):  # a number of processes
         return Local(int(name))
     if ADDRESS.fullmatch(name):
         return RayCluster(name, table.cpus, table.gpus)
+    if name == "slurm" and folder is not None:
+        return Slurm(
+            folder,
+            at_once=at_once,
+            cpus=table.cpus,
+            gpus=table.gpus,
+            parameters=table.slurm,
+            timeout=table.timeout,
+        )
 
     known = KNOWN
     if folder is not None:
-        if name == "slurm":
-            return Slurm(
-                folder,
-                at_once=at_once,
-                cpus=table.cpus,
-                gpus=table.gpus,
-                parameters=table.slurm,
-                timeout=table.timeout,
-            )
         known += ", slurm"
     raise UsageError(f"{name!r} is not a place to run; give local, {known}")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ class Local(Executor):
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
+        """Start the processes, and run items in them. Parameters as in `Executor.pool`."""
         threads = max(1, cores() // self.at_once)
         with scratch() as folder:
             processes = Processes(self.at_once, (str(folder), self.devices, threads))
@@ -135,6 +137,16 @@ class Processes:
         self._pool.join()
 
 
+class _Rerun(Enum):
+    """Why an item is run again."""
+
+    PROCESS_ENDED = auto()
+    """The process ended in the middle of it, and may have ended because of it."""
+
+    POOL_LOST = auto()
+    """All processes ended before one of them had run it."""
+
+
 def _results(
     processes: Processes,
     factory: bytes,
@@ -149,9 +161,8 @@ def _results(
     the whole pool is lost (BrokenProcessPool), and a new one gets all items that it had not run.
     """
     tries = [0] * len(items)
-    pending: dict[Future[Any], int] = {}
-    # pools, one after the other, whose processes ended before one of them had run an item
-    broken_pools = 0
+    pending: dict[Future[Any], int] = {}  # the index of the item that each future runs
+    broken_pools = 0  # how many pools, one after the other, ended before one had run an item
 
     def start(index: int) -> None:
         item = items[index]
@@ -165,24 +176,16 @@ def _results(
         while pending:
             finished = wait(pending, return_when=FIRST_COMPLETED).done
             not_run = list[int]()
-            for future in sorted(finished, key=pending.__getitem__):
+            for future in sorted(finished, key=lambda future: pending[future]):
                 index = pending.pop(future)
-                try:
-                    result = future.result()
-                except BrokenProcessPool:
+                result = _result_of(future, tries[index], retries)
+                if result is _Rerun.POOL_LOST:
                     not_run.append(index)
-                    continue
-                except ProcessExpired:
-                    if tries[index] <= retries:
-                        start(index)
-                        continue
-                    result = worker_lost(tries[index])
-                except TimeoutError:
-                    result = Failure(HANGS)
-                except CancelledError:
-                    result = worker_lost(tries[index])
-                broken_pools = 0
-                yield index, result
+                elif result is _Rerun.PROCESS_ENDED:
+                    start(index)
+                else:
+                    broken_pools = 0
+                    yield index, result
 
             if not not_run:
                 continue
@@ -202,3 +205,25 @@ def _results(
     finally:
         for future in pending:
             future.cancel()
+
+
+def _result_of(future: Future[Any], tries: int, retries: int) -> Any:
+    """Return the result of an item that has ended, or why it is run again.
+
+    Args:
+        future: The future of the item.
+        tries: How often it was started.
+        retries: How often it may be started again.
+    """
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return _Rerun.POOL_LOST
+    except ProcessExpired:  # killed, or out of memory
+        if tries <= retries:
+            return _Rerun.PROCESS_ENDED
+        return worker_lost(tries)
+    except TimeoutError:  # pebble has killed the process at the limit of the item
+        return Failure(HANGS)
+    except CancelledError:
+        return worker_lost(tries)

@@ -65,6 +65,7 @@ class RayCluster(Executor):
 
     @contextmanager
     def pool(self, factory: Factory, retries: int = 2) -> Iterator[Pool]:
+        """Connect to the cluster, and run items as its tasks. Parameters as in `Executor.pool`."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 

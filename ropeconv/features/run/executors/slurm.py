@@ -90,10 +90,13 @@ class Queue:
         return ended
 
     def _gone(self, jobs: Mapping[int, Job]) -> set[str]:
-        """Return the jobs that have left the queue of Slurm; none until the next look is due.
+        """Return the ids of jobs that have left the queue of Slurm; none until a look is due.
 
         A job counts as gone when two looks, one after the other, do not find it: a new job may not
         be listed yet, and a finished one has time to write its result.
+
+        Raises:
+            RopeconvError: Slurm never starts one of them.
         """
         if time.monotonic() < self.next:
             return set()
@@ -186,16 +189,7 @@ class Slurm(Executor):
 
         try:
             executor = submitit.AutoExecutor(folder=self.folder, cluster="slurm")
-
-            # submitit has some parameters for every cluster; those of Slurm begin with slurm_
-            of_every_cluster = executor._typed_parameters()
-            parameters: dict[str, object] = {"name": "ropeconv"}
-            parameters["slurm_array_parallelism"] = self.at_once or LARGEST
-            for key, value in self.parameters.items():
-                if key not in of_every_cluster:
-                    key = f"slurm_{key}"
-                parameters[key] = value
-            executor.update_parameters(**parameters)
+            executor.update_parameters(**self._submitit_parameters(executor))
         except (NameError, TypeError) as problem:  # NameError: submitit's, for an unknown parameter
             raise UsageError(
                 f"submitit does not accept [executor.slurm] ({problem}); correct it"
@@ -206,6 +200,20 @@ class Slurm(Executor):
             ) from None
         run_item = partial(call, pickle.dumps(factory))
         yield partial(array_results, executor, run_item, retries, Queue())
+
+    def _submitit_parameters(self, executor: SubmititExecutor) -> dict[str, object]:
+        """Return the parameters of the jobs as submitit names them.
+
+        submitit has some parameters for every cluster; those of Slurm begin with slurm_.
+        """
+        of_every_cluster = executor._typed_parameters()
+        parameters: dict[str, object] = {"name": "ropeconv"}
+        parameters["slurm_array_parallelism"] = self.at_once or LARGEST
+        for key, value in self.parameters.items():
+            if key not in of_every_cluster:
+                key = f"slurm_{key}"
+            parameters[key] = value
+        return parameters
 
 
 def minutes(timeout: str) -> int:
@@ -232,17 +240,20 @@ def array_results(
         retries: As in `Executor.pool`.
         queue: The queue of Slurm.
         items: The items.
+
+    Yields:
+        The index and the result of each item.
     """
     # All items are submitted; those whose jobs end without a result follow in a second round, and
     # so on.
-    pending: dict[int, Job] = {}
+    pending: dict[int, Job] = {}  # the job that runs each item, by the index of the item
     to_submit = list(range(len(items)))
     try:
         for earlier_tries in range(retries + 1):
             for start in range(0, len(to_submit), LARGEST):
-                part = to_submit[start : start + LARGEST]
-                jobs = _submit(executor, call, [items[index] for index in part])
-                pending |= dict(zip(part, jobs, strict=True))
+                indices = to_submit[start : start + LARGEST]
+                jobs = _submit(executor, call, [items[index] for index in indices])
+                pending |= dict(zip(indices, jobs, strict=True))
             to_submit = []
 
             while pending:
@@ -266,14 +277,24 @@ def array_results(
 def _submit(
     executor: SubmititExecutor, call: Callable[[object], object], items: Sequence[object]
 ) -> list[Job]:
-    """Submit items as one array, and return its jobs."""
+    """Submit items as one array, and return its jobs.
+
+    Args:
+        executor: The executor of submitit.
+        call: Runs an item, on a node of the cluster.
+        items: The items, one for each job.
+
+    Raises:
+        RopeconvError: Slurm refuses them.
+    """
     from submitit.core.utils import FailedJobError
 
     try:
         return list(executor.map_array(call, items))
     except FailedJobError as problem:
         # sbatch says why in its last line
-        last_line = "".join(str(problem).strip().splitlines()[-1:])
+        lines = str(problem).strip().splitlines()
+        last_line = lines[-1] if lines else ""
         message = last_line.removeprefix("sbatch: error: ")
         raise RopeconvError(
             f"Slurm does not accept the jobs ({message}); correct [executor.slurm]"

@@ -31,7 +31,6 @@ from ..runtimes.runtime import (
     SILENT,
     UNTESTED,
     Runtime,
-    find,
     newest,
     runtimes,
 )
@@ -102,7 +101,7 @@ class EncodeRequest:
             names[place : place + 1] = supporting
 
         # the table has several rows of a runtime, and "all" may name one a second time
-        return [find(name) for name in dict.fromkeys(names)]
+        return [self.judge.find(name) for name in dict.fromkeys(names)]
 
     def _loads(self, row: Runtime) -> bool:
         """Whether nothing is known that keeps a runtime from loading the model and its weights."""

@@ -333,13 +333,15 @@ class PlannedConfig:
         return tuple(verdicts)
 
     def judge_all(self) -> None:
-        """Find the verdicts of all rows, for callers that want the errors now.
+        """Find the verdicts of all rows, and ask, for callers that want the errors now.
 
         Raises:
             BadSource: For a config that the rules of some row cannot read.
         """
         for row in rows_for(self.family):
             self.verdict(row)
+        for asking in self.asked:
+            asking.verdict(self)
 
     def verdict(self, row: Runtime) -> Verdict:
         """Return the verdict of one row, which is found at the first call."""

@@ -121,7 +121,8 @@ def _named_verdicts(plan: Plan) -> dict[str, Verdict]:
             continue
         newest = find_any(name)[-1]
         for verdict in plan.result.verdicts:
-            if verdict.covers(newest):
+            is_asked = verdict.here and verdict.runtime.startswith(f"{canonical(name)}@")
+            if is_asked or verdict.covers(newest):
                 verdicts[canonical(name)] = verdict
     return verdicts
 

@@ -213,6 +213,8 @@ class InstalledRuntime(Asking):
         self.tell = tell
         python = installation.python
         command = [python, "-W", "ignore", str(FOLDER / "run_probe.py"), askable.program]
+        self.failure = ""
+        """Why it cannot be asked; empty while it can."""
         self.process = ProgramProcess(command, environment(python))
         self.cache = ProbeCache()
 
@@ -245,17 +247,19 @@ class InstalledRuntime(Asking):
             if known is not None and not known.says_nothing:
                 return known
 
+        if self.failure:  # it would fail again, after its imports
+            return RuntimeAnswer(unseen=self.failure)
         line = self.receive(question)
         answer = parse_runtime_answer(line)
-        if answer is None:
-            self.stop()
-            return RuntimeAnswer(unseen="its answer cannot be read")
-        if not answer.says_nothing:
+        if answer is not None and not answer.says_nothing:
             self.cache.store(key, line.decode())
+        if answer is None:
+            self.fail("its answer cannot be read")
+            answer = RuntimeAnswer(unseen=self.failure)
         return answer
 
     def receive(self, question: JsonObject) -> bytes:
-        """Return the line that answers a question, or one that says why there is none."""
+        """Return the line that answers a question; empty where `failure` says why there is none."""
         if not self.process.is_running:
             self.process.stop()
             self.tell(f"Asking {self.title} what it computes.")
@@ -264,16 +268,21 @@ class InstalledRuntime(Asking):
         try:
             line = self.process.receive(self.seconds)
         except TimeoutError:
-            self.stop()
-            return _unseen(f"it did not answer in {self.seconds:.0f} seconds")
-        if line:
-            return line
+            self.fail(f"it did not answer in {self.seconds:.0f} seconds")
+            return b""
+        if not line:
+            code, text = self.process.end()
+            lines = text.strip().splitlines()
+            last = f": {lines[-1][:200]}" if lines else ""
+            self.fail(f"it ended with code {code} and without an answer{last}")
+        return line
 
-        code, text = self.process.end()
+    def fail(self, reason: str) -> None:
+        """End the process for good, and tell the user why, unless that was done before."""
         self.stop()
-        lines = text.strip().splitlines()
-        last = f": {lines[-1][:200]}" if lines else ""
-        return _unseen(f"it ended with code {code} and without an answer{last}")
+        if not self.failure:
+            self.failure = reason
+            self.tell(f"{self.title} cannot be asked: {reason}.")
 
     def stop(self) -> None:
         """End the process. The next question starts another one."""
@@ -330,11 +339,6 @@ class InstalledRuntime(Asking):
             evidence=Evidence("run", f"{self.version}, run here"),
             here=True,
         )
-
-
-def _unseen(reason: str) -> bytes:
-    """Return the line of an answer that says nothing about the runtime."""
-    return json.dumps({"unseen": reason}).encode()
 
 
 def remark(answer: RuntimeAnswer, context: int) -> str:

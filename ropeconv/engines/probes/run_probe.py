@@ -1,6 +1,10 @@
 """Answer questions about configs by a module beside this one: `python run_probe.py ask_vllm`."""
 
+import os
 import sys
+
+# Python leaves the folder of a script out where PYTHONSAFEPATH is set
+sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 
 import probe_protocol
 

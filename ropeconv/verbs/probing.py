@@ -13,6 +13,7 @@ import numpy as np
 
 from ..engines.probes.installed import (
     ASKABLE,
+    BEFORE_WRITING,
     InstalledRuntime,
     find_askable,
     find_installed,
@@ -29,9 +30,6 @@ from ..runtimes.asked import asking
 from ..runtimes.runtime import canonical
 from ..runtimes.verdict import PlannedConfig
 from .arguments import check_arguments, source_of
-
-CHECKED_BY_APPLY = "transformers"
-"""The runtime that `apply` asks about every output when it is written; others are asked before."""
 
 
 @check_arguments
@@ -152,12 +150,12 @@ def asking_installed(
     Raises:
         UsageError: Where an interpreter is named, and nothing is asked in it.
     """
-    wanted = [askable.name for askable in ASKABLE]
+    wanted = list(BEFORE_WRITING)
+    if python:
+        wanted = [askable.name for askable in ASKABLE]
     if names is not None:
         named = {canonical(name) for name in names}
         wanted = [name for name in wanted if name in named]
-    if not python and CHECKED_BY_APPLY in wanted:
-        wanted.remove(CHECKED_BY_APPLY)
 
     found = []
     for name in wanted:

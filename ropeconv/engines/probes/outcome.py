@@ -56,7 +56,7 @@ class ProbedRope(msgspec.Struct, frozen=True):
 
 
 class RuntimeAnswer(msgspec.Struct, frozen=True, rename={"model_class": "class"}):
-    """What a runtime does with a config. `probe_protocol` explains the fields."""
+    """The answer of a runtime about a config. `probe_protocol` explains the fields."""
 
     version: str = ""
     ropes: tuple[ProbedRope, ...] = ()
@@ -94,7 +94,7 @@ def parse_runtime_answer(text: str | bytes) -> RuntimeAnswer | None:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a runtime has to compute from a config."""
+    """The schedule that a runtime has to compute from a config."""
 
     config: JsonObject
     """The whole config.json."""
@@ -107,11 +107,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a runtime does with a config, compared with a schedule."""
+    """The answer of a runtime about a config, compared with a schedule."""
 
     status: Status
     detail: str = ""
-    """What it computes in place of the schedule, or its message; empty where it is exact."""
+    """The first difference from the schedule, or the message; empty where it is exact."""
 
     deviation: float | None = None
     """The largest relative deviation of a frequency of the layers that the schedule is for.

@@ -16,7 +16,7 @@ from .outcome import Outcome, RuntimeAnswer
 
 @dataclass(frozen=True)
 class ProbeResult(Summary):
-    """What an installed runtime computes from a config, and what it should compute."""
+    """The RoPE that an installed runtime computes from a config, and the right one."""
 
     subject: str
     """The model, as the user named it."""
@@ -36,7 +36,7 @@ class ProbeResult(Summary):
     """As in `Verdict`."""
 
     reason: str
-    """What is different, or a remark; empty where there is nothing to say."""
+    """The difference, or a remark; empty where there is nothing to say."""
 
     expected: str
     """The schedule for people, such as "yarn, theta 1000000, factor 4"."""
@@ -108,9 +108,10 @@ class ProbeResult(Summary):
             rows.append(("short prompts", f"frequencies {changes} with the length of the prompt"))
             built = f"{self.rotating} of {counted(self.layers, 'layer')} built"
             rows.append(("rotates", f"{built} ({self.model_class})"))
-        window = "no limit of its own" if self.window is None else f"{self.window:,} tokens"
-        if self.model_class:
-            rows.append(("longest prompt", f"{window}, without an option"))
+        if self.window is not None:
+            rows.append(("longest prompt", f"{self.window:,} tokens without an option"))
+        elif self.model_class:
+            rows.append(("longest prompt", "not limited by its config"))
         rows.append(("run", f"{self.title}, {self.python}"))
         return rows
 

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
-import probe_protocol
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
@@ -32,7 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from . import probe_protocol
+
     Answer = dict[str, Any]
+else:  # a program has only this folder on its path
+    import probe_protocol
 
 VERSION = importlib.metadata.version("mlx-lm")
 SMALL = 50_000_000

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import probe_protocol
 import torch
 import transformers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
@@ -28,7 +27,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import probe_protocol
+
     Answer = dict[str, Any]
+else:  # a program has only this folder on its path
+    import probe_protocol
 
 VERSION = str(transformers.__version__)
 ROTATES = ("apply_rotary", "apply_multimodal_rotary", "apply_interleaved_mrope")

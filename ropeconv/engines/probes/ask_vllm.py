@@ -25,8 +25,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import probe_protocol
-
 os.environ.update(
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_PLUGINS="",
@@ -51,7 +49,11 @@ from vllm.model_executor.models import ModelRegistry
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import probe_protocol
+
     Answer = dict[str, Any]
+else:  # a program has only this folder on its path
+    import probe_protocol
 
 VERSION = str(vllm.__version__).partition("+")[0]
 ROWS = 2**18
@@ -356,7 +358,7 @@ def calls_of(attention: Any) -> list[int]:
         return query if output_shape is None else query.new_empty(output_shape)
 
     # kernels do nothing, and the rotary embedding notes its calls
-    replaced = {attention.rotary_emb: record}
+    replaced: dict[Any, Any] = {attention.rotary_emb: record}
     for module in attention.modules():
         if type(module).__name__.endswith(KERNELS) and not hasattr(module, "rotary_emb"):
             replaced[module] = attend

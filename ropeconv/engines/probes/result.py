@@ -92,7 +92,7 @@ class ProbeResult(Summary):
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of the table on the screen."""
-        rows = [("status", self.status)]
+        rows: list[tuple[str, str]] = [("status", self.status)]
         if self.reason:
             rows.append(("reason", self.reason))
         rows.append(("expected", self.expected))

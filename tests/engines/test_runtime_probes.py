@@ -134,7 +134,7 @@ def ask(config, question):
     print("and later")
     kind = config["model_type"]
     if kind == "absent":
-        raise probe_protocol.Absent("no model of it")
+        raise probe_protocol.NoModel("no model of it")
     if kind == "refused":
         raise probe_protocol.Refused("load", KeyError("rope_theta"))
     if kind == "needs a GPU":

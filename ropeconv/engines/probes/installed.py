@@ -30,7 +30,8 @@ from ..probe import ProbeCache
 from ..process import ProgramProcess
 from .outcome import Expected, Outcome, RuntimeAnswer, judge_answer, parse_runtime_answer
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "programs"
+"""The programs. It is not a package: they run in environments that do not have ropeconv."""
 SECONDS = 300.0
 """The time for one answer, with the imports of the runtime; vLLM takes ten seconds of them."""
 
@@ -53,7 +54,7 @@ class AskableRuntime:
 
     @property
     def program(self) -> str:
-        """The module in this folder that asks it."""
+        """The module in FOLDER that asks it."""
         return f"ask_{self.package}"
 
 

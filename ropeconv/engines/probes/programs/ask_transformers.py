@@ -64,7 +64,7 @@ def ask(config: Answer, question: Answer) -> Answer:
     text = shrink(text)
     try:
         model = build(loaded if halves else text)
-    except probe_protocol.Absent:
+    except probe_protocol.NoModel:
         raise
     except Exception as error:
         raise probe_protocol.Refused("load", error) from error
@@ -98,14 +98,14 @@ def ask(config: Answer, question: Answer) -> Answer:
 
 
 def load(config: Answer) -> Any:
-    """Return a config as transformers reads it. Raises Absent and Refused."""
+    """Return a config as transformers reads it. Raises NoModel and Refused."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         try:
             return AutoConfig.from_pretrained(folder)
         except (ValueError, KeyError) as error:
             if any(words in str(error) for words in UNKNOWN):
-                raise probe_protocol.Absent(
+                raise probe_protocol.NoModel(
                     f"it has no model type {config.get('model_type')}"
                 ) from None
             raise probe_protocol.Refused("config", error) from None
@@ -179,12 +179,12 @@ class Recorder:
 
 
 def build(text: Any) -> Any:
-    """Return the model of a text config, with arbitrary weights. Raises Absent."""
+    """Return the model of a text config, with arbitrary weights. Raises NoModel."""
     PreTrainedModel.init_weights = lambda self: None
     PreTrainedModel._initialize_weights = lambda self, module, *args, **kwargs: None
     model_class = class_of(text)
     if model_class is None:
-        raise probe_protocol.Absent(f"it has no model for {type(text).__name__}")
+        raise probe_protocol.NoModel(f"it has no model for {type(text).__name__}")
     with contextlib.suppress(Exception):
         text._attn_implementation = "eager"
     with without_initialisation():

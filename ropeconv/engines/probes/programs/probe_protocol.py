@@ -56,7 +56,7 @@ CUSTOM_CODE = ("contains custom code", "trust_remote_code=True")
 """Parts of messages on a model whose config class is in its own repository."""
 
 
-class Absent(Exception):
+class NoModel(Exception):
     """The runtime does not have the model; the message says which."""
 
 
@@ -177,7 +177,7 @@ def outcome(ask: Callable[[Answer, Answer], Answer], config: Answer, question: A
     """Return the answer to one question, which may be that there is none."""
     try:
         return ask(config, question)
-    except Absent as missing:
+    except NoModel as missing:
         return {"absent": str(missing)}
     except Unseen as reason:
         return {"unseen": str(reason)}

@@ -64,7 +64,7 @@ def ask(config: Answer, question: Answer) -> Answer:
 
 
 def build(config: Answer) -> Any:
-    """Return the model, by the same steps as `load_model`. Raises Absent and Refused."""
+    """Return the model, by the same steps as `load_model`. Raises NoModel and Refused."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         config = utils.load_config(Path(folder))
@@ -76,10 +76,10 @@ def build(config: Answer) -> Any:
     except ValueError as error:
         name = utils.MODEL_REMAPPING.get(model_type, model_type)
         if importlib.util.find_spec(f"mlx_lm.models.{name}") is None:
-            raise probe_protocol.Absent(f"it has no model for {model_type}") from None
+            raise probe_protocol.NoModel(f"it has no model for {model_type}") from None
         raise probe_protocol.Refused("config", error) from error
     except SystemExit:  # models/olmo.py ends the process where its package is missing
-        raise probe_protocol.Absent(
+        raise probe_protocol.NoModel(
             f"{model_type} is another model there, and needs a package of its own"
         ) from None
     try:

@@ -143,7 +143,7 @@ def ask(config: Answer, question: Answer) -> Answer:
     architecture = architectures[0]
     has_own = architecture in ModelRegistry.get_supported_archs()
     if not has_own and not backend_takes(architecture):
-        raise probe_protocol.Absent(why_absent(architecture))
+        raise probe_protocol.NoModel(why_absent(architecture))
 
     forget_tables()
     with tempfile.TemporaryDirectory(prefix="vllm-probe-") as folder:
@@ -195,7 +195,7 @@ def model_config(folder: str, context: int | None) -> ModelConfig:
 def of_config(error: Exception) -> Exception:
     """Return the outcome of a config on which vLLM fails."""
     if NO_CONFIG in str(error):
-        return probe_protocol.Absent(
+        return probe_protocol.NoModel(
             f"transformers {transformers.__version__} beside it has no class for the config"
         )
     return probe_protocol.Refused("config", error)
@@ -221,7 +221,7 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> 
                     f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
                 ) from error
             if not has_own:
-                raise probe_protocol.Absent(
+                raise probe_protocol.NoModel(
                     "it has no file for it, and cannot run that of transformers:"
                     f" {probe_protocol.message(error)}"
                 ) from error
@@ -324,7 +324,7 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
             if not calls:
                 ropes.append(None)
                 continue
-            rotary = Rotary(attention.rotary_emb, calls[0], mrope)
+            rotary = CalledRotary(attention.rotary_emb, calls[0], mrope)
             if id(rotary.module) not in known:
                 known[id(rotary.module)] = rotary.read(question)
                 more["interleaved"] = not rotary.turns_halves
@@ -396,7 +396,7 @@ def hidden_size(attention: Any) -> int:
     raise AssertionError(f"unknown width of {type(attention).__name__}")
 
 
-class Rotary:
+class CalledRotary:
     """A rotary embedding, and how its attention calls it.
 
     Args:

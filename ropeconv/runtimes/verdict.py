@@ -321,16 +321,19 @@ class PlannedConfig:
         That of a runtime which was asked is the last of its runtime, whatever its version.
         """
         verdicts = [self.verdict(row) for row in rows_for(self.family)]
-        for asking in self.asked:
-            verdict = asking.verdict(self)
-            if verdict is None:
-                continue
+        for name, verdict in self.asked_verdicts.items():
             names = [known.runtime.partition("@")[0] for known in verdicts]
             place = len(names)
-            if asking.name in names:
-                place -= names[::-1].index(asking.name)
+            if name in names:
+                place -= names[::-1].index(name)
             verdicts.insert(place, verdict)
         return tuple(verdicts)
+
+    @cached_property
+    def asked_verdicts(self) -> dict[str, Verdict]:
+        """The verdicts of the runtimes that were asked, by name, without those that have none."""
+        answers = {asking.name: asking.verdict(self) for asking in self.asked}
+        return {name: verdict for name, verdict in answers.items() if verdict is not None}
 
     def judge_all(self) -> None:
         """Find the verdicts of all rows, and ask, for callers that want the errors now.
@@ -340,8 +343,7 @@ class PlannedConfig:
         """
         for row in rows_for(self.family):
             self.verdict(row)
-        for asking in self.asked:
-            asking.verdict(self)
+        self.asked_verdicts  # noqa: B018  a process that answers may be gone later
 
     def verdict(self, row: Runtime) -> Verdict:
         """Return the verdict of one row, which is found at the first call."""

@@ -66,9 +66,9 @@ ASKABLE = (
 BEFORE_WRITING = tuple(runtime.name for runtime in ASKABLE if runtime.name != "transformers")
 """Runtimes that are asked about a plan; `apply` asks transformers about what it wrote."""
 NOT_ASKED = {
-    "sglang": "importing it needs kernels that are compiled for a GPU (sgl-kernel, Triton)",
-    "exllamav3": "importing it needs its extension, which is compiled for CUDA",
-    "lmdeploy": "importing it needs Triton and a GPU",
+    "sglang": "importing its models needs sgl_kernel, which is compiled for a GPU",
+    "exllamav3": "importing it compiles its extension, which needs CUDA",
+    "lmdeploy": "its layers are built for a GPU, and no program asks it yet",
     "turbomind": "its model is compiled C++, whose frequencies Python cannot read",
     "mistralrs": "its model is compiled Rust, whose frequencies Python cannot read",
     "llama-cpp": "its model is compiled C++; `ropeconv validate` compares its logits",
@@ -216,6 +216,8 @@ class InstalledRuntime(Asking):
         self.tell = tell
         python = installation.python
         command = [python, "-W", "ignore", str(FOLDER / "run_probe.py"), askable.program]
+        self.told: set[str] = set()
+        """Why it was not asked, as far as the user knows."""
         self.failure = ""
         """Why it cannot be asked; empty while it can."""
         self.process = ProgramProcess(command, environment(python))
@@ -250,7 +252,7 @@ class InstalledRuntime(Asking):
             if known is not None and not known.says_nothing:
                 return known
 
-        if self.failure:  # it would fail again, after its imports
+        if self.failure:
             return RuntimeAnswer(unseen=self.failure)
         line = self.receive(question)
         answer = parse_runtime_answer(line)
@@ -281,11 +283,9 @@ class InstalledRuntime(Asking):
         return line
 
     def fail(self, reason: str) -> None:
-        """End the process for good, and tell the user why, unless that was done before."""
+        """End the process for good: it would fail again, after its imports."""
         self.stop()
-        if not self.failure:
-            self.failure = reason
-            self.tell(f"{self.title} cannot be asked: {reason}.")
+        self.failure = self.failure or reason
 
     def stop(self) -> None:
         """End the process. The next question starts another one."""
@@ -318,6 +318,9 @@ class InstalledRuntime(Asking):
         """Return the verdict of the runtime on a config; None where its answer says nothing."""
         answer, outcome = self.outcome(planned)
         if answer.says_nothing:
+            if answer.unseen not in self.told:
+                self.told.add(answer.unseen)
+                self.tell(f"{self.title} was not asked ({answer.unseen}); the table is used.")
             return None
         return self.verdict_from(planned, answer, outcome)
 

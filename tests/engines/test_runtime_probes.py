@@ -492,3 +492,21 @@ def test_a_window_that_is_shorter_than_the_context_is_seen(name: str) -> None:
     answer = found.ask(json.loads(phi.read_text()), 4096, 131072)
     found.stop()
     assert answer.window == 4096
+
+
+def test_a_class_that_cannot_be_imported_here_is_not_refused(tmp_path: Path) -> None:
+    """The classes of vision models import torchvision, which says nothing about their RoPE."""
+    site = tmp_path / "site" / "torchvision"
+    site.mkdir(parents=True)
+    (site / "__init__.py").write_text("raise RuntimeError('built for another torch')")
+    python = tmp_path / "python"
+    command = runtime("vllm").installation.python
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site.parent} exec {command} "$@"\n')
+    python.chmod(0o755)
+    found = find_installed("vllm", str(python))
+    assert found is not None
+    config = json.loads((CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json").read_text())
+    answer = found.ask(config, 32768, 128000)
+    found.stop()
+    assert answer.says_nothing
+    assert not answer.error

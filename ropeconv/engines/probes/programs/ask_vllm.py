@@ -66,8 +66,18 @@ KERNELS = ("Attention", "AttentionLayer", "MLAAttention", "Indexer")
 """How the names of classes end that attend, without rotating."""
 NO_CONFIG = "does not recognize this architecture"
 """Part of the message of transformers on a config that it has no class for."""
-OF_CPU = ("not supported on CPU", "is not supported for CPU", "on CPU backend", "CPU attention")
-"""Parts of messages about kernels that the build of vLLM for CPUs lacks."""
+OF_CPU = "not supported on CPU"
+"""Part of the message about kernels that the build for CPUs lacks (vllm/platforms/cpu.py, 0.32.0)."""
+NOT_OF_CONFIG = (
+    "failed to be inspected",  # its class cannot be imported here, as without torchvision
+    "image processor for",
+    "for argument tokenizer",
+    "HuggingFace processor",
+    "'convert_tokens_to_ids'",
+    "Model Runner V1",  # which is the one for CPUs
+    "requires the validated ModelConfig quantization",
+)
+"""Parts of messages about this machine, and about files beside config.json that are not made."""
 IMAGES = {
     "do_rescale": True,
     "do_normalize": True,
@@ -194,6 +204,10 @@ def model_config(folder: str, context: int | None) -> ModelConfig:
 
 def of_config(error: Exception) -> Exception:
     """Return the outcome of a config on which vLLM fails."""
+    if any(words in str(error) for words in NOT_OF_CONFIG):
+        return probe_protocol.Unseen(
+            f"it needs more than a config: {probe_protocol.message(error)}"
+        )
     if NO_CONFIG in str(error):
         return probe_protocol.NoModel(
             f"transformers {transformers.__version__} beside it has no class for the config"
@@ -216,10 +230,12 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> 
             with torch.device("meta"):
                 model = initialize_model(vllm_config=vllm_config, model_config=config)
         except Exception as error:
-            if any(words in str(error) for words in OF_CPU):
+            if OF_CPU in str(error):
                 raise probe_protocol.Unseen(
                     f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
                 ) from error
+            if any(words in str(error) for words in NOT_OF_CONFIG):
+                raise of_config(error) from error
             if not has_own:
                 raise probe_protocol.NoModel(
                     "it has no file for it, and cannot run that of transformers:"

@@ -67,7 +67,10 @@ KERNELS = ("Attention", "AttentionLayer", "MLAAttention", "Indexer")
 NO_CONFIG = "does not recognize this architecture"
 """Part of the message of transformers on a config that it has no class for."""
 OF_CPU = "not supported on CPU"
-"""Part of the message about kernels that the build for CPUs lacks (vllm/platforms/cpu.py, 0.32.0)."""
+"""Part of the message about kernels that the build for CPUs lacks.
+
+vllm/platforms/cpu.py:150 (0.32.0).
+"""
 NOT_OF_CONFIG = (
     "failed to be inspected",  # its class cannot be imported here, as without torchvision
     "image processor for",

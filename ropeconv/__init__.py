@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from .verbs.inspecting import advise as advise
     from .verbs.inspecting import inspect as inspect
     from .verbs.plotting import plot as plot
+    from .verbs.probing import probe as probe
     from .verbs.publishing import push as push
     from .verbs.restoring import restore as restore
     from .verbs.validation import validate as validate
@@ -126,6 +127,7 @@ _MODULES = {
     "verbs.apply": "apply patch plan",
     "verbs.inspecting": "advise inspect",
     "verbs.plotting": "plot",
+    "verbs.probing": "probe",
     "verbs.publishing": "push",
     "verbs.restoring": "restore",
     "verbs.validation": "validate",

@@ -154,6 +154,7 @@ class RunKeywords(TypedDict, total=False):
         force: Replace an earlier output of ropeconv.
         family: Treat the model as one of this family, whatever its model_type (`ropeconv list
             families`).
+        python: The Python of another environment, whose runtime is asked what it computes.
         link: Hard-link unchanged files; programs that write into them also change the source.
         checksum: Also record the hashes of copied weights.
         push: Publish the output on the Hub; without -o, weights stay on the Hub.
@@ -174,6 +175,7 @@ class RunKeywords(TypedDict, total=False):
 
     force: bool
     family: str
+    python: str
     link: bool
     checksum: bool
     push: str

@@ -18,6 +18,7 @@ from ropeconv.bake.findings import Verification
 from ropeconv.bake.output import Output
 from ropeconv.bake.plan import FilePlan
 from ropeconv.bake.ranked import advised
+from ropeconv.engines.probes.result import ProbeResult
 from ropeconv.environment import missing
 from ropeconv.features.compare.compatibility import compatibility
 from ropeconv.features.evaluation.tune.result import TuningResult, TuningRow, WindowMeasurement
@@ -163,6 +164,28 @@ def identification() -> Identification:
     )
 
 
+def probe_result() -> ProbeResult:
+    return ProbeResult(
+        subject=HOSTILE,
+        runtime="vllm",
+        title="vLLM 0.33.0",
+        version="0.33.0",
+        python=f"/{HOSTILE}/bin/python",
+        status="differs",
+        reason="frequencies are 1 to 4 times those of the schedule",
+        expected="yarn, theta 10000, factor 4",
+        expected_attention_factor=1.2,
+        attention_factor=1.0,
+        deviation=0.5,
+        switches=False,
+        context=256,
+        window=64,
+        rotating=2,
+        layers=2,
+        model_class=HOSTILE,
+    )
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
     """A result of every class, of models with a hostile name."""
@@ -204,6 +227,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
         "Verification": Verification(3, 1000, notes=(f"{HOSTILE} differs",)),
         "RunTable": run_table(),
         "Identification": identification(),
+        "ProbeResult": probe_result(),
     }
     return made_here
 

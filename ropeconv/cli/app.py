@@ -32,6 +32,7 @@ COMMANDS = {
         "Check that a runtime computes the method: compare logits with the source, scaled at run"
         " time.",
     ),
+    "probe": ("probe", "Ask an installed runtime what it computes from a model's config."),
     "restore": ("restore", "Undo: recreate the original model from an output."),
     "push": (
         "push",

@@ -16,6 +16,7 @@ from ..options import (
     GENERAL,
     OUTPUT,
     RUNNING,
+    RUNTIMES,
     Option,
     OutputPlace,
     TargetOptions,
@@ -23,7 +24,7 @@ from ..options import (
     options,
 )
 from ..verbs.recipes import recipe_options
-from ..verbs.request import FAMILY
+from ..verbs.request import FAMILY, PYTHON
 from .command import OptionGroup
 from .completion import family_names
 
@@ -57,6 +58,15 @@ FamilyOption = Annotated[
     ),
 ]
 
+PythonOption = Annotated[
+    str,
+    typer.Option(
+        "--python",
+        help=PYTHON,
+        rich_help_panel=RUNTIMES,
+        metavar="PATH",
+    ),
+]
 DeviceMapOption = Annotated[
     str,
     typer.Option(

@@ -31,7 +31,6 @@ from ..runtimes.runtime import (
     SILENT,
     UNTESTED,
     Runtime,
-    find,
     newest,
     runtimes,
 )
@@ -104,7 +103,7 @@ class EncodeRequest:
             for row in runtimes():
                 if without_config(row, self.family) is None:
                     wanted.append(row.name)
-        return [find(name) for name in dict.fromkeys(wanted)]
+        return [self.judge.find(name) for name in dict.fromkeys(wanted)]
 
     def _loads(self, row: Runtime) -> bool:
         """Whether nothing is known that keeps a runtime from loading the model and its weights."""

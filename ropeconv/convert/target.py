@@ -201,8 +201,21 @@ class EncodeResult:
     """The ramp of YaRN that is written in place of the schedule's; None for the schedule's own."""
 
     def verdict_of(self, runtime: VersionRange) -> Verdict:
-        """Return the verdict about the last version of a row of the table of runtimes."""
-        return next(verdict for verdict in reversed(self.verdicts) if verdict.covers(runtime))
+        """Return the verdict about the last version of a row of the table of runtimes.
+
+        It is unknown for an installed version that no row covers and that was not asked.
+        """
+        for verdict in reversed(self.verdicts):
+            if verdict.covers(runtime):
+                return verdict
+        return Verdict(
+            runtime=runtime.key,
+            display_name=runtime.display_name,
+            status=UNTESTED,
+            reason="this version is untested",
+            source="",
+            through=runtime.last,
+        )
 
     def exact_count(self) -> int:
         """Return the number of verdicts with status "exact"."""

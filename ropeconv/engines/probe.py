@@ -226,24 +226,34 @@ class ProbeCache:
 
     def get(self, key: str) -> JsonObject | None:
         """Return the cached answer of a key; None without one and for an empty key."""
-        if self.folder is None:
-            return None
-        try:
-            answer = parse_answer((self.folder / f"{key}.json").read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
+        text = self.load(key)
+        answer = None if text is None else parse_answer(text)
         if answer is None or "modules" not in answer:
             return None
         return answer
+
+    def load(self, key: str) -> str | None:
+        """Return the text that is cached by a key; None without one and for an empty key."""
+        if self.folder is None or not key:
+            return None
+        try:
+            return (self.folder / f"{key}.json").read_text("utf-8")
+        except (OSError, ValueError):
+            return None
 
     def put(self, key: str, answer: JsonObject) -> None:
         """Cache an answer, unless it is an error or the key is empty.
 
         A cache that cannot be written is ignored.
         """
-        if self.folder is None or not key or "error" in answer:
+        if "error" not in answer:
+            self.store(key, json.dumps(answer))
+
+    def store(self, key: str, text: str) -> None:
+        """Cache a text, unless the key is empty. A cache that cannot be written is ignored."""
+        if self.folder is None or not key:
             return
         path = self.folder / f"{key}.json"
         with suppress(OSError, RopeconvError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, json.dumps(answer))
+            write_file(path, text)

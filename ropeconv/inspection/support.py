@@ -114,6 +114,8 @@ def _list_titles(ranges: list[_Range]) -> str:
 
 def _range(verdict: VerdictLike) -> _Range:
     name = verdict.display_name or verdict.runtime.replace("@", " ")
+    if isinstance(verdict, Verdict) and verdict.here:  # a receipt may be read elsewhere
+        name += " (run here)"
     parts = VERSIONS.fullmatch(name)
     read = verdict.grade == "read"
     if parts is None:
@@ -173,7 +175,9 @@ def by_runtime(verdicts: Iterable[VerdictLike]) -> dict[str, list[VerdictLike]]:
 
 
 def support(
-    verdicts: Sequence[VerdictLike], named: Mapping[str, VerdictLike] = {}
+    verdicts: Sequence[VerdictLike],
+    named: Mapping[str, VerdictLike] = {},
+    elsewhere: Collection[str] = (),
 ) -> list[tuple[str, str]]:
     """The rows of the short table: a word and the runtimes whose newest version it holds for, best
     first.
@@ -182,9 +186,11 @@ def support(
         verdicts: Those of each runtime from its oldest version to the newest.
         named: The runtimes that the user named, with the verdict on the version that counts;
             without any, the popular ones are shown.
+        elsewhere: Those of them that would be asked if they were installed here.
 
     Returns:
-        Pairs such as `("supported", "vLLM 0.20 or newer, SGLang 0.5.23")`.
+        Pairs such as `("supported", "vLLM 0.20-0.33, SGLang 0.5.23")`. Only versions that were
+        tested are named.
     """
     # a runtime is listed once, under the word for its newest version or for the one named
     runtimes = by_runtime(verdicts)
@@ -199,6 +205,8 @@ def support(
             word, label = _newest(versions)
         else:
             continue
+        if name in elsewhere:
+            label += " (not run here)"
         labels_by_word.setdefault(word, []).append(label)
 
     rows = []
@@ -283,10 +291,10 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
 
     if oldest is newest:
         return word, f"{title} {newest_range.versions}"
-    return word, f"{title} {first_version} or newer"
+    return word, f"{title} {first_version}-{newest_range.last}"
 
 
 def title_of(row: VerdictLike) -> str:
-    """The name of a runtime without its versions."""
+    """The name of a runtime without its versions, unless it is the one that is installed here."""
     title = _range(row).title.replace(" via convert_hf_to_gguf.py", " (after conversion)")
     return title.partition(" (commit ")[0]

@@ -541,6 +541,22 @@ def newest(name: str) -> Runtime:
     return [row for row in runtimes() if row.name == name][-1]
 
 
+def row_of_version(name: str, version: str) -> Runtime:
+    """Return the row of one version of a runtime; of an untested one, the newest row.
+
+    Args:
+        name: The runtime, as the table has it.
+        version: The version, which the row is cut to.
+    """
+    rows = [row for row in runtimes() if row.name == name]
+    for row in reversed(rows):
+        if row.covers(version):
+            break
+    else:
+        row = rows[-1]
+    return msgspec.structs.replace(row, version=version, through=version)
+
+
 @cache
 def _spellings() -> dict[str, str]:
     """Return the names of runtimes and of readers of GGUF, by their letters."""

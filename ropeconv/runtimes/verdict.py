@@ -5,7 +5,7 @@ Read `judge` first. A plan judges through a `Judge`, which looks at every config
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 
@@ -22,6 +22,7 @@ from ..rope.forms import Form, LongRope, Vector, Yarn
 from ..rope.lengths import format_factor
 from ..rope.schedule import QueryScaling, Schedule
 from ..rope.spec import RopeSpec
+from .asked import Asking, asked_runtimes
 from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key
 from .read_config import read_by, rope_dict, rope_type
 from .runtime import (
@@ -31,7 +32,10 @@ from .runtime import (
     TypeRules,
     VersionRange,
     before,
+    canonical,
+    find,
     newest,
+    row_of_version,
     runtimes,
     version_key,
     within,
@@ -210,6 +214,9 @@ class Verdict:
     evidence: Evidence = field(default_factory=Evidence)
     """Whether it was executed or read."""
 
+    here: bool = False
+    """Whether an installed runtime was asked about this very config."""
+
     @property
     def grade(self) -> str:
         """How it is known: "run", "read", or empty where it is not."""
@@ -245,12 +252,24 @@ class Judge:
 
     def __init__(self) -> None:
         self.configs: list[PlannedConfig] = []
+        self.asked = asked_runtimes()
+
+    def find(self, name: str) -> tuple[Runtime, ...]:
+        """Return the rows for a runtime as `runtime.find` does.
+
+        The last one, which counts, is the version that is asked, unless the name has another one.
+        """
+        rows = find(name)
+        for asking in self.asked:
+            if canonical(name) == asking.name:
+                return (*rows, row_of_version(asking.name, asking.version))
+        return rows
 
     def planned(
         self, config: Config, family: Family, schedule: Schedule, before: RopeSpec
     ) -> PlannedConfig:
         """Return a config with its verdicts. Parameters are those of `judge`."""
-        planned = PlannedConfig(config, family, schedule, before)
+        planned = PlannedConfig(config, family, schedule, before, self.asked)
         for known in self.configs:
             if known.is_same(planned):
                 return known
@@ -262,12 +281,18 @@ class PlannedConfig:
     """A config that may be written, with the verdict of each row of the table of runtimes.
 
     Many rows share their rules, and each set of rules reads the config once. Parameters are those
-    of `judge`.
+    of `judge`, and the runtimes that are asked about it.
     """
 
     def __init__(
-        self, config: Config, family: Family, schedule: Schedule, before: RopeSpec
+        self,
+        config: Config,
+        family: Family,
+        schedule: Schedule,
+        before: RopeSpec,
+        asked: Sequence[Asking] = (),
     ) -> None:
+        self.asked = asked
         self.config = config
         self.family = family
         self.schedule = schedule
@@ -291,17 +316,34 @@ class PlannedConfig:
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts of all rows."""
-        return tuple(self.verdict(row) for row in rows_for(self.family))
+        """The verdicts of all rows, each runtime's from the oldest version to the newest.
+
+        That of a runtime which was asked is the last of its runtime, whatever its version.
+        """
+        verdicts = [self.verdict(row) for row in rows_for(self.family)]
+        for name, verdict in self.asked_verdicts.items():
+            names = [known.runtime.partition("@")[0] for known in verdicts]
+            place = len(names)
+            if name in names:
+                place -= names[::-1].index(name)
+            verdicts.insert(place, verdict)
+        return tuple(verdicts)
+
+    @cached_property
+    def asked_verdicts(self) -> dict[str, Verdict]:
+        """The verdicts of the runtimes that were asked, by name, without those that have none."""
+        answers = {asking.name: asking.verdict(self) for asking in self.asked}
+        return {name: verdict for name, verdict in answers.items() if verdict is not None}
 
     def judge_all(self) -> None:
-        """Find the verdicts of all rows, for callers that want the errors now.
+        """Find the verdicts of all rows, and ask, for callers that want the errors now.
 
         Raises:
             BadSource: For a config that the rules of some row cannot read.
         """
         for row in rows_for(self.family):
             self.verdict(row)
+        self.asked_verdicts  # noqa: B018  a process that answers may be gone later
 
     def verdict(self, row: Runtime) -> Verdict:
         """Return the verdict of one row, which is found at the first call."""

@@ -43,6 +43,7 @@ from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..runtimes.programs import program_note
 from .output import Writing, finish_output, plan_output, recover_file, write_output
+from .probing import asking_installed
 from .request import (
     ApplyRequest,
     OutputUnit,
@@ -145,14 +146,16 @@ class Batch:
 
         plans: list[tuple[OutputUnit, Plan]] = []
         opened = {source.reference: source for source in sources}
-        for unit, target in zip(self.units, targets, strict=True):
-            with self._failing(unit):
-                if unit.is_draft:
-                    _, target_plan = plans[0]  # the model that it is a draft for comes first
-                    plan = self._plan_draft(unit, target_plan)
-                else:
-                    plan = self._plan_unit(unit, target, recipe, opened)
-                plans.append((unit, plan))
+        named = [name for target in targets for name in target.runtimes]
+        with asking_installed(named, self.request.python, self.reporter.note):
+            for unit, target in zip(self.units, targets, strict=True):
+                with self._failing(unit):
+                    if unit.is_draft:
+                        _, target_plan = plans[0]  # the model that it is a draft for comes first
+                        plan = self._plan_draft(unit, target_plan)
+                    else:
+                        plan = self._plan_unit(unit, target, recipe, opened)
+                    plans.append((unit, plan))
         refuse_collisions(plans, self.units)
         self._settle(plans)
 

@@ -10,23 +10,29 @@ from ..inspection.inspection import Inspection
 from ..rope.lengths import parse_tokens
 from .arguments import check_arguments, source_of
 from .opened import inspect_opened
+from .probing import asking_installed
 
 
 @check_arguments
-def inspect(model: object, family: str = "") -> Inspection:
+def inspect(model: object, family: str = "", *, python: str = "") -> Inspection:
     """Inspect the RoPE of a checkpoint, its runtime support and its problems.
 
     Args:
         model: A path, an id on the Hub, a loaded model, or a source.
         family: The family to treat it as, in place of that of its model_type.
+        python: The interpreter of another environment, whose runtimes are asked what they compute;
+            empty for this one.
 
     Raises:
-        UsageError: For something that is not a model.
+        UsageError: For something that is not a model, and for an environment without a runtime
+            that can be asked.
         BadSource: For a damaged checkpoint, or one whose RoPE is not known.
     """
     if isinstance(model, Inspection):
         return model
-    return inspect_opened(source_of("inspect", model, family))
+    source = source_of("inspect", model, family)
+    with asking_installed(None, python):
+        return inspect_opened(source)
 
 
 @check_arguments
@@ -36,6 +42,7 @@ def advise(
     *,
     measured: str | os.PathLike[str] | None = None,
     family: str = "",
+    python: str = "",
 ) -> RankedMethods:
     """Compare the methods that reach a context.
 
@@ -44,6 +51,7 @@ def advise(
         context: A number of tokens, or a text such as "128k".
         measured: A result of `evaluate` that was written as JSON, by which methods are sorted.
         family: As in `inspect`.
+        python: As in `inspect`.
 
     Returns:
         The methods, the best first, and why others were passed over.
@@ -53,4 +61,6 @@ def advise(
         BadSource: As `inspect` does.
     """
     path = None if measured is None else Path(measured)
-    return advised(source_of("advise", model, family), parse_tokens(str(context)), path)
+    source = source_of("advise", model, family)
+    with asking_installed(None, python):
+        return advised(source, parse_tokens(str(context)), path)

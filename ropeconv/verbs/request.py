@@ -23,6 +23,7 @@ from ..options import (
     HUB,
     OUTPUT,
     RUNNING,
+    RUNTIMES,
     TargetOptions,
     ValidateOn,
     from_command_line,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 FAMILY = (
     "Treat the model as one of this family, whatever its model_type (`ropeconv list families`)."
 )
+PYTHON = "The Python of another environment, whose runtime is asked what it computes."
 VALIDATE = "ROPECONV_VALIDATE"
 """The environment variable with another default of --validate."""
 
@@ -274,6 +276,7 @@ class ApplyRequest(WriteOptions):
     """The options of `apply` beside method and target."""
 
     family: str = option("", FAMILY, GENERAL, metavar="NAME")
+    python: str = option("", PYTHON, RUNTIMES, metavar="PATH")
     link: bool = option(
         False,
         "Hard-link unchanged files; programs that write into them also change the source.",

@@ -14,6 +14,7 @@ from ..bake.output import Output
 from ..bake.plan import Plan
 from ..convert.encoding import CheckpointResult
 from ..convert.fold import Fold
+from ..engines.probes.installed import BEFORE_WRITING
 from ..inspection.document import describe_layers
 from ..inspection.support import count_others, support
 from ..rope.bound.reach import effective_length
@@ -57,7 +58,11 @@ def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
     for name, verdict in _named_verdicts(plan).items():
         runtime, _, _ = name.partition("@")
         named[runtime] = verdict
-    rows = support(verdicts, named)
+    elsewhere = []
+    for name, verdict in named.items():
+        if name in BEFORE_WRITING and not verdict.here:
+            elsewhere.append(name)
+    rows = support(verdicts, named, elsewhere)
     sentences = [*named_problems(plan), count_others(verdicts, named)]
     return rows, sentences
 
@@ -123,7 +128,8 @@ def _named_verdicts(plan: Plan) -> dict[str, Verdict]:
             continue
         newest = find_any(name)[-1]
         for verdict in plan.result.verdicts:
-            if verdict.covers(newest):
+            is_asked = verdict.here and verdict.runtime.startswith(f"{canonical(name)}@")
+            if is_asked or verdict.covers(newest):
                 verdicts[canonical(name)] = verdict
     return verdicts
 

@@ -65,7 +65,7 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Check and measure": (
         "[Validating](validating.md) and [evaluating](evaluating.md) explain the results.",
-        ("validate", "identify", "eval", "tune"),
+        ("validate", "probe", "identify", "eval", "tune"),
     ),
     "Publish, train, run many": (
         (
@@ -131,6 +131,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Features of other packages": ("Feature",),
     "Validating": (
+        "probe",
         "Comparison",
         "Settings",
         "validate_checkpoint",

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,7 @@ VALUES: dict[str, str | tuple[str, ...]] = {
     "--piecewise": "10000,500000,16",
     "--pre": "llama-bpe",
     "--push": "me/new",
+    "--python": sys.executable,
     "--quantized-by": "me",
     "--recipe": "recipe.json",
     "--rotary-dim": "32",

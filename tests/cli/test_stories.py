@@ -95,7 +95,7 @@ WORKS = {
     "a vision model": ("inspect qwen-vl.json", "family      qwen2_5_vl"),
     "a quantised model": (
         "apply gptq.json --yarn 4 --dry-run",
-        "supported    transformers 4.56 or newer, vLLM",
+        "supported    transformers 4.56-5.24, vLLM",
     ),
     "a model of mlx": ("apply mlx.json --yarn 4 --dry-run --runtime mlx", "supported  mlx-lm"),
     "windows": ("apply mistral.json --yarn 4 --dry-run", "(sliding window)"),

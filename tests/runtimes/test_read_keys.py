@@ -13,10 +13,11 @@ from ropeconv.models.config import detect
 from ropeconv.models.registry import by_model_type, config_keys, package_families
 from ropeconv.runtimes.evidence import read_keys, understood, unknown_key
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.runtimes.runtime import find, runtimes
+from ropeconv.runtimes.runtime import find, newest, runtimes
 from ropeconv.runtimes.verdict import Verdict, judge, without_config
 from scripts.laboratory.key_files import model_of
 from scripts.laboratory.key_records import record
+from scripts.laboratory.sources import tiny_configs
 
 from ..conftest import CONFIGS
 from ..support.extent import sample
@@ -127,6 +128,19 @@ def test_published_configs_have_no_key_that_nobody_looked_at(path: Path) -> None
         for item in verdicts
         if item.status == "unknown" and "its attention reads" in item.reason
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "status"), [(None, "exact"), (False, "exact"), (True, "unknown")]
+)
+def test_a_switch_that_is_off_decides_nothing(value: bool | None, status: str) -> None:
+    """Qwen3-Next is published with use_sliding_window: false, which exllamav3 reads."""
+    config = {**dict(tiny_configs())["qwen3_next"], "use_sliding_window": value}
+    family = detect(config)
+    spec = read_spec(config, family)
+    verdict = judge(config, family, spec.current(), spec, newest("exllamav3"))
+    assert verdict.status == status
+    assert ("use_sliding_window" in verdict.reason) is (value is True)
 
 
 @pytest.mark.parametrize("family", sample(["llama", "deepseek_v3", "gemma3", "phi3"], 1))

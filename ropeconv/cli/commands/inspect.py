@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
+from ...errors import UsageError
 from ...formats.files import expand_home
 from ...formats.kind import is_graph
 from ...options import LENGTH, OUTPUT
 from ...rope.features import hook
 from ..command import expand_options
-from ..options import OR_GRAPH, ExplainOption, FamilyOption, SourceArgument
+from ..options import OR_GRAPH, ExplainOption, FamilyOption, PythonOption, SourceArgument
 from ..screen import Screen
 from ..typer_classes import Command
 
@@ -31,16 +32,24 @@ def inspect_command(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=OR_GRAPH)],
     screen: Screen,
     family: FamilyOption = "",
+    python: PythonOption = "",
     explain: ExplainOption = False,
 ) -> None:
-    """Show the RoPE of a model, the runtimes that support it, and problems with their fixes."""
+    """Show the RoPE of a model, the runtimes that support it, and problems with their fixes.
+
+    vLLM and mlx-lm are asked what they compute from the config where they are installed.
+    """
     if is_graph(source):
+        if python:
+            raise UsageError("--python does not go with a compiled graph; leave it out")
         hook("inspect_graphs")(source, family, explain, screen)
         return
     from ...bake.warnings import repairs
     from ...inspection.adapter import read_adapter
+    from ...models.gguf import GgufSource
     from ...models.open import open_source
     from ...verbs.opened import inspect_opened
+    from ...verbs.probing import asking_installed
     from ...views.inspection import show_adapter, show_inspection
 
     opened = open_source(source, family)
@@ -52,8 +61,11 @@ def inspect_command(
             show_adapter(adapter, screen)
         return
 
-    inspection = inspect_opened(opened)
-    problems = list(repairs(opened, inspection))
+    if python and isinstance(opened, GgufSource):
+        raise UsageError("--python does not go with a GGUF file; leave it out")
+    with asking_installed(None, python, screen.note):
+        inspection = inspect_opened(opened)
+        problems = list(repairs(opened, inspection))
     if screen.as_json:
         screen.data(inspection.to_dict(problems))
     else:
@@ -94,14 +106,21 @@ def advise_command(
         ),
     ] = None,
     family: FamilyOption = "",
+    python: PythonOption = "",
 ) -> None:
     """Compare the methods that reach a context length, with the command for each."""
     from ...bake.ranked import advised
+    from ...models.gguf import GgufSource
     from ...models.open import open_source
     from ...rope.lengths import parse_tokens
+    from ...verbs.probing import asking_installed
     from ...views.advice import show_advice, show_methods
 
-    advice = advised(open_source(source, family), parse_tokens(context), measured)
+    opened = open_source(source, family)
+    if python and isinstance(opened, GgufSource):
+        raise UsageError("--python does not go with a GGUF file; leave it out")
+    with asking_installed(None, python, screen.note):
+        advice = advised(opened, parse_tokens(context), measured)
     if screen.as_json:
         if advice.note:
             screen.note(f"Note: {advice.note}")

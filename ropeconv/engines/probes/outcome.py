@@ -1,0 +1,302 @@
+"""Compare what a runtime answered with the schedule that it has to compute.
+
+`judge_answer` is the function to read first. It shares no code with the table of runtimes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from ...formats.jsontext import JsonObject
+from ...models.config import text_part
+from ...models.family import Family
+from ...rope.forms import Vector
+from ...rope.schedule import Schedule
+from ...rope.spec import RopeSpec
+from ...runtimes.runtime import Status
+
+FREQUENCIES = 4e-6
+"""The largest relative deviation of a frequency: angles are evaluated in float32."""
+FACTORS = 2e-6
+"""The largest relative deviation of a factor."""
+PERMUTED = ("llama4",)
+"""Families whose weights vLLM reorders while it loads them.
+
+vllm/model_executor/models/llama4.py, permute_qk_weight_for_rotary.
+"""
+
+
+class ProbedRope(msgspec.Struct, frozen=True):
+    """One set of frequencies that layers of a runtime rotate with."""
+
+    inv_freq: tuple[float, ...]
+    """Radians per token in a sequence as long as the context."""
+
+    attention_factor: float
+    """The factor on cos and sin there."""
+
+    short_inv_freq: tuple[float, ...] = ()
+    """Radians per token within the trained length; empty where they are the same."""
+
+    short_attention_factor: float | None = None
+    """The factor on cos and sin there; None where it is the same."""
+
+    pairs: str = ""
+    """The dimensions that turn together: "half", "interleaved", or empty where that is not seen."""
+
+    @property
+    def switches(self) -> bool:
+        """Whether it depends on the length of the sequence."""
+        return bool(self.short_inv_freq) or self.short_attention_factor is not None
+
+
+class RuntimeAnswer(msgspec.Struct, frozen=True, rename={"model_class": "class"}):
+    """The answer of a runtime about a config. `probe_protocol` explains the fields."""
+
+    version: str = ""
+    ropes: tuple[ProbedRope, ...] = ()
+    layers: tuple[int | None, ...] = ()
+    model_class: str = ""
+    scaling: float | None = None
+    query_scale: float | None = None
+    mixed: bool = False
+    interleaved: bool | None = None
+    window: int | None = None
+    backend: str = ""
+    error: str = ""
+    stage: str = ""
+    absent: str = ""
+    unseen: str = ""
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it says nothing about the runtime, and may be another one tomorrow."""
+        return bool(self.unseen)
+
+
+def parse_runtime_answer(text: str | bytes) -> RuntimeAnswer | None:
+    """Return an answer of a program; None for another text, such as one with NaN."""
+    try:
+        answer = msgspec.json.decode(text, type=RuntimeAnswer)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    decided = answer.layers or answer.error or answer.absent or answer.unseen
+    rows = range(len(answer.ropes))
+    if not decided or any(index is not None and index not in rows for index in answer.layers):
+        return None
+    return answer
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The schedule that a runtime has to compute from a config."""
+
+    config: JsonObject
+    """The whole config.json."""
+
+    family: Family
+    schedule: Schedule
+    before: RopeSpec
+    """The RoPE of the source, for layers that a method does not change."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer of a runtime about a config, compared with a schedule."""
+
+    status: Status
+    detail: str = ""
+    """The first difference from the schedule, or the message; empty where it is exact."""
+
+    deviation: float | None = None
+    """The largest relative deviation of a frequency of the layers that the schedule is for.
+
+    None where they have another number of pairs, and where no layer was seen.
+    """
+
+    attention_factor: float | None = None
+    """The factor on cos and sin of these layers; None where no layer was seen."""
+
+
+STAGES = {"config": "the config", "load": "loading the model", "forward": "the first forward pass"}
+"""Where a runtime fails, in words."""
+OF_SCHEDULE = ("frequencies", "attention factor", "inside the trained context")
+"""How differences begin that a runtime has which ignores the scaling."""
+SeenLayer = tuple[str, ProbedRope | None]
+"""The kind of a layer in the source ("global", "local" or "none"), and what it rotates with."""
+
+
+def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
+    """Return the outcome of an answer: "exact", or the first difference.
+
+    Args:
+        answer: That of the program.
+        expected: The schedule, and the config that it was written into.
+    """
+    if answer.unseen:
+        return Outcome("unknown", answer.unseen)
+    if answer.absent:
+        return Outcome("unsupported", answer.absent)
+    if answer.error:
+        stage = STAGES.get(answer.stage, answer.stage)
+        return Outcome("refused", f"it fails at {stage}: {answer.error}")
+
+    layers = list(_seen_layers(answer, expected.before))
+    ropes = [rope for kind, rope in layers if kind == "global" and rope is not None]
+    if not any(kind == "global" for kind, _ in layers):
+        return Outcome("unknown", "no layer was seen that the schedule is for")
+
+    status: Status = "exact"
+    difference = next(_differences(answer, layers, expected), "")
+    if difference:
+        status = "differs"
+        if difference.startswith(OF_SCHEDULE) and _is_unscaled(answer, ropes, expected):
+            status = "ignored"  # the model works, up to its old context
+    deviation = None
+    factor = None
+    if ropes:
+        deviation = max(_deviation(rope.inv_freq, expected.schedule.inv_freq) for rope in ropes)
+        factor = max(
+            (rope.attention_factor for rope in ropes),
+            key=lambda value: abs(value - expected.schedule.attention_factor),
+        )
+    if deviation is not None and not math.isfinite(deviation):
+        deviation = None
+    return Outcome(status, difference, deviation, factor)
+
+
+def _seen_layers(answer: RuntimeAnswer, before: RopeSpec) -> Iterator[SeenLayer]:
+    """Yield the kind of each layer that was seen, and its rope.
+
+    Models that were made small show their first layers.
+    """
+    kinds = before.layers or ("global",) * len(answer.layers)
+    for kind, index in zip(kinds, answer.layers, strict=False):
+        yield kind, None if index is None else answer.ropes[index]
+
+
+def _differences(
+    answer: RuntimeAnswer, layers: list[SeenLayer], expected: Expected
+) -> Iterator[str]:
+    """Yield each difference from the schedule, those of layers that should not rotate first."""
+    for kind, rope in layers:
+        if rope is None and kind != "none":
+            yield "a layer that rotates does not"
+        if rope is not None and kind == "none":
+            yield "a layer rotates that has no RoPE"
+
+    for kind, rope in layers:
+        if rope is None or kind == "none":
+            continue
+        pairs = _pairs(answer, rope, expected.family)
+        if pairs != expected.family.layout:
+            yield f"rotates {pairs} pairs"
+        if kind == "global":
+            yield from _of_schedule(rope, expected.schedule)
+        elif expected.before.local_inv_freq is not None:
+            yield from _of_vector("window layers: ", rope.inv_freq, expected.before.local_inv_freq)
+            yield from _of_factor("window layers: attention factor", rope.attention_factor, 1.0)
+
+    if answer.mixed and any(rope.switches for rope in answer.ropes):
+        yield "the two factor lists are mixed in one prompt"
+    yield from _of_logits(answer, expected)
+
+
+def _of_schedule(rope: ProbedRope, schedule: Schedule) -> Iterator[str]:
+    """Yield how a rope differs from the schedule, at the context and inside the trained one."""
+    factor = schedule.attention_factor
+    yield from _of_vector("", rope.inv_freq, schedule.inv_freq)
+    yield from _of_factor("attention factor", rope.attention_factor, factor)
+
+    inside = "inside the trained context: "
+    short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
+    short_factor = rope.attention_factor
+    if rope.short_attention_factor is not None:
+        short_factor = rope.short_attention_factor
+    yield from _of_vector(inside, rope.short_inv_freq or rope.inv_freq, short)
+    yield from _of_factor(f"{inside}attention factor", short_factor, factor)
+
+
+def _pairs(answer: RuntimeAnswer, rope: ProbedRope, family: Family) -> str:
+    """Return which dimensions turn together; those of the family where nothing is said."""
+    if answer.interleaved is not None and family.name not in PERMUTED:
+        return "interleaved" if answer.interleaved else "half"
+    return rope.pairs or family.layout
+
+
+def _of_vector(words: str, answered: tuple[float, ...], expected: Vector) -> Iterator[str]:
+    """Yield how frequencies differ from those that are expected."""
+    if len(answered) != len(expected):
+        yield f"{words}rotates {len(answered)} pairs, not {len(expected)}"
+        return
+    given = np.asarray(answered)
+    turns = expected != 0
+    turned = np.count_nonzero(given[~turns])
+    if turned:
+        yield f"{words}frequencies are not 0 in {turned} pairs that stand still in the schedule"
+        return
+    ratio = given[turns] / expected[turns]
+    if ratio.size and np.abs(ratio - 1).max() > FREQUENCIES:
+        yield (
+            f"{words}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the"
+            " schedule"
+        )
+
+
+def _of_factor(words: str, answered: float, expected: float) -> Iterator[str]:
+    """Yield how a factor differs from the one that is expected."""
+    if abs(answered - expected) > FACTORS * expected:
+        yield f"{words} {answered:.6g}, not {expected:.6g}"
+
+
+def _deviation(answered: tuple[float, ...], expected: Vector) -> float:
+    """Return the largest relative deviation of a frequency; infinite for other numbers of pairs."""
+    if len(answered) != len(expected):
+        return math.inf
+    given = np.asarray(answered)
+    turns = expected != 0
+    if np.any(given[~turns]):
+        return math.inf
+    return float(np.abs(given[turns] / expected[turns] - 1).max(initial=0.0))
+
+
+def _of_logits(answer: RuntimeAnswer, expected: Expected) -> Iterator[str]:
+    """Yield how the factors on logits and on queries differ, in families that have them."""
+    schedule = expected.schedule
+    family = expected.family
+    if family.mla and answer.scaling:
+        part = text_part(expected.config, family)
+        width = part["qk_nope_head_dim"] + part["qk_rope_head_dim"]
+        plain = float(width) ** -0.5
+        yield from _of_factor("factor on logits", answer.scaling / plain, schedule.softmax_scale)
+    if family.keys.query_beta:
+        steps = schedule.query_scaling
+        scale = 1.0
+        if steps is not None:
+            scale += steps.beta * math.log1p((schedule.context - 1) // steps.length)
+        answered = 1.0 if answer.query_scale is None else answer.query_scale
+        yield from _of_factor("factor on queries", answered, scale)
+
+
+def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expected) -> bool:
+    """Whether every layer that a change is for rotates as it did before any scaling."""
+    before = expected.before
+    schedule = expected.schedule
+    plain = before.base_form(before.rope_theta).inv_freq(before.rotary_dim)
+    same = not list(_of_vector("", tuple(schedule.inv_freq), plain))
+    if schedule.attention_factor == 1 and same:
+        return False  # nothing was changed
+
+    for rope in ropes:
+        if _pairs(answer, rope, expected.family) != expected.family.layout:
+            return False
+        if list(_of_vector("", rope.inv_freq, plain)):
+            return False
+        if list(_of_factor("", rope.attention_factor, 1.0)):
+            return False
+    return bool(ropes)

@@ -1,0 +1,286 @@
+"""Ask mlx-lm what it computes from a config, on a CPU or on Metal.
+
+The model is built as `mlx_lm.utils.load_model` builds it, without weights. A few tokens go through
+it while `mx.fast.rope` and `mx.fast.scaled_dot_product_attention` are watched, so a layer has the
+rope that its attention applies to queries and keys. That object is then called on unit vectors: the
+matrix that comes back gives pairs, angles and the factor.
+
+mlx is lazy: the pass builds the whole graph, with every check of shapes, and computes nothing
+unless asked. So models of any size are passed; only small ones are computed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+from mlx_lm import utils
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from . import probe_protocol
+
+    Answer = dict[str, Any]
+else:  # a program has only this folder on its path
+    import probe_protocol
+
+VERSION = importlib.metadata.version("mlx-lm")
+SMALL = 50_000_000
+"""Models with fewer parameters than this are computed."""
+TOKENS = (5, 6, 7, 8, 9, 10)
+
+
+def ask(config: Answer, question: Answer) -> Answer:
+    """Return what mlx-lm does with a config, as `probe_protocol` has it."""
+    model = build(config)
+    layers = list(model.layers)
+    assert layers, "it has no layers"
+    watch = pass_tokens(model, layers)
+
+    ropes: list[Answer | None] = []
+    for number in range(len(layers)):
+        calls = watch.calls.get(number)
+        ropes.append(read_rope(watch, calls, question) if calls else None)
+    assert any(ropes), "no layer rotates"
+
+    more: Answer = {"class": type(model).__module__, "scaling": logit_scale(watch, layers)}
+    if watch.query_scale is not None:
+        more["query_scale"] = float(f"{watch.query_scale(question['context'] - 1):.7g}")
+    # generate_step computes a prompt in chunks of prefill_step_size (mlx_lm/generate.py)
+    return probe_protocol.answer(ropes, mixed=True, **more)
+
+
+def build(config: Answer) -> Any:
+    """Return the model, by the same steps as `load_model`. Raises NoModel and Refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        config = utils.load_config(Path(folder))
+
+    # the class of the model, and its settings from the config
+    model_type = config.get("model_type", "")
+    try:
+        kind, arguments = utils._get_classes(config=config)
+    except ValueError as error:
+        name = utils.MODEL_REMAPPING.get(model_type, model_type)
+        if importlib.util.find_spec(f"mlx_lm.models.{name}") is None:
+            raise probe_protocol.NoModel(f"it has no model for {model_type}") from None
+        raise probe_protocol.Refused("config", error) from error
+    except SystemExit:  # models/olmo.py ends the process where its package is missing
+        raise probe_protocol.NoModel(
+            f"{model_type} is another model there, and needs a package of its own"
+        ) from None
+    try:
+        settings = arguments.from_dict(config)
+    except Exception as error:
+        raise probe_protocol.Refused("config", error) from error
+    try:
+        model = kind(settings)
+    except Exception as error:
+        raise probe_protocol.Refused("load", error) from error
+    model.eval()
+    return model
+
+
+class Watch:
+    """The calls of one pass of tokens.
+
+    Args:
+        layers: The number of each decoder layer by its id.
+        indexers: The ids of ropes of modules that only choose tokens.
+    """
+
+    def __init__(self, layers: dict[int, int], indexers: set[int]) -> None:
+        self.layers = layers
+        self.indexers = indexers
+        self.layer: int | None = None
+        """The layer that is running."""
+        self.calls: dict[int, list[tuple[Any, int]]] = {}
+        """By layer, the owners of rope calls and the size of the vectors that they were given."""
+        self.scales: dict[int, list[float]] = {}
+        """By layer, the factors on logits."""
+        self.query_scale: Callable[[int], float] | None = None
+        """The factor on queries at a position, in models that have one."""
+        self.position: int | None = None
+        """Where a rope is called while it is read; None in the pass."""
+        self.real_rope = mx.fast.rope
+        self.real_attention = mx.fast.scaled_dot_product_attention
+
+    def rope(self, x: mx.array, *args: Any, **kwargs: Any) -> Any:
+        """Stand for mx.fast.rope: note the call, or rotate at the position that is read."""
+        if self.position is not None:
+            kwargs["offset"] = self.position
+        elif self.layer is not None:
+            owner = sys._getframe(1).f_locals.get("self")
+            if id(owner) not in self.indexers:
+                self.calls.setdefault(self.layer, []).append((owner, x.shape[-1]))
+        return self.real_rope(x, *args, **kwargs)
+
+    def attention(self, *args: Any, **kwargs: Any) -> Any:
+        """Stand for mx.fast.scaled_dot_product_attention: note the factor on logits."""
+        if self.layer is not None:
+            self.scales.setdefault(self.layer, []).append(float(kwargs["scale"]))
+        return self.real_attention(*args, **kwargs)
+
+
+QUERY_SCALE = "_get_llama_4_attn_scale"
+"""The function of a model file that returns the factor on queries by position."""
+
+
+@contextmanager
+def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
+    """Put a watch in place of functions of mlx, and note which layer is running."""
+    originals = {kind: kind.__call__ for kind in {type(layer) for layer in layers}}
+    users = []
+    for name, module in list(sys.modules.items()):
+        if name.startswith("mlx_lm.models.") and hasattr(module, QUERY_SCALE):
+            users.append(module)
+    temperature: Any = getattr(users[0], QUERY_SCALE) if users else None
+
+    def watched(original: Any) -> Any:
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            watch.layer = watch.layers.get(id(layer))
+            try:
+                return original(layer, *args, **kwargs)
+            finally:
+                watch.layer = None
+
+        return call
+
+    def scaled(size: int, offset: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.query_scale = lambda position: float(temperature(1, position, *args, **kwargs).item())
+        return temperature(size, offset, *args, **kwargs)
+
+    mx.fast.rope = watch.rope
+    mx.fast.scaled_dot_product_attention = watch.attention
+    for kind, original in originals.items():
+        kind.__call__ = watched(original)
+    for user in users:
+        setattr(user, QUERY_SCALE, scaled)
+    try:
+        yield
+    finally:
+        mx.fast.rope = watch.real_rope
+        mx.fast.scaled_dot_product_attention = watch.real_attention
+        for kind, original in originals.items():
+            kind.__call__ = original
+        for user in users:
+            setattr(user, QUERY_SCALE, temperature)
+
+
+def pass_tokens(model: Any, layers: list[Any]) -> Watch:
+    """Return what a pass of a few tokens did. Raises Refused where the model fails."""
+    indexers = set()
+    for layer in layers:
+        for module in layer.modules():
+            if "Indexer" in type(module).__name__:
+                indexers.add(id(getattr(module, "rope", None)))
+    watch = Watch({id(layer): number for number, layer in enumerate(layers)}, indexers)
+
+    with watching(watch, layers):
+        try:
+            result = model(mx.array([TOKENS]))
+            sizes = [math.prod(value.shape) for _, value in tree_flatten(model.parameters())]
+            if sum(sizes) < SMALL:
+                mx.eval(getattr(result, "logits", result))
+        except Exception as error:
+            raise probe_protocol.Refused("forward", error) from error
+    return watch
+
+
+def read_rope(watch: Watch, calls: list[tuple[Any, int]], question: Answer) -> Answer:
+    """Return the rope of one layer from the calls that it made.
+
+    It makes one call where it has the keys of another layer. Raises AssertionError unless queries
+    and keys share one rope.
+    """
+    owner, size = calls[0]
+    assert len(calls) <= 2, f"{len(calls)} calls"
+    assert all(caller is owner and dim == size for caller, dim in calls), f"calls {calls}"
+    assert owner is not None, "the rope belongs to no module"
+    assert not owner.children(), f"{type(owner).__name__} rotates in parts of its own"
+
+    long, factor, pairs = read_matrix(rotate_units(watch, owner, size, question["context"]))
+    short, short_factor, short_pairs = read_matrix(
+        rotate_units(watch, owner, size, question["trained"])
+    )
+    assert short_pairs == pairs, "its pairs depend on the length"
+    return {**probe_protocol.rope(long, factor, short, short_factor), "pairs": pairs}
+
+
+def rotate_units(watch: Watch, owner: Any, size: int, length: int) -> Any:
+    """Return what a rope makes of the unit vectors at position 1 of a sequence of that length.
+
+    Row i of the matrix is what it makes of unit vector i.
+    """
+    unit = mx.eye(size, dtype=mx.float32).reshape(1, size, 1, size)
+    mx.fast.rope = watch.rope
+    watch.position = 1
+    try:
+        turned = owner(unit, offset=length - 1).astype(mx.float32)
+        return np.array(turned).reshape(size, size)
+    finally:
+        mx.fast.rope = watch.real_rope
+        watch.position = None
+
+
+def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
+    """Return frequencies, attention factor and pairs of a rotation.
+
+    Raises AssertionError for a matrix that rotates neither halves nor neighbours.
+    """
+    # the dimensions that turn
+    size = len(matrix)
+    beside = matrix - np.diag(np.diag(matrix))
+    turned = [i for i in range(size) if beside[i].any() or matrix[i, i] != 1.0]
+    dims = len(turned)
+    low = list(range(dims // 2))
+    high = [i + size // 2 for i in low]
+    if dims < size and turned == [*low, *high]:  # the other pairs of the head stand still
+        dims = size
+    else:
+        assert turned == list(range(dims)), f"rotates dimensions {turned}"
+    assert dims > 0, "rotates nothing"
+    assert dims % 2 == 0, f"rotates {dims} dimensions"
+
+    # the pairs, outside of which nothing may turn
+    partner = int(np.abs(beside[0]).argmax())
+    half = partner == dims // 2
+    assert half or partner == 1, f"dimension 0 is paired with {partner} of {dims}"
+    pairs = [(i, i + dims // 2) if half else (2 * i, 2 * i + 1) for i in range(dims // 2)]
+    rebuilt = np.eye(size, dtype=matrix.dtype)
+    for a, b in pairs:
+        rebuilt[np.ix_((a, b), (a, b))] = matrix[np.ix_((a, b), (a, b))]
+        assert matrix[a, a] == matrix[b, b], "no rotation"
+        assert matrix[a, b] == -matrix[b, a], "no rotation"
+    assert (rebuilt == matrix).all(), "rotates more than pairs"
+
+    inv_freq, factor = probe_protocol.from_cos_sin(
+        [float(matrix[a, a]) for a, _ in pairs], [float(matrix[a, b]) for a, b in pairs]
+    )
+    return inv_freq, float(f"{factor:.7g}"), "half" if half else "interleaved"
+
+
+def logit_scale(watch: Watch, layers: list[Any]) -> float:
+    """Return the factor on the logits of attention. Raises AssertionError where layers differ."""
+    distinct = {f"{scale:.7g}" for scales in watch.scales.values() for scale in scales}
+    if not distinct:  # attention written out, as in Gemma 2
+        for layer in layers:
+            for module in layer.modules():
+                is_attention = "Attention" in type(module).__name__
+                if is_attention and isinstance(getattr(module, "scale", None), float):
+                    distinct.add(f"{module.scale:.7g}")
+    assert len(distinct) == 1, f"scales {distinct}"
+    return float(distinct.pop())

@@ -1,0 +1,410 @@
+"""Ask transformers what it computes from a config.
+
+The text model is built small: few layers of every kind, few heads of the same width, less of
+everything that does not rotate, and weights as memory has them. In a forward pass, what each layer
+hands to the function that rotates queries and keys (apply_rotary_pos_emb and its relatives) is
+recorded, so that it does not matter which module made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import inspect
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from . import probe_protocol
+
+    Answer = dict[str, Any]
+else:  # a program has only this folder on its path
+    import probe_protocol
+
+VERSION = str(transformers.__version__)
+ROTATES = ("apply_rotary", "apply_multimodal_rotary", "apply_interleaved_mrope")
+"""How the names of functions begin that rotate queries and keys."""
+COUNTS_KEYS = tuple(map(int, VERSION.split(".")[:2])) < (4, 48)
+"""Whether some classes take the length of the cache for the last position (COUNTING)."""
+COUNTING = ("phi3", "mixtral")
+WHOLE = 1024
+"""Prompts up to this many tokens are run as a whole."""
+UNKNOWN = ("does not recognize", "Unrecognized model")
+"""Parts of messages of AutoConfig about a model type that it does not have."""
+LESS = {
+    "vocab_size": 320,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 32,
+    "ffn_hidden_size": 64,
+    "intermediate_size_mlp": 64,
+    "shared_expert_intermediate_size": 32,
+}
+"""Sizes of what does not rotate, in a model that is made small."""
+
+
+def ask(config: Answer, question: Answer) -> Answer:
+    """Return what transformers does with a config, as `probe_protocol` has it."""
+    loaded = load(config)
+    halves = bool(getattr(loaded, "is_encoder_decoder", False))
+    text = getattr(loaded, "text_config", loaded)
+    if hasattr(loaded, "get_text_config"):
+        text = loaded.get_text_config()
+    text = shrink(text)
+    try:
+        model = build(loaded if halves else text)
+    except probe_protocol.NoModel:
+        raise
+    except Exception as error:
+        raise probe_protocol.Refused("load", error) from error
+
+    # one pass inside the trained length, and one that ends with the context
+    try:
+        short = forward(model, min(question["trained"], 8))
+        long = forward(model, question["context"])
+    except Exception as error:
+        raise probe_protocol.Refused("forward", error) from error
+    layers: list[Answer | None] = []
+    for index in range(len(decoder_layers(model))):
+        if index not in long.calls:
+            layers.append(None)
+            continue
+        near, near_factor = read_tables(short.calls[index])
+        far, far_factor = read_tables(long.calls[index])
+        layers.append(probe_protocol.rope(far, far_factor, near, near_factor))
+    if halves:
+        middle = len(layers) // 2
+        assert layers[:middle] == layers[middle:], "the encoder rotates otherwise than the decoder"
+        layers = layers[:middle]
+
+    more: Answer = {"class": type(model).__name__}
+    scaling = logit_scale(model)
+    if scaling is not None:
+        more["scaling"] = scaling
+    if long.query_scale is not None:
+        more["query_scale"] = long.query_scale
+    return probe_protocol.answer(layers, **more)
+
+
+def load(config: Answer) -> Any:
+    """Return a config as transformers reads it. Raises NoModel and Refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        try:
+            return AutoConfig.from_pretrained(folder)
+        except (ValueError, KeyError) as error:
+            if any(words in str(error) for words in UNKNOWN):
+                raise probe_protocol.NoModel(
+                    f"it has no model type {config.get('model_type')}"
+                ) from None
+            raise probe_protocol.Refused("config", error) from None
+        except Exception as error:
+            raise probe_protocol.Refused("config", error) from None
+
+
+class Recorder:
+    """Records, by decoder layer, what rotates: cos and sin, or a complex tensor.
+
+    The first call of a layer is kept, that on queries: DeepSeek V4 turns the values back in a later
+    one.
+    """
+
+    def __init__(self) -> None:
+        self.layer = -1
+        """The layer that is running."""
+        self.calls: dict[int, tuple[torch.Tensor, ...]] = {}
+        self.query_scale: float | None = None
+        """The factor on queries at the last position, in models that have one."""
+        self.replaced: list[tuple[Any, str, Any]] = []
+        """Modules, names and functions in whose place there are recorders."""
+
+    def enter(self, layer: int) -> None:
+        """Take what follows as of that layer."""
+        self.layer = layer
+        self.calls.pop(layer, None)
+
+    def patch(self, module: Any) -> None:
+        """Put recorders in place of the rotating functions of a modelling file."""
+        for name, function in list(vars(module).items()):
+            if name.startswith(ROTATES) and "vision" not in name and callable(function):
+                self.replaced.append((module, name, function))
+                setattr(module, name, self.record(function))
+            if name.endswith("get_llama_4_attn_scale"):
+                self.replaced.append((module, name, function))
+                setattr(module, name, self.record_scale(function))
+
+    def restore(self) -> None:
+        """Put the functions back."""
+        for module, name, function in self.replaced:
+            setattr(module, name, function)
+
+    def record(self, function: Any) -> Any:
+        """Return a rotating function that notes its tables."""
+        # f(x, cos, sin) or f(q, k, cos, sin); with complex numbers f(q, k, freqs_cis)
+        rotated = 2
+        if list(inspect.signature(function).parameters)[1:2] == ["cos"]:
+            rotated = 1
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            tables = []
+            for value in [*args[rotated:], *kwargs.values()]:
+                is_tensor = isinstance(value, torch.Tensor)
+                if is_tensor and (value.is_complex() or value.is_floating_point()):
+                    tables.append(value.detach())
+            self.calls.setdefault(self.layer, tuple(tables[:2]))
+            return function(*args, **kwargs)
+
+        return call
+
+    def record_scale(self, function: Any) -> Any:
+        """Return a function of the factor on queries that notes the last one."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            scale = function(*args, **kwargs)
+            self.query_scale = float(scale.flatten()[-1])
+            return scale
+
+        return call
+
+
+def build(text: Any) -> Any:
+    """Return the model of a text config, with arbitrary weights. Raises NoModel."""
+    PreTrainedModel.init_weights = lambda self: None
+    PreTrainedModel._initialize_weights = lambda self, module, *args, **kwargs: None
+    model_class = class_of(text)
+    if model_class is None:
+        raise probe_protocol.NoModel(f"it has no model for {type(text).__name__}")
+    with contextlib.suppress(Exception):
+        text._attn_implementation = "eager"
+    with without_initialisation():
+        return model_class(text).eval()
+
+
+def class_of(text: Any) -> Any:
+    """Return the class of the model of a text config; None without one.
+
+    It is that of AutoModel, or the one in the modelling file of the config that takes it.
+    """
+    for auto in (AutoModel, AutoModelForCausalLM):
+        if type(text) in auto._model_mapping:
+            model_class = auto._model_mapping[type(text)]
+            if isinstance(model_class, (tuple, list)):
+                return model_class[0]
+            return model_class
+
+    place = type(text).__module__.replace(".configuration_", ".modeling_")
+    code = vars(importlib.import_module(place))
+    for name in sorted(code, key=len):
+        if not name.endswith("Model") or name.endswith("PreTrainedModel"):
+            continue
+        if getattr(code[name], "config_class", None) is type(text):
+            return code[name]
+    return None
+
+
+@contextlib.contextmanager
+def without_initialisation() -> Iterator[None]:
+    """Leave parameters as memory has them: what rotates does not depend on them."""
+    names = []
+    for name in vars(torch.nn.init):
+        if name.endswith("_") and not name.startswith("_"):
+            names.append(name)
+    kept = {name: getattr(torch.nn.init, name) for name in names}
+    try:
+        for name in names:
+            setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(torch.nn.init, name, function)
+
+
+def decoder_layers(model: Any) -> list[Any]:
+    """Return the layers of a text model.
+
+    Those of one with an encoder and a decoder are the decoder's and then the encoder's.
+    """
+    if model.config.is_encoder_decoder:
+        encoder = model.encoder
+        if not hasattr(encoder, "layers"):
+            encoder = encoder.text_model
+        return [*model.decoder.layers, *encoder.layers]
+
+    holders = (model, getattr(model, "model", None), getattr(model, "language_model", None))
+    for name in ("layers", "h", "blocks"):
+        for holder in holders:
+            if isinstance(getattr(holder, name, None), torch.nn.ModuleList):
+                return list(getattr(holder, name))
+
+    layers = []
+    for stack in model.children():
+        if isinstance(getattr(stack, "layers", None), torch.nn.ModuleList):
+            layers += list(stack.layers)
+    assert layers, f"{type(model).__name__} has no list of layers"
+    return layers
+
+
+def forward(model: Any, tokens: int) -> Recorder:
+    """Return what a pass over a prompt rotates with.
+
+    A long prompt has only its first positions and its last one.
+    """
+    recorder = Recorder()
+    recorder.patch(sys.modules[type(model).__module__])
+    handles = []
+    for index, layer in enumerate(decoder_layers(model)):
+
+        def enter(*_: Any, index: int = index) -> None:
+            recorder.enter(index)
+
+        handles.append(layer.register_forward_pre_hook(enter))
+
+    positions = list(range(tokens)) if tokens <= WHOLE else [0, 1, 2, tokens - 1]
+    ids = torch.zeros(1, len(positions), dtype=torch.long)
+    places = torch.tensor([positions])
+    arguments: Answer = {"input_ids": ids, "position_ids": places, "use_cache": False}
+    if model.config.is_encoder_decoder:
+        arguments |= {"decoder_input_ids": ids, "decoder_position_ids": places}
+    try:
+        with torch.no_grad():
+            if tokens > WHOLE and COUNTS_KEYS and model.config.model_type in COUNTING:
+                arguments |= with_cache(model, tokens - len(positions))
+            try:
+                model(**arguments)
+            except RuntimeError as error:
+                if "expand" not in str(error):
+                    raise
+                # transformers 4.53 fails on positions of M-RoPE without a mask
+                arguments["attention_mask"] = torch.ones_like(ids)
+                model(**arguments)
+    finally:
+        for handle in handles:
+            handle.remove()
+        recorder.restore()
+    return recorder
+
+
+def with_cache(model: Any, tokens: int) -> Answer:
+    """Return arguments with a cache of that many tokens, for classes that count its keys."""
+    from transformers import DynamicCache
+
+    config = model.config
+    cache = DynamicCache()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    for layer in range(config.num_hidden_layers):
+        keys = torch.zeros(1, heads, tokens, width)
+        cache.update(keys, torch.zeros_like(keys), layer)
+    return {"past_key_values": cache, "use_cache": True}
+
+
+def read_tables(tensors: tuple[torch.Tensor, ...]) -> tuple[list[float], float]:
+    """Return inv_freq and attention factor of cos and sin, or of one complex tensor."""
+    if tensors[0].is_complex():
+        row = tensors[0].reshape(-1, tensors[0].shape[-1])[1].to(torch.complex128)
+        return probe_protocol.from_cos_sin(row.real.tolist(), row.imag.tolist())
+
+    # each pair has its value twice: in both halves, or in two neighbours
+    cos, sin = (tensor.to(torch.float64).reshape(-1, tensor.shape[-1])[1] for tensor in tensors)
+    pairs = cos.shape[-1] // 2
+    if torch.equal(cos[:pairs], cos[pairs:]):
+        cos = cos[:pairs]
+        sin = sin[:pairs]
+    elif torch.equal(cos[0::2], cos[1::2]):
+        cos = cos[0::2]
+        sin = sin[0::2]
+    return probe_protocol.from_cos_sin(cos.tolist(), sin.tolist())
+
+
+def logit_scale(model: Any) -> float | None:
+    """Return the factor on the logits of attention, from the last layer that has one."""
+    for layer in reversed(decoder_layers(model)):
+        for module in layer.modules():
+            for name in ("scaling", "softmax_scale"):
+                value = getattr(module, name, None)
+                if isinstance(value, float):
+                    return value
+    return None
+
+
+def shrink(text: Any) -> Any:
+    """Return a config with less of everything that does not rotate.
+
+    Small configs stay unchanged.
+    """
+    text = copy.deepcopy(text)
+    if text.num_hidden_layers <= 8 and text.hidden_size <= 1024:
+        return text
+    text.allow_global_per_layer_attribute_access = True  # of heads, in Gemma 4
+    shrink_layers(text)
+    if hasattr(text, "qk_rope_head_dim"):
+        text.num_attention_heads = 2
+        text.num_key_value_heads = 2
+        text.hidden_size = 256
+    else:
+        shrink_heads(text)
+
+    for name, value in LESS.items():
+        if getattr(text, name, None):
+            setattr(text, name, value)
+    for name in ("num_local_experts", "n_routed_experts", "num_experts"):
+        if (getattr(text, name, None) or 0) > 8:
+            setattr(text, name, 8)
+    for name in ("n_group", "topk_group"):
+        if getattr(text, name, None):
+            setattr(text, name, 1)
+    if (getattr(text, "num_experts_per_tok", None) or 0) > 2:
+        text.num_experts_per_tok = 2
+    text.pad_token_id = None
+    text.allow_global_per_layer_attribute_access = False
+    return text
+
+
+def shrink_layers(text: Any) -> None:
+    """Keep the first layers of a config, up to the first of the kind that comes last."""
+    kinds = getattr(text, "layer_types", None) or getattr(text, "no_rope_layers", None)
+    pattern = getattr(text, "sliding_window_pattern", None)
+    kept = pattern if isinstance(pattern, int) else 2
+    if kinds:
+        kept = 1 + max(kinds.index(kind) for kind in set(kinds))
+    text.num_hidden_layers = min(text.num_hidden_layers, kept)
+    for name in ("layer_types", "no_rope_layers", "mlp_layer_types", "moe_layers"):
+        if isinstance(getattr(text, name, None), list):
+            setattr(text, name, list(getattr(text, name)[: text.num_hidden_layers]))
+
+
+def shrink_heads(text: Any) -> None:
+    """Keep few heads of a config, of the same width, with as many queries for each key."""
+    heads = text.num_attention_heads
+    kv = getattr(text, "num_key_value_heads", None) or getattr(text, "num_kv_heads", None) or heads
+    groups = max(1, heads // kv)
+
+    # the least number that divides the heads, and keeps the hidden size whole
+    wide = heads // math.gcd(heads, text.hidden_size)
+    small = heads
+    for count in range(heads, max(2, wide) - 1, -1):
+        if heads % count == 0 and text.hidden_size % (heads // count) == 0:
+            small = count
+
+    width = getattr(text, "head_dim", None)
+    has_own_width = isinstance(width, int) and width * heads != text.hidden_size
+    text.hidden_size = 256 if has_own_width else text.hidden_size * small // heads
+    text.num_attention_heads = small
+    for name in ("num_key_value_heads", "num_kv_heads"):
+        if getattr(text, name, None):
+            keys = max(1, small // groups)
+            setattr(text, name, keys if small % keys == 0 else small)
+
+
+torch.set_num_threads(1)

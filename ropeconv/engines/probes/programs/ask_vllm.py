@@ -1,0 +1,588 @@
+"""Ask vLLM what it computes from a config.
+
+The config goes through vLLM's ModelConfig, as in `vllm serve FOLDER --max-model-len CONTEXT`, and
+the class of its registry is built on the meta device, with the tables of its rotary embeddings on a
+CPU. Each attention runs once on meta, which shows whether it calls its rotary embedding; and that
+runs on the positions that vLLM's model runner would give it, which shows frequencies and factor.
+
+No weights are made, and no kernel runs: layers compute by the PyTorch code that vLLM has beside
+each kernel (`forward_native`).
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import inspect
+import json
+import math
+import os
+import re
+import tempfile
+import unittest.mock
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+os.environ.update(
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_PLUGINS="",
+    VLLM_NO_USAGE_STATS="1",
+    VLLM_LOGGING_LEVEL="ERROR",
+    VLLM_ALLOW_LONG_MAX_MODEL_LEN="0",
+)
+
+import torch
+import transformers
+import vllm
+import vllm.distributed.parallel_state as parallel_state
+import vllm.model_executor.custom_op as custom_op
+import vllm.model_executor.layers.linear as linear
+import vllm.model_executor.layers.rotary_embedding as rotary_embedding
+import vllm.model_executor.models.registry as registry
+import vllm.platforms as platforms
+from vllm.config import ModelConfig, VllmConfig, set_current_vllm_config
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.models import ModelRegistry
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from . import probe_protocol
+
+    Answer = dict[str, Any]
+else:  # a program has only this folder on its path
+    import probe_protocol
+
+VERSION = str(vllm.__version__).partition("+")[0]
+ROWS = 2**18
+"""The most rows of a table of cosines: those of a million tokens and more take gigabytes."""
+TOWERS = re.compile(r"vision|visual|audio|mtp")
+"""Parts of the names of modules beside the language model."""
+LAYER = re.compile(r"^(.*\b(?:layers|h|blocks))\.(\d+)$")
+"""The name of a layer: that of its list, and its number."""
+KERNELS = ("Attention", "AttentionLayer", "MLAAttention", "Indexer")
+"""How the names of classes end that attend, without rotating."""
+NO_CONFIG = "does not recognize this architecture"
+"""Part of the message of transformers on a config that it has no class for."""
+OF_CPU = "not supported on CPU"
+"""Part of the message about kernels that the build for CPUs lacks.
+
+vllm/platforms/cpu.py:150 (0.32.0).
+"""
+NOT_OF_CONFIG = (
+    "failed to be inspected",  # its class cannot be imported here, as without torchvision
+    "image processor for",
+    "for argument tokenizer",
+    "HuggingFace processor",
+    "'convert_tokens_to_ids'",
+    "Model Runner V1",  # which is the one for CPUs
+    "requires the validated ModelConfig quantization",
+)
+"""Parts of messages about this machine, and about files beside config.json that are not made."""
+IMAGES = {
+    "do_rescale": True,
+    "do_normalize": True,
+    "rescale_factor": 1 / 255,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+}
+"""The preprocessor_config.json that is beside the config of every published vision model."""
+WINDOW_ONLY = ("kolibri1",)
+"""Model types of transformers whose layers without a window do not rotate."""
+
+
+def prepare() -> None:
+    """Make vLLM build models on meta, in this process, with rotary embeddings on the CPU."""
+    # no GPU is touched: it may be busy, and nothing is computed on it
+    if not platforms.current_platform.is_cpu():
+        from vllm.platforms.cpu import CpuPlatform
+
+        platforms._current_platform = CpuPlatform()
+
+    # the registry inspects a class in another process, which takes ten seconds, and keeps the
+    # result in the user's cache
+    registry._run_in_subprocess = lambda call: call()
+
+    # a layer asks for its rotary embedding by this function; to be replaced before the files of
+    # models import it
+    build = rotary_embedding.get_rope
+    arange = torch.arange
+
+    def short_arange(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if len(args) == 1:
+            return arange(min(args[0], ROWS), **kwargs)
+        return arange(*args, **kwargs)
+
+    @functools.wraps(build)
+    def get_rope(*args: Any, **kwargs: Any) -> Any:
+        with torch.device("cpu"), unittest.mock.patch.object(torch, "arange", short_arange):
+            return build(*args, **kwargs)
+
+    rotary_embedding.get_rope = get_rope
+
+    # layers compute by their PyTorch code, which meta tensors need
+    def dispatch_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.forward_native
+
+    def apply(
+        self: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return torch.nn.functional.linear(x, layer.weight, bias)
+
+    custom_op.CustomOp.dispatch_forward = dispatch_forward
+    linear.UnquantizedLinearMethod.apply = apply
+    keep_on_cpu("vllm.model_executor.layers.activation", "XIELU")  # reads numbers of its tensors
+
+
+def keep_on_cpu(place: str, name: str) -> None:
+    """Let a class make its tensors on the CPU, also inside the meta device."""
+    kind = getattr(importlib.import_module(place), name, None)
+    if kind is None:
+        return
+    original = kind.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        with torch.device("cpu"):
+            original(self, *args, **kwargs)
+
+    kind.__init__ = init
+
+
+def ask(config: Answer, question: Answer) -> Answer:
+    """Return what vLLM does with a config, as `probe_protocol` has it."""
+    architectures = config.get("architectures") or [""]
+    architecture = architectures[0]
+    has_own = architecture in ModelRegistry.get_supported_archs()
+    if not has_own and not backend_takes(architecture):
+        raise probe_protocol.NoModel(why_absent(architecture))
+
+    forget_tables()
+    with tempfile.TemporaryDirectory(prefix="vllm-probe-") as folder:
+        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        if "vision_config" in config:
+            images = Path(folder, "preprocessor_config.json")
+            images.write_text(json.dumps(IMAGES), encoding="utf-8")
+        window = None
+        with suppress(Exception):
+            window = int(model_config(folder, None).max_model_len)
+        try:
+            vllm_config = VllmConfig(model_config=model_config(folder, question["context"]))
+        except Exception as error:
+            raise of_config(error) from error
+        return {**build_and_read(vllm_config, question, has_own), "window": window}
+
+
+def model_config(folder: str, context: int | None) -> ModelConfig:
+    """Return vLLM's reading of the config in a folder.
+
+    Args:
+        folder: The folder.
+        context: The value of --max-model-len; None where the option is left out.
+    """
+    dtype = "float32"
+    try:
+        return ModelConfig(
+            model=folder,
+            tokenizer=folder,
+            max_model_len=context,
+            dtype=dtype,
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+        )
+    except ValueError as error:
+        # some attentions refuse float32 (vllm/models/qwen4_exp/nvidia/qsa.py, 0.33.0)
+        if "dtype" not in str(error):
+            raise
+        return ModelConfig(
+            model=folder,
+            tokenizer=folder,
+            max_model_len=context,
+            dtype="bfloat16",
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+        )
+
+
+def of_config(error: Exception) -> Exception:
+    """Return the outcome of a config on which vLLM fails."""
+    if any(words in str(error) for words in NOT_OF_CONFIG):
+        return probe_protocol.Unseen(
+            f"it needs more than a config: {probe_protocol.message(error)}"
+        )
+    if NO_CONFIG in str(error):
+        return probe_protocol.NoModel(
+            f"transformers {transformers.__version__} beside it has no class for the config"
+        )
+    return probe_protocol.Refused("config", error)
+
+
+def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> Answer:
+    """Return what the model of a config computes.
+
+    Args:
+        vllm_config: vLLM's reading of the config.
+        question: The lengths.
+        has_own: Whether vLLM has a class of its own for the model.
+    """
+    config = vllm_config.model_config
+    with set_current_vllm_config(vllm_config):
+        start_world(has_experts(config))
+        try:
+            with torch.device("meta"):
+                model = initialize_model(vllm_config=vllm_config, model_config=config)
+        except Exception as error:
+            if OF_CPU in str(error):
+                raise probe_protocol.Unseen(
+                    f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
+                ) from error
+            if any(words in str(error) for words in NOT_OF_CONFIG):
+                raise of_config(error) from error
+            if not has_own:
+                raise probe_protocol.NoModel(
+                    "it has no file for it, and cannot run that of transformers:"
+                    f" {probe_protocol.message(error)}"
+                ) from error
+            raise probe_protocol.Refused("load", error) from error
+
+        name = type(model).__name__
+        layers = layers_of(model)
+        assert layers, f"{name} has no layers"
+        if name.startswith("Transformers"):
+            return {**read_backend(model, layers, question), "class": name}
+        return {**read_model(layers, config, question), "class": name}
+
+
+def has_experts(config: ModelConfig) -> bool:
+    """Whether a model has experts, for which vLLM wants a group of processes."""
+    if hasattr(config, "is_moe"):
+        return bool(config.is_moe)
+    return bool(hasattr(config, "get_num_experts") and config.get_num_experts() > 0)
+
+
+def start_world(experts: bool) -> None:
+    """Make the groups of a run on one device, and again for the first model with experts."""
+    exists = parallel_state.model_parallel_is_initialized()
+    if exists and (not experts or parallel_state._EP is not None):
+        return
+    if exists:
+        parallel_state.destroy_model_parallel()
+    else:
+        folder = tempfile.mkdtemp(prefix="vllm-probe-")
+        meeting = f"file://{folder}/rendezvous"
+        parallel_state.init_distributed_environment(1, 0, meeting, 0, "gloo")
+    parallel_state.initialize_model_parallel(1, 1)
+
+
+def forget_tables() -> None:
+    """Free the tables of the last model, which are as long as its context."""
+    for rotary in rotary_embedding._ROPE_DICT.values():
+        for name in list(rotary._buffers):
+            rotary._buffers[name] = torch.empty(0)
+    rotary_embedding._ROPE_DICT.clear()
+    gc.collect()
+
+
+def backend_takes(architecture: str) -> bool:
+    """Whether vLLM runs the class of transformers for an architecture that it does not have."""
+    model_class = getattr(transformers, architecture, None) if architecture else None
+    for name in ("is_backend_compatible", "_can_set_attn_implementation"):
+        if hasattr(model_class, name) and getattr(model_class, name)():
+            return True
+    return False
+
+
+def why_absent(architecture: str) -> str:
+    """Return why vLLM has no model for an architecture."""
+    if not architecture:
+        return "config.json has no architectures"
+    if hasattr(transformers, architecture):
+        return (
+            f"{architecture} is not in its registry, and its class in transformers cannot change"
+            " its attention"
+        )
+    return (
+        f"{architecture} is neither in its registry nor in transformers {transformers.__version__}"
+    )
+
+
+def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the layers of the language model, by number."""
+    stacks: dict[str, dict[int, torch.nn.Module]] = {}
+    for name, module in model.named_modules():
+        place = LAYER.match(name)
+        if place and not TOWERS.search(name):
+            stacks.setdefault(place[1], {})[int(place[2])] = module
+    if not stacks:
+        return []
+    stack = stacks[min(stacks, key=len)]
+    return [stack[number] for number in sorted(stack)]
+
+
+def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Answer) -> Answer:
+    """Return what the layers of one of vLLM's own models rotate with."""
+    known: dict[int, Answer] = {}
+    ropes: list[Answer | None] = []
+    more: Answer = {}
+    mrope = bool(config.uses_mrope)
+    with torch.inference_mode():
+        for layer in layers:
+            attention = attention_of(layer)
+            if attention is None:
+                ropes.append(None)
+                continue
+            scaling = logit_scale(attention)
+            if scaling is not None:
+                more.setdefault("scaling", scaling)
+            on_queries = query_scale(attention, question["context"])
+            if on_queries is not None:
+                more["query_scale"] = max(on_queries, more.get("query_scale", on_queries))
+
+            calls = calls_of(attention)
+            if not calls:
+                ropes.append(None)
+                continue
+            rotary = CalledRotary(attention.rotary_emb, calls[0], mrope)
+            if id(rotary.module) not in known:
+                known[id(rotary.module)] = rotary.read(question)
+                more["interleaved"] = not rotary.turns_halves
+            ropes.append(known[id(rotary.module)])
+    # chunked prefill, which is on by default
+    return probe_protocol.answer(ropes, mixed=True, **more)
+
+
+def attention_of(layer: torch.nn.Module) -> Any:
+    """Return the outermost module of a layer that has a rotary embedding; None without one."""
+    outermost = None
+    depth = 0
+    for name, module in layer.named_modules():
+        if getattr(module, "rotary_emb", None) is None:
+            continue
+        if outermost is None or name.count(".") < depth:
+            outermost = module
+            depth = name.count(".")
+    return outermost
+
+
+def calls_of(attention: Any) -> list[int]:
+    """Return the dimensions of the query in each call of the rotary embedding in one pass."""
+    calls: list[int] = []
+
+    def record(positions: Any, query: Any, key: Any = None, *args: Any, **kwargs: Any) -> Any:
+        calls.append(query.dim())
+        return query, key
+
+    def attend(query: Any, *args: Any, output_shape: Any = None, **kwargs: Any) -> Any:
+        return query if output_shape is None else query.new_empty(output_shape)
+
+    # kernels do nothing, and the rotary embedding notes its calls
+    replaced: dict[Any, Any] = {attention.rotary_emb: record}
+    for module in attention.modules():
+        if type(module).__name__.endswith(KERNELS) and not hasattr(module, "rotary_emb"):
+            replaced[module] = attend
+    saved = {module: module.__dict__.get("forward") for module in replaced}
+    given = {
+        "positions": torch.zeros(2, dtype=torch.long, device="meta"),
+        "hidden_states": torch.empty(2, hidden_size(attention), device="meta"),
+    }
+    given["output"] = torch.empty_like(given["hidden_states"])
+    arguments = {}
+    for name, parameter in inspect.signature(attention.forward).parameters.items():
+        is_keyword = parameter.kind is parameter.VAR_KEYWORD
+        if name in given or (parameter.default is parameter.empty and not is_keyword):
+            arguments[name] = given.get(name)
+    try:
+        for module, forward in replaced.items():
+            module.forward = forward
+        attention.forward(**arguments)
+    finally:
+        for module, forward in saved.items():
+            module.__dict__.pop("forward", None)
+            if forward is not None:
+                module.__dict__["forward"] = forward
+    return calls
+
+
+def hidden_size(attention: Any) -> int:
+    """Return the width of the states that an attention takes."""
+    for name in ("hidden_size", "embed_dim", "hidden_dim"):
+        if isinstance(getattr(attention, name, None), int):
+            return int(getattr(attention, name))
+    for module in attention.modules():
+        if hasattr(module, "input_size"):
+            return int(module.input_size)
+    raise AssertionError(f"unknown width of {type(attention).__name__}")
+
+
+class CalledRotary:
+    """A rotary embedding, and how its attention calls it.
+
+    Args:
+        module: The embedding.
+        dimensions: Those of the query in the call: 2 where heads are not apart.
+        mrope: Whether vLLM's model runner gives it three sections of positions.
+    """
+
+    def __init__(self, module: Any, dimensions: int, mrope: bool) -> None:
+        self.module = module
+        self.dimensions = dimensions
+        self.mrope = mrope
+        self.size = int(module.head_size)
+        self.pairs = int(module.rotary_dim) // 2
+
+    @functools.cached_property
+    def turns_halves(self) -> bool:
+        """Whether it pairs a dimension with that half a head further, not with its neighbour."""
+        query = torch.zeros(2, 1, self.size)
+        query[..., 0] = 1.0
+        return bool(self.run([1, 1], query)[0, 1] == 0)
+
+    def read(self, question: Answer) -> Answer:
+        """Return what it does to a query at position 1, in a short and in a long batch."""
+        ends = [min(question[key], ROWS) - 1 for key in ("trained", "context")]
+        try:
+            short, long = (self.tables([1, end]) for end in ends)
+        except Exception as error:
+            raise probe_protocol.Refused("forward", error) from error
+        self.check(short, ends[0])
+        self.check(long, ends[1])
+        far = probe_protocol.from_cos_sin(*long[0])
+        near = probe_protocol.from_cos_sin(*short[0])
+        return probe_protocol.rope(*far, *near)
+
+    def check(self, tables: list[tuple[list[float], list[float]]], end: int) -> None:
+        """Raise AssertionError where the last position is turned by other frequencies than 1."""
+        inv_freq, factor = probe_protocol.from_cos_sin(*tables[0])
+        for frequency, c, s in zip(inv_freq, *tables[1]):  # noqa: B905
+            angle = frequency * end
+            tolerance = 2e-3 + 4e-7 * angle
+            fits = abs(c - factor * math.cos(angle)) <= tolerance
+            fits = fits and abs(s - factor * math.sin(angle)) <= tolerance
+            name = type(self.module).__name__
+            assert fits, f"{name} turns position {end} by other frequencies than 1"
+
+    def tables(self, positions: list[int]) -> list[tuple[list[float], list[float]]]:
+        """Return cosines and sines, with the attention factor, one per pair, at positions."""
+        query = torch.zeros(len(positions), 1, self.size)
+        width = 2 * self.pairs
+        if self.turns_halves:
+            query[..., : self.pairs] = 1.0
+            turned = self.run(positions, query)
+            return [(r[: self.pairs].tolist(), r[self.pairs : width].tolist()) for r in turned]
+        query[..., 0:width:2] = 1.0
+        turned = self.run(positions, query)
+        return [(row[0:width:2].tolist(), row[1:width:2].tolist()) for row in turned]
+
+    def run(self, positions: list[int], query: torch.Tensor) -> torch.Tensor:
+        """Return what it makes of a query for each position."""
+        places = torch.tensor(positions)
+        if self.mrope:
+            places = places.expand(3, -1).contiguous()
+        if self.dimensions == 2:
+            query = query.flatten(1)
+        forward = getattr(self.module, "forward_native", None) or self.module.forward
+        turned: torch.Tensor = forward(places, query.clone(), query.clone())[0]
+        return turned.reshape(len(positions), -1).double()
+
+
+def logit_scale(attention: Any) -> float | None:
+    """Return the factor on logits that the kernel of the attention gets; None where unknown."""
+    for module in attention.modules():
+        if module is attention or not type(module).__name__.endswith(KERNELS):
+            continue
+        for holder in (module, getattr(module, "impl", None)):
+            scale = getattr(holder, "scale", None)
+            if isinstance(scale, float):
+                return scale
+    scale = getattr(attention, "scaling", None)
+    return scale if isinstance(scale, float) else None
+
+
+def query_scale(attention: Any, context: int) -> float | None:
+    """Return the factor on queries at the last position; None for attentions without one."""
+    positions = torch.tensor([context - 1])
+    if getattr(attention, "attn_temperature_tuning", False) and getattr(attention, "nope", False):
+        return float(attention._get_attn_scale(positions))
+    if getattr(attention, "do_llama_4_scaling", False):
+        return float(attention._get_llama_4_attn_scale(positions))
+    return None
+
+
+def read_backend(model: Any, layers: list[Any], question: Answer) -> Answer:
+    """Return what a class of transformers that vLLM runs rotates with.
+
+    transformers chooses frequencies by the largest position of a batch, so both sides of the
+    trained length are asked.
+    """
+    rotaries = []
+    for name, module in model.named_modules():
+        if name.endswith("rotary_emb") and "vision" not in name:
+            rotaries.append(module)
+    assert rotaries, "the class of transformers has no rotary embedding"
+    rotary = rotaries[0]
+    window_only = rotary.config.model_type in WINDOW_ONLY
+
+    known: dict[str | None, Answer] = {}
+    ropes: list[Answer | None] = []
+    more: Answer = {}
+    for layer in layers:
+        attentions = []
+        for name, module in layer.named_modules():
+            if name.endswith(("attn", "attention")):
+                attentions.append(module)
+        if not attentions:
+            ropes.append(None)
+            continue
+        attention = attentions[0]
+        if isinstance(getattr(attention, "scaling", None), float):
+            more.setdefault("scaling", attention.scaling)
+        is_still = getattr(attention, "use_rope", True) in (False, 0)
+        if is_still or (window_only and not attention.is_sliding):
+            ropes.append(None)
+            continue
+        kind = kind_of(rotary, layer, attention)
+        if kind not in known:
+            known[kind] = read_rotary(rotary, kind, question)
+        ropes.append(known[kind])
+    return probe_protocol.answer(ropes, backend="transformers", mixed=True, **more)
+
+
+def kind_of(rotary: Any, layer: Any, attention: Any) -> str | None:
+    """Return the type of a layer, where the rotary embedding asks for it."""
+    if "layer_type" not in inspect.signature(rotary.forward).parameters:
+        return None
+    for place in (layer, attention):
+        for name in ("layer_type", "attention_type"):
+            if isinstance(getattr(place, name, None), str):
+                return str(getattr(place, name))
+    return str(rotary.config.layer_types[getattr(attention, "layer_idx", 0)])
+
+
+def read_rotary(rotary: Any, kind: str | None, question: Answer) -> Answer:
+    """Return what a rotary embedding of transformers computes for a type of layer."""
+    more = () if kind is None else (kind,)
+    found: list[Any] = []
+    with torch.device("cpu"):
+        fresh = type(rotary)(rotary.config)
+        for length in (question["context"], question["trained"]):
+            try:
+                cos, sin = fresh(torch.zeros(1, 1), torch.tensor([[1, length - 1]]), *more)
+            except Exception as error:
+                raise probe_protocol.Refused("forward", error) from error
+            found += first_position(cos[0, 0].double(), sin[0, 0].double())
+    return probe_protocol.rope(*found)
+
+
+def first_position(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
+    """Return inv_freq and attention factor of a row of tables, with pairs once or twice."""
+    half = len(cos) // 2
+    chosen = slice(None)
+    if torch.equal(sin[:half], sin[half:]):
+        chosen = slice(half)
+    elif torch.equal(sin[0::2], sin[1::2]):
+        chosen = slice(0, None, 2)
+    return probe_protocol.from_cos_sin(cos[chosen].tolist(), sin[chosen].tolist())
+
+
+prepare()

@@ -1,0 +1,233 @@
+"""The protocol of the programs that ask a runtime, with the functions that they share.
+
+`python run_probe.py ask_NAME` reads a question as a line of JSON from stdin, asks the runtime, and
+writes the answer as a line to stdout, until stdin ends. Nothing of ropeconv is imported there but
+the modules in this folder, which need the standard library and the runtime. Read `main` first.
+
+A question is {"config", "trained", "context"}: the whole config.json, and the trained and declared
+lengths in tokens. Other keys come back in the answer. An answer has "version", that of the runtime,
+and one of
+
+- "layers": for every layer of the language model the index of its rope in "ropes", or null for a
+  layer that does not rotate; "ropes": each {"inv_freq", "attention_factor"} as it acts on a
+  sequence as long as "context", with "short_inv_freq" and "short_attention_factor" where a sequence
+  within the trained length gets others. Where the program sees them, there are also:
+
+  - "class": the model class that was built;
+  - "scaling": the factor on the logits of attention (1 / sqrt(head_dim) in most models);
+  - "query_scale": the factor on queries at position context - 1;
+  - "mixed": whether one prompt is computed in several forward passes, as with chunked prefill, so
+    that lists which are chosen for each pass are mixed in it;
+  - "pairs" in a rope, or "interleaved" beside them: which dimensions are turned together;
+  - "window": the longest prompt in tokens without an option; none where nothing limits it;
+  - "backend": "transformers" where the runtime runs the class of transformers.
+
+- "error": "Type: message", of loading the model or of its first forward pass, and "stage":
+  "config", "load" or "forward".
+- "absent": a sentence, where the runtime does not have the model.
+- "unseen": a sentence, where it has one that cannot be asked here, which says nothing about it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import logging
+import math
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+import warnings
+
+TYPE_CHECKING = False  # the module typing takes longer to import than this whole program
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, TextIO
+
+    Answer = dict[str, Any]
+
+NO_DEVICE = ("Torch not compiled with CUDA", "No Metal back-end", "No CUDA GPUs are available")
+"""Parts of messages that are about the machine and not about the model."""
+CUSTOM_CODE = ("contains custom code", "trust_remote_code=True")
+"""Parts of messages on a model whose config class is in its own repository."""
+
+
+class NoModel(Exception):
+    """The runtime does not have the model; the message says which."""
+
+
+class Unseen(Exception):
+    """The runtime has a model that cannot be asked here; the message says why."""
+
+
+class Refused(Exception):
+    """The runtime fails on the model; the message is that of the runtime."""
+
+    stage: str
+    """Where it fails: "config", "load" or "forward"."""
+
+    def __init__(self, stage: str, error: BaseException) -> None:
+        super().__init__(message(error))
+        self.stage = stage
+
+
+def message(error: BaseException) -> str:
+    """Return the first line of an error as "Type: message".
+
+    Folders and dictionaries in it are cut, since they change from run to run.
+    """
+    lines = f"{type(error).__name__}: {error}".strip().splitlines()
+    first = lines[0]
+    # pydantic says the same in several lines, the second of which has the sentence
+    if type(error).__name__ == "ValidationError" and len(lines) > 1:
+        sentence = re.sub(r"^\s*Value error, |\s*\[type=.*", "", lines[1])
+        first = f"ValueError: {sentence}"
+    first = re.sub(r"/[\w./-]*/(?=\w)", "", first)
+    first = re.sub(r"\{.*", "{...}", first)
+    return first[:200]
+
+
+def rope(
+    inv_freq: Sequence[float],
+    attention_factor: float,
+    short_inv_freq: Sequence[float] | None = None,
+    short_attention_factor: float | None = None,
+) -> Answer:
+    """Return one set of frequencies and factors, with those of short sequences where they differ.
+
+    Args:
+        inv_freq: Radians per token in a sequence as long as the context.
+        attention_factor: The factor on cos and sin there.
+        short_inv_freq: Radians per token within the trained length.
+        short_attention_factor: The factor on cos and sin there.
+    """
+    answer: Answer = {
+        "inv_freq": [float(f"{value:.9g}") for value in inv_freq],
+        "attention_factor": float(attention_factor),
+    }
+    if short_inv_freq is not None:
+        short = [float(f"{value:.9g}") for value in short_inv_freq]
+        if short != answer["inv_freq"]:
+            answer["short_inv_freq"] = short
+    if short_attention_factor is not None and short_attention_factor != attention_factor:
+        answer["short_attention_factor"] = float(short_attention_factor)
+    return answer
+
+
+def from_cos_sin(cos: Sequence[float], sin: Sequence[float]) -> tuple[list[float], float]:
+    """Return inv_freq and attention_factor from the cosines and sines of position 1, one per
+    pair.
+    """
+    angles = []
+    lengths = []
+    for c, s in zip(cos, sin):  # noqa: B905  Python 3.9 of another environment has no strict
+        angles.append(math.atan2(s, c))
+        lengths.append(math.hypot(c, s))
+    return angles, sum(lengths) / len(lengths)
+
+
+def answer(layers: Sequence[Answer | None], **more: Any) -> Answer:
+    """Return an answer from the rope of every layer; equal ones are stored once."""
+    ropes: list[Answer] = []
+    places: list[int | None] = []
+    for layer in layers:
+        if layer is not None and layer not in ropes:
+            ropes.append(layer)
+        places.append(None if layer is None else ropes.index(layer))
+    return {"ropes": ropes, "layers": places, **more}
+
+
+def main(program: str) -> None:
+    """Answer the questions on stdin until it ends.
+
+    Args:
+        program: The module that asks the runtime, beside this one. It has VERSION and `ask`, from a
+            config and its question to an answer. Where it cannot be imported, that is the answer
+            to every question.
+    """
+    answers = open_answers()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    version = ""
+    failure: Answer = {}
+    gc.disable()  # a quarter of the time of the imports
+    try:
+        module = importlib.import_module(program)
+        version = module.VERSION
+        gc.freeze()  # a walk through the objects of these packages takes a second
+        gc.enable()
+    except Exception as error:
+        report(error)
+        failure = {"unseen": f"it cannot be imported: {message(error)}"}
+
+    for line in sys.stdin:
+        question = json.loads(line)
+        config = question.pop("config")
+        result = failure or outcome(module.ask, config, question)
+        answers.write(json.dumps({**question, "version": version, **result}) + "\n")
+        answers.flush()
+    answers.close()
+    os._exit(0)  # the shutdown of these packages takes a second, and some of them crash in it
+
+
+def outcome(ask: Callable[[Answer, Answer], Answer], config: Answer, question: Answer) -> Answer:
+    """Return the answer to one question, which may be that there is none."""
+    try:
+        return ask(config, question)
+    except NoModel as missing:
+        return {"absent": str(missing)}
+    except Unseen as reason:
+        return {"unseen": str(reason)}
+    except Refused as refused:
+        report(refused)
+        return of_refusal(refused)
+    except AssertionError as unexpected:
+        report(unexpected)
+        return {"unseen": f"the probe does not understand how it rotates: {unexpected}"}
+    except Exception as error:
+        report(error)
+        return {"unseen": f"the probe fails on this model: {message(error)}"}
+
+
+def of_refusal(refused: Refused) -> Answer:
+    """Return the answer for an error of the runtime, which may be about this machine only."""
+    text = str(refused)
+    if any(words in text for words in NO_DEVICE):
+        return {"unseen": f"it needs another device: {text}"}
+    if text.startswith(("ImportError", "ModuleNotFoundError")):
+        return {"unseen": f"it needs a package that is not installed: {text}"}
+    if any(words in text for words in CUSTOM_CODE):
+        return {"unseen": "its config class is in the repository of the model, and is not run"}
+    return {"error": text, "stage": refused.stage}
+
+
+def report(error: BaseException) -> None:
+    """Print the traceback of an error to stderr where the user wants it."""
+    if os.environ.get("ROPECONV_DEBUG"):
+        traceback.print_exception(type(error), error, error.__traceback__)
+
+
+def open_answers() -> TextIO:
+    """Return the stream for answers, keep everything else out of it, and stay off the network."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is not an answer
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    os.environ.update(
+        HF_HUB_OFFLINE="1",
+        TRANSFORMERS_OFFLINE="1",
+        TRANSFORMERS_VERBOSITY="error",
+        TOKENIZERS_PARALLELISM="false",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    return answers
+
+
+def end_with(caller: int) -> None:
+    """End the process when its caller has ended, also in the middle of a question."""
+    while os.getppid() == caller:
+        time.sleep(1)
+    os._exit(1)

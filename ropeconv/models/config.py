@@ -4,7 +4,6 @@ Read `detect` first, then `geometry`. `part` is the text part of a config throug
 """
 
 import copy
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from .layers import (
     own_settings,
     settings_name,
 )
+from .parts import Part, other_parts, text_candidates
 from .registry import Shapes, assumed_family, assumption, by_model_type, refused_types, suggestion
 from .schema import (
     DIFFUSION,
@@ -80,6 +80,8 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
 
     # none is known: say which kind of model it is, as far as that can be seen
     name = names[-1]
+    if text is None:
+        _check_one_text_model(config)
     if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
         raise BadSource(
             f"config.json is of {shown(config['_class_name'])} in diffusers; {DIFFUSION}"
@@ -109,6 +111,17 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
     raise UnknownModelType(f"model_type {shown(name)} is not supported; {advice}")
 
 
+def _check_one_text_model(config: Config) -> None:
+    """Raise BadSource for a config with several parts, any of which may be its language model."""
+    candidates = text_candidates(config)
+    if len(candidates) > 1:
+        names = " and ".join(part.name for part in candidates)
+        raise BadSource(
+            f"config.json has several parts that look like its language model ({names}), and none"
+            " is in text_config; give one of them as a checkpoint of its own"
+        )
+
+
 ROTARY_SWITCHES = ("attn_config.rope", "rope", "use_rope", "position_embedding_type")
 """Keys that say that a model rotates, in types whose stock class does not (MPT)."""
 
@@ -132,12 +145,20 @@ def _check_rotates(part: Config, family: Family) -> None:
                 f"this {family.name} config has {need.key} = {shown(value)}, so it does not use"
                 " rotary position embeddings and cannot be extended"
             )
+    # DeepSeek-VL2-tiny, whose own code builds plain attention then (use_mla in its
+    # modeling_deepseek.py); the stock class has none
+    if family.mla and part.get("qk_rope_head_dim") == 0:
+        raise BadSource(
+            f"this {family.name} config has qk_rope_head_dim = 0, so it has no latent attention,"
+            " which only the custom code of the model computes; convert it to a stock architecture"
+            " first"
+        )
 
 
 def text_part(config: Config, family: Family) -> Config:
     """The dictionary with the keys of the language model.
 
-    It is the config itself, its `text_config`, or the dictionary of its decoder.
+    It is the config itself, the part of a model around it (`text_config`), or that of its decoder.
     """
     return text_parts(config, family)[0]
 
@@ -145,8 +166,8 @@ def text_part(config: Config, family: Family) -> Config:
 def text_parts(config: Config, family: Family) -> list[Config]:
     """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
 
-    A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral
-    3 over Mistral).
+    A text part of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3
+    over Mistral).
 
     Raises:
         BadSource: Where a half is absent.
@@ -361,10 +382,6 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
     return rotary_dim
 
 
-TOWER = re.compile(r"(vision|visual|image|video|audio|speech)\w*_config")
-"""Keys with the settings of the parts that turn images and sounds into embeddings."""
-
-
 def modality_note(config: Config, sections: Sequence[int]) -> str:
     """Return a sentence on parts of a multimodal model that no method changes, and on M-RoPE.
 
@@ -372,25 +389,31 @@ def modality_note(config: Config, sections: Sequence[int]) -> str:
         config: The whole config.json.
         sections: The mrope_section.
     """
-    thinker = config.get("thinker_config")
-    whole = thinker if isinstance(thinker, dict) else config
-    towers = []
-    for key, value in whole.items():
-        if isinstance(value, dict) and TOWER.fullmatch(key):
-            towers.append(key)
-
+    others = [_describe_part(part) for part in other_parts(config)]
     notes = []
-    if towers:
+    if others:
         # Towers have position embeddings of their own, over patches or frames: the
         # two-dimensional RoPE of Qwen2.5-VL is Qwen2_5_VisionRotaryEmbedding in transformers
         # (models/qwen2_5_vl/modeling_qwen2_5_vl.py)
-        unchanged = "they are" if len(towers) > 1 else "it is"
-        notes.append(f"methods leave {' and '.join(towers)} as {unchanged}")
+        unchanged = "they are" if len(others) > 1 else "it is"
+        notes.append(f"methods leave {' and '.join(others)} as {unchanged}")
     if sections:
         pairs = ", ".join(map(str, sections))
         notes.append(f"time, height and width (mrope_section {pairs}) share the scaled frequencies")
     return "; ".join(notes)
 
+
+def _describe_part(part: Part) -> str:
+    """The name of a part beside the language model, with the base of its own RoPE if it has one."""
+    inner = text_config(part.config) or part.config
+    base = first_present(inner, PART_BASES)
+    if isinstance(base, (int, float)) and not isinstance(base, bool):
+        return f"{part.name} (its own RoPE, theta {base:.9g})"
+    return part.name
+
+
+PART_BASES = ("rope_theta", "rope_parameters.rope_theta", "rope_scaling.rope_theta")
+"""Where parts beside the language model have the base of their RoPE."""
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 """Layer types that keep a state of fixed size instead of keys and values."""

@@ -16,6 +16,7 @@ from ..rope.errors import shown
 from ..rope.lengths import MOST_TOKENS
 from ..rope.spec import MOST_LAYERS, WIDEST_HEAD
 from .family import Family
+from .parts import text_path
 
 Config = JsonObject
 
@@ -32,12 +33,17 @@ def first_present(part: Config, keys: Iterable[str], default: object = None) -> 
 
 
 def text_config(config: Config) -> Config | None:
-    """Return the `text_config` of a config; None without one."""
-    thinker = config.get("thinker_config")
-    if isinstance(thinker, dict):  # Qwen's Omni models have it in there
-        config = thinker
-    text = config.get("text_config")
-    return text if isinstance(text, dict) else None
+    """Return the part of a config that is its language model; None where it is one itself.
+
+    It is the `text_config`, or what has the structure of a language model elsewhere (`text_path`).
+    """
+    path = text_path(config)
+    if not path:
+        return None
+    part: Config = config
+    for key in path:
+        part = part[key]
+    return part
 
 
 def positive_int(

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[3]))
-from ropeconv.engines.probe_program import class_of, open_answers, text_part
+from ropeconv.engines.probe_program import class_of, open_answers
 from ropeconv.loader import load_class, load_config
+from ropeconv.models.parts import text_path
 from ropeconv.rope.errors import RopeconvError
 
 
@@ -75,10 +76,7 @@ def find(folder: Path, own: bool) -> tuple[Any, str]:
 
     whole = json.loads((folder / "config.json").read_bytes())
     config = load_config(folder, trust=own)
-    part = text_part(whole)
-    path: tuple[str, ...] = ()
-    if part is not whole:
-        path = ("text_config",) if "text_config" in whole else ("thinker_config", "text_config")
+    path = text_path(whole)
 
     def make(content: dict[str, Any]) -> Any:
         return type(config).from_dict(copy.deepcopy(content))

@@ -7,7 +7,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import BadSource, UnknownModelType
 from ..rope.errors import counted, shown
@@ -33,8 +33,8 @@ from .schema import (
     first_present,
     positive_int,
     text_config,
-    unread_rope_keys,
 )
+from .unread_keys import unread_rope_keys, unread_sizes
 
 STORED_ROPE = "_stored_rope"
 """The end of the model types of checkpoints that bring their rotary code."""
@@ -62,7 +62,11 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
         family = assumed_family(config, assumed)
     else:
         family = _by_model_type(config, shapes)
-    check_config(config, text_parts(config, family), family)
+    parts = text_parts(config, family)
+    check_config(config, parts, family)
+    if not family.refuse:
+        for part in parts:
+            _check_layout(part, family)
     return family
 
 
@@ -101,7 +105,7 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
         if isinstance(type_name, str) and type_name in refused_types():
             reason = refused_types()[type_name]
             switch = _rotary_switch(parts)
-            if switch:
+            if switch and reason.startswith("does not use rotary"):
                 reason = (
                     f"has no rotary position embeddings in its stock class, and {switch} is read"
                     " only by the model's own code, so nothing can be baked for stock runtimes"
@@ -124,6 +128,8 @@ def _check_one_text_model(config: Config) -> None:
 
 ROTARY_SWITCHES = ("attn_config.rope", "rope", "use_rope", "position_embedding_type")
 """Keys that say that a model rotates, in types whose stock class does not (MPT)."""
+ROTARY_NUMBERS = ("rotary_emb_fraction", "rotary_emb_base")
+"""Likewise with a number above 0, as code with flash-attn's layers has it (BERT, GPT-2)."""
 
 
 def _rotary_switch(parts: Sequence[Config]) -> str:
@@ -132,6 +138,10 @@ def _rotary_switch(parts: Sequence[Config]) -> str:
         for key in ROTARY_SWITCHES:
             value = first_present(part, (key,))
             if value is True or value in ("rope", "rotary"):
+                return f"{key} = {shown(value)}"
+        for key in ROTARY_NUMBERS:
+            value = part.get(key)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
                 return f"{key} = {shown(value)}"
     return ""
 
@@ -262,22 +272,21 @@ def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
     return width or head_dim
 
 
-OWN_LAYOUT = ("n_embd", "n_head", "n_heads", "n_layer", "n_layers", "d_model", "n_inner")
-"""Sizes as code of a model's own names them, which stock classes with other names ignore."""
-
-
-def _refuse_own_layout(own: Sequence[str], part: Config, family: Family) -> NoReturn:
+def _check_layout(part: Config, family: Family) -> None:
     """Raise BadSource for a config of a model's own code, whose type a stock class has taken over.
 
     NomicBERT's n_embd is such a key: transformers 5 has a class for the type, which reads
     hidden_size and loads the original file with its defaults.
     """
-    unread = [*own, *unread_rope_keys(part, family)]
+    own = unread_sizes(part, family, ("hidden", "heads", "layers"))
+    if not own:
+        return
+    ignored = ", ".join(dict.fromkeys((*own, *unread_rope_keys(part, family))))
+    keys = family.keys
     raise BadSource(
-        f"config.json has the keys of the model's own code ({', '.join(unread)}), and the stock"
-        f" {family.name} class reads {family.keys.hidden[0]}, {family.keys.heads[0]} and"
-        " rope_parameters and ignores them, so that it computes its defaults; give a checkpoint"
-        " of the stock layout"
+        f"config.json has the keys of the model's own code ({ignored}), and the stock {family.name}"
+        f" class reads {keys.hidden[0]}, {keys.heads[0]} and {keys.layers[0]} and ignores them, so"
+        " that it computes its defaults; give a checkpoint of the stock layout"
     )
 
 
@@ -291,9 +300,6 @@ def _head_dim(part: Config, family: Family) -> int:
     hidden = positive_int(part, keys.hidden, defaults.hidden)
     heads = positive_int(part, keys.heads, defaults.heads)
     if hidden is None or heads is None:
-        own = [key for key in OWN_LAYOUT if part.get(key) is not None]
-        if own:
-            _refuse_own_layout(own, part, family)
         raise BadSource(
             f"config.json needs head_dim, or {keys.hidden[0]} and {keys.heads[0]}; add them"
         )

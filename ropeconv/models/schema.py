@@ -226,27 +226,6 @@ SHARE_KEY = re.compile(r"partial|pct|percent|fraction")
 """Names of those that say how much of a head rotates; 1 says all of it."""
 
 
-def unread_rope_keys(part: Config, family: Family) -> list[str]:
-    """Return the keys about RoPE of a config that are not read for a family, in their order.
-
-    Keys that switch something off or keep a default (null, false, 0, a share of 1) say nothing.
-
-    Args:
-        part: The text part of the config.
-        family: The family.
-    """
-    read = {*_types_of(family), *SETTINGS}
-    read |= {key.partition(".")[0] for key in read}
-    unread = []
-    for key, value in part.items():
-        if not ROPE_KEY.search(key) or key in read or not value:
-            continue
-        if SHARE_KEY.search(key) and value == 1:
-            continue
-        unread.append(key)
-    return unread
-
-
 def check_config(config: Config, parts: Iterable[Config], family: Family) -> None:
     """Check the type and range of every key that is read, so that the code after it need not.
 
@@ -258,7 +237,7 @@ def check_config(config: Config, parts: Iterable[Config], family: Family) -> Non
     Raises:
         BadSource: A key has another type or range.
     """
-    types = _types_of(family)
+    types = key_types(family)
     for part in parts:
         _check_part(part, types, family)
     _check(config, {"quantization_config": Object}, "")
@@ -346,7 +325,7 @@ def _check_one(key: str, value: object, kind: object, place: str) -> None:
         raise BadSource(f"config.json has {key} = {shown(value)}{place}; write {fix}") from None
 
 
-def _types_of(family: Family) -> dict[str, object]:
+def key_types(family: Family) -> dict[str, object]:
     """Return the types of the keys that are read for a family, by the names of the keys."""
     keys = family.keys
     layers = family.layers

@@ -461,10 +461,11 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
     try:
         check_config(config, [part], family)
     except BadSource as problem:
+        reason = str(problem).partition(";")[0]
         return (
             f"its fields are most like those of {family.display_name}, which reads values of"
-            f" another kind ({str(problem).partition(';')[0]}), so no family is suggested; describe the"
-            " model in a file (docs/families.md)"
+            f" another kind ({reason}), so no family is suggested; describe the model in a file"
+            " (docs/families.md)"
         )
     evidence = "fields and tensors" if shapes else "fields"
     return (

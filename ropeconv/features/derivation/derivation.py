@@ -196,7 +196,7 @@ def _cached_at(config_text: str, model_type: str) -> Path | None:
     if not key:
         return None
     digest = hashlib.sha256(key.encode())
-    for name in ("program.py", "facts.py", "observing.py", "weightless.py"):
+    for name in ("program.py", "facts.py", "observing.py", "weightless.py", "older_names.py"):
         digest.update((HERE / name).read_bytes())
     try:
         return user_folder("cache") / "families" / f"{digest.hexdigest()}.json"

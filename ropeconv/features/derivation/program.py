@@ -55,13 +55,20 @@ def ask(folder: Path, own: bool) -> dict[str, Any]:
     from transformers import PreTrainedModel, __version__
 
     from ropeconv.features.derivation.facts import derive
+    from ropeconv.features.derivation.older_names import OlderNames
 
     known: dict[str, Any] = {"transformers": str(__version__), "class": ""}
     PreTrainedModel.init_weights = lambda self: None
     try:
-        subject, name = find(folder, own)
+        older = OlderNames() if own else None
+        if older is None:
+            subject, name = find(folder, own)
+        else:
+            subject, name = older.find(lambda: find(folder, own))
         known["class"] = name
         answer = dataclasses.asdict(derive(subject))
+        if older is not None and older.replaced:
+            answer["not_derived"].append(older.describe())
     except RopeconvError as problem:
         return {**known, "error": str(problem)}
     except Exception as problem:  # of any kind, from the class of a model

@@ -153,7 +153,9 @@ def why_edited(inspection: Inspection) -> str:
     spec = inspection.first_spec
     form = spec.form
     covered = covered_context(spec)
-    if covered > max(spec.context, _reached_length(inspection)):
+    # where only the factor tells, a linear scaling stands beside the trained length (LongChat)
+    is_beside = spec.original_context_source == "factor"
+    if not is_beside and covered > max(spec.context, _reached_length(inspection)):
         return (
             f"it declares {spec.context:,} tokens, and its scaling covers {covered:,}: the scaling"
             " was added without them"

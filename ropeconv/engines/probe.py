@@ -172,7 +172,11 @@ class ProbeCache:
         # the question, then all code that answers it: that of ropeconv, then that of transformers
         digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
         here = Path(__file__)
-        for path in (here.with_name("probe_program.py"), here.parents[1] / "loader.py"):
+        for path in (
+            here.with_name("probe_program.py"),
+            here.parents[1] / "loader.py",
+            here.parents[1] / "models" / "parts.py",
+        ):
             digest.update(path.read_bytes())
 
         try:

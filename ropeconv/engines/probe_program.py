@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 sys.path.append(str(Path(__file__).parents[2]))  # behind the packages that the installation has
 from ropeconv.loader import keep_layers, load_class, load_config, make_config, make_model
+from ropeconv.models.parts import text_path
 from ropeconv.rope.errors import RopeconvError
 
 if TYPE_CHECKING:
@@ -135,11 +136,10 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
 
 def text_part(config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the text model in a config, which may be the config itself."""
-    holder = config.get("thinker_config")  # of Qwen's Omni models
-    if not isinstance(holder, dict):
-        holder = config
-    part = holder.get("text_config")
-    return part if isinstance(part, dict) else config
+    part = config
+    for key in text_path(config):
+        part = part[key]
+    return part
 
 
 def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:

@@ -28,9 +28,9 @@ from ..models.schema import (
     SHARE_KEY,
     Config,
     first_present,
-    unread_rope_keys,
 )
 from ..models.source import Source
+from ..models.unread_keys import unread_rope_keys
 from ..rope.errors import command_line, counted
 from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Vector, Yarn
 from ..rope.spec import RopeSpec
@@ -202,6 +202,17 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
                 f"the family {family.name} does not read {' and '.join(unread)} of config.json,"
                 " so the model may compute another RoPE; describe it in a file of its own"
                 " (docs/families.md) where it does",
+            )
+        return
+
+    if family.derived:  # where its class read such a key, the family would have been refused
+        unread = unread_rope_keys(part, family)
+        if unread:
+            yield Problem(
+                "ignored-key",
+                f"{family.derived} computes the same without {' and '.join(unread)} of config.json;"
+                " if it was trained with them, describe it in a file of its own"
+                " (docs/families.md)",
             )
         return
 

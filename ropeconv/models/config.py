@@ -4,11 +4,10 @@ Read `detect` first, then `geometry`. `part` is the text part of a config throug
 """
 
 import copy
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import BadSource, UnknownModelType
 from ..rope.errors import counted, shown
@@ -24,6 +23,7 @@ from .layers import (
     own_settings,
     settings_name,
 )
+from .parts import Part, other_parts, text_candidates
 from .registry import Shapes, assumed_family, assumption, by_model_type, refused_types, suggestion
 from .schema import (
     DIFFUSION,
@@ -33,8 +33,8 @@ from .schema import (
     first_present,
     positive_int,
     text_config,
-    unread_rope_keys,
 )
+from .unread_keys import unread_rope_keys, unread_sizes
 
 STORED_ROPE = "_stored_rope"
 """The end of the model types of checkpoints that bring their rotary code."""
@@ -62,7 +62,11 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
         family = assumed_family(config, assumed)
     else:
         family = _by_model_type(config, shapes)
-    check_config(config, text_parts(config, family), family)
+    parts = text_parts(config, family)
+    check_config(config, parts, family)
+    if not family.refuse:
+        for part in parts:
+            _check_layout(part, family)
     return family
 
 
@@ -80,6 +84,8 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
 
     # none is known: say which kind of model it is, as far as that can be seen
     name = names[-1]
+    if text is None:
+        _check_one_text_model(config)
     if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
         raise BadSource(
             f"config.json is of {shown(config['_class_name'])} in diffusers; {DIFFUSION}"
@@ -99,7 +105,7 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
         if isinstance(type_name, str) and type_name in refused_types():
             reason = refused_types()[type_name]
             switch = _rotary_switch(parts)
-            if switch:
+            if switch and reason.startswith("does not use rotary"):
                 reason = (
                     f"has no rotary position embeddings in its stock class, and {switch} is read"
                     " only by the model's own code, so nothing can be baked for stock runtimes"
@@ -109,8 +115,21 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
     raise UnknownModelType(f"model_type {shown(name)} is not supported; {advice}")
 
 
+def _check_one_text_model(config: Config) -> None:
+    """Raise BadSource for a config with several parts, any of which may be its language model."""
+    candidates = text_candidates(config)
+    if len(candidates) > 1:
+        names = " and ".join(part.name for part in candidates)
+        raise BadSource(
+            f"config.json has several parts that look like its language model ({names}), and none"
+            " is in text_config; give one of them as a checkpoint of its own"
+        )
+
+
 ROTARY_SWITCHES = ("attn_config.rope", "rope", "use_rope", "position_embedding_type")
 """Keys that say that a model rotates, in types whose stock class does not (MPT)."""
+ROTARY_NUMBERS = ("rotary_emb_fraction", "rotary_emb_base")
+"""Likewise with a number above 0, as code with flash-attn's layers has it (BERT, GPT-2)."""
 
 
 def _rotary_switch(parts: Sequence[Config]) -> str:
@@ -119,6 +138,10 @@ def _rotary_switch(parts: Sequence[Config]) -> str:
         for key in ROTARY_SWITCHES:
             value = first_present(part, (key,))
             if value is True or value in ("rope", "rotary"):
+                return f"{key} = {shown(value)}"
+        for key in ROTARY_NUMBERS:
+            value = part.get(key)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
                 return f"{key} = {shown(value)}"
     return ""
 
@@ -132,12 +155,20 @@ def _check_rotates(part: Config, family: Family) -> None:
                 f"this {family.name} config has {need.key} = {shown(value)}, so it does not use"
                 " rotary position embeddings and cannot be extended"
             )
+    # DeepSeek-VL2-tiny, whose own code builds plain attention then (use_mla in its
+    # modeling_deepseek.py); the stock class has none
+    if family.mla and part.get("qk_rope_head_dim") == 0:
+        raise BadSource(
+            f"this {family.name} config has qk_rope_head_dim = 0, so it has no latent attention,"
+            " which only the custom code of the model computes; convert it to a stock architecture"
+            " first"
+        )
 
 
 def text_part(config: Config, family: Family) -> Config:
     """The dictionary with the keys of the language model.
 
-    It is the config itself, its `text_config`, or the dictionary of its decoder.
+    It is the config itself, the part of a model around it (`text_config`), or that of its decoder.
     """
     return text_parts(config, family)[0]
 
@@ -145,8 +176,8 @@ def text_part(config: Config, family: Family) -> Config:
 def text_parts(config: Config, family: Family) -> list[Config]:
     """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
 
-    A `text_config` of this family counts whatever the model around it is (LLaVA over Llama, Mistral
-    3 over Mistral).
+    A text part of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3
+    over Mistral).
 
     Raises:
         BadSource: Where a half is absent.
@@ -241,22 +272,21 @@ def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
     return width or head_dim
 
 
-OWN_LAYOUT = ("n_embd", "n_head", "n_heads", "n_layer", "n_layers", "d_model", "n_inner")
-"""Sizes as code of a model's own names them, which stock classes with other names ignore."""
-
-
-def _refuse_own_layout(own: Sequence[str], part: Config, family: Family) -> NoReturn:
+def _check_layout(part: Config, family: Family) -> None:
     """Raise BadSource for a config of a model's own code, whose type a stock class has taken over.
 
     NomicBERT's n_embd is such a key: transformers 5 has a class for the type, which reads
     hidden_size and loads the original file with its defaults.
     """
-    unread = [*own, *unread_rope_keys(part, family)]
+    own = unread_sizes(part, family, ("hidden", "heads", "layers"))
+    if not own:
+        return
+    ignored = ", ".join(dict.fromkeys((*own, *unread_rope_keys(part, family))))
+    keys = family.keys
     raise BadSource(
-        f"config.json has the keys of the model's own code ({', '.join(unread)}), and the stock"
-        f" {family.name} class reads {family.keys.hidden[0]}, {family.keys.heads[0]} and"
-        " rope_parameters and ignores them, so that it computes its defaults; give a checkpoint"
-        " of the stock layout"
+        f"config.json has the keys of the model's own code ({ignored}), and the stock {family.name}"
+        f" class reads {keys.hidden[0]}, {keys.heads[0]} and {keys.layers[0]} and ignores them, so"
+        " that it computes its defaults; give a checkpoint of the stock layout"
     )
 
 
@@ -270,9 +300,6 @@ def _head_dim(part: Config, family: Family) -> int:
     hidden = positive_int(part, keys.hidden, defaults.hidden)
     heads = positive_int(part, keys.heads, defaults.heads)
     if hidden is None or heads is None:
-        own = [key for key in OWN_LAYOUT if part.get(key) is not None]
-        if own:
-            _refuse_own_layout(own, part, family)
         raise BadSource(
             f"config.json needs head_dim, or {keys.hidden[0]} and {keys.heads[0]}; add them"
         )
@@ -361,10 +388,6 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
     return rotary_dim
 
 
-TOWER = re.compile(r"(vision|visual|image|video|audio|speech)\w*_config")
-"""Keys with the settings of the parts that turn images and sounds into embeddings."""
-
-
 def modality_note(config: Config, sections: Sequence[int]) -> str:
     """Return a sentence on parts of a multimodal model that no method changes, and on M-RoPE.
 
@@ -372,25 +395,31 @@ def modality_note(config: Config, sections: Sequence[int]) -> str:
         config: The whole config.json.
         sections: The mrope_section.
     """
-    thinker = config.get("thinker_config")
-    whole = thinker if isinstance(thinker, dict) else config
-    towers = []
-    for key, value in whole.items():
-        if isinstance(value, dict) and TOWER.fullmatch(key):
-            towers.append(key)
-
+    others = [_describe_part(part) for part in other_parts(config)]
     notes = []
-    if towers:
+    if others:
         # Towers have position embeddings of their own, over patches or frames: the
         # two-dimensional RoPE of Qwen2.5-VL is Qwen2_5_VisionRotaryEmbedding in transformers
         # (models/qwen2_5_vl/modeling_qwen2_5_vl.py)
-        unchanged = "they are" if len(towers) > 1 else "it is"
-        notes.append(f"methods leave {' and '.join(towers)} as {unchanged}")
+        unchanged = "they are" if len(others) > 1 else "it is"
+        notes.append(f"methods leave {' and '.join(others)} as {unchanged}")
     if sections:
         pairs = ", ".join(map(str, sections))
         notes.append(f"time, height and width (mrope_section {pairs}) share the scaled frequencies")
     return "; ".join(notes)
 
+
+def _describe_part(part: Part) -> str:
+    """The name of a part beside the language model, with the base of its own RoPE if it has one."""
+    inner = text_config(part.config) or part.config
+    base = first_present(inner, PART_BASES)
+    if isinstance(base, (int, float)) and not isinstance(base, bool):
+        return f"{part.name} (its own RoPE, theta {base:.9g})"
+    return part.name
+
+
+PART_BASES = ("rope_theta", "rope_parameters.rope_theta", "rope_scaling.rope_theta")
+"""Where parts beside the language model have the base of their RoPE."""
 
 STATES = ("linear_attention", "conv", "mamba", "recurrent")
 """Layer types that keep a state of fixed size instead of keys and values."""

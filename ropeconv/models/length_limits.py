@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 
 import msgspec
 
+from ..errors import BadSource
 from ..formats import jsontext
 from ..formats.package_data import package_data
+from .parts import text_path
 from .source import Origin, Source, SourceFile
 
 UNLIMITED = 10**15
@@ -21,6 +24,8 @@ HEAD = 1 << 16
 PARAMETER = "PARAMETER "
 WINDOW = "config"
 """The code of the keys of config.json that state a window."""
+TEXT = "text_config"
+"""The part of rules that hold for a language model wherever a config.json keeps it."""
 CONVERTED = ("meta", "gguf")
 """Kinds of sources whose files are generated."""
 
@@ -105,18 +110,24 @@ def modelfile_limits(source: Origin) -> list[LengthLimit]:
     return limits_in("Modelfile", (source.modelfile.text.encode(),))
 
 
-def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[LengthLimit]:
+def limits_in(
+    name: str, blocks: Iterable[bytes], large: bool = False, text_model: str = ""
+) -> list[LengthLimit]:
     """Return the limits in a file, in their order.
 
     Args:
         name: The name of the file.
         blocks: Its content.
         large: Read no more than is needed.
+        text_model: Where the file keeps the settings of a language model, with dots between keys.
     """
     # "truncation.max_length" for the key max_length in the part truncation
     paths = {}
     for rule in _rules_of(name):
-        for part in rule.parts:
+        parts = list(rule.parts)
+        if TEXT in parts and text_model and text_model not in parts:
+            parts.append(text_model)
+        for part in parts:
             for key in rule.keys:
                 paths[f"{part}.{key}" if part else key] = rule
 
@@ -132,7 +143,11 @@ def limits_in(name: str, blocks: Iterable[bytes], large: bool = False) -> list[L
 @lru_cache(maxsize=16)
 def limits_in_text(name: str, text: str) -> tuple[LengthLimit, ...]:
     """The limits in a small file, kept since the plans of one model ask for them many times."""
-    return tuple(limits_in(name, (text.encode(),)))
+    text_model = ""
+    if name == "config.json":
+        with suppress(BadSource):  # it is reported where it is read
+            text_model = ".".join(text_path(jsontext.parse(text, name)))
+    return tuple(limits_in(name, (text.encode(),), text_model=text_model))
 
 
 def raise_limits(limits: Sequence[LengthLimit], context: int, content: bytes) -> bytes:

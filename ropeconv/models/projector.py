@@ -8,6 +8,7 @@ from pathlib import Path
 from ..errors import BadSource
 from ..formats.gguf.file import GgufFile
 from .gguf import GgufSource, HubGguf
+from .schema import text_config
 from .source import Origin, Source
 
 MOST_READ = 32
@@ -50,9 +51,7 @@ def _width(source: Origin) -> int | None:
             width = source.file.get(f"{arch}.embedding_length")
         elif isinstance(source, Source):
             config = source.config()
-            part = config.get("text_config")
-            if not isinstance(part, dict):
-                part = config
+            part = text_config(config) or config
             width = part.get("hidden_size")
     return width if isinstance(width, int) else None
 

@@ -23,7 +23,8 @@ from ..rope.errors import RopeconvError
 from ..rope.features import load_features
 from .family import Family, WeightNames
 from .layers import layer_prefix
-from .schema import Config, first_present, text_config, unread_rope_keys
+from .schema import Config, check_config, first_present, text_config
+from .unread_keys import unread_rope_keys, unread_sizes
 from .wrappers import is_where_transformers_reads, wrapper_of
 
 VARIABLE = "ROPECONV_FAMILIES"
@@ -449,12 +450,22 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
         )
 
     family = by_name()[best]
-    unread = unread_rope_keys(text_config(config) or config, family)
+    part = text_config(config) or config
+    unread = unread_rope_keys(part, family) + unread_sizes(part, family)
     if unread:
         return (
             f"its fields are most like those of {family.display_name}, which does not read"
-            f" {' and '.join(unread)} of its RoPE settings, so no family is suggested; describe the"
-            " model in a file (docs/families.md)"
+            f" {' and '.join(unread)} of config.json, so no family is suggested; describe the model"
+            " in a file (docs/families.md)"
+        )
+    try:
+        check_config(config, [part], family)
+    except BadSource as problem:
+        reason = str(problem).partition(";")[0]
+        return (
+            f"its fields are most like those of {family.display_name}, which reads values of"
+            f" another kind ({reason}), so no family is suggested; describe the model in a file"
+            " (docs/families.md)"
         )
     evidence = "fields and tensors" if shapes else "fields"
     return (
@@ -483,12 +494,15 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         if family.name in class_keys and not family.refuse:
             candidates.append(family.name)
 
-    # families whose class the config names come first, and need fewer keys
+    # families whose class the config names come first, and need fewer keys; of the others, those
+    # whose layers differ or that are encoders only where the config says so
     least = GOOD
     named = _with_class(candidates, _classes(config) | _classes(part))
     if named:
         candidates = named
         least = NAMED
+    else:
+        candidates = [name for name in candidates if _says_it_is(part, by_name()[name])]
 
     keys = set(part) - NOT_OF_MODELS
     share_of_config = {}
@@ -518,6 +532,37 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         return commonness, by_name()[name].layout != "half", -share_of_class[name]
 
     return min(near_best, key=place)
+
+
+def _says_it_is(part: Config, family: Family) -> bool:
+    """Whether a config states which layers rotate how, or that it is an encoder, where a family is
+    so.
+    """
+    layers = family.layers
+    if family.encoder and not set(part) & _encoder_keys():
+        return False
+    kinds = set(layers.types.values())
+    if not kinds & {"local", "none"} and not layers.flags:
+        return True
+    says_layers = (layers.flags, layers.interval_key, layers.indices, "layer_types")
+    if not any(part.get(key) for key in says_layers):
+        return False
+    if "local" not in kinds:
+        return True
+    has_nested = family.writing.nested and isinstance(part.get("rope_parameters"), dict)
+    return has_nested or first_present(part, family.keys.local_theta) is not None
+
+
+@cache
+def _encoder_keys() -> frozenset[str]:
+    """The keys that only classes of encoders have."""
+    of_encoders: set[str] = set()
+    of_others: set[str] = set()
+    for name, keys in config_keys().items():
+        family = by_name().get(name)
+        if family is not None:
+            (of_encoders if family.encoder else of_others).update(keys)
+    return frozenset(of_encoders - of_others)
 
 
 def _with_class(names: Sequence[str], classes: Set[str]) -> list[str]:

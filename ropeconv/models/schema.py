@@ -16,6 +16,7 @@ from ..rope.errors import shown
 from ..rope.lengths import MOST_TOKENS
 from ..rope.spec import MOST_LAYERS, WIDEST_HEAD
 from .family import Family
+from .parts import text_path
 
 Config = JsonObject
 
@@ -32,12 +33,17 @@ def first_present(part: Config, keys: Iterable[str], default: object = None) -> 
 
 
 def text_config(config: Config) -> Config | None:
-    """Return the `text_config` of a config; None without one."""
-    thinker = config.get("thinker_config")
-    if isinstance(thinker, dict):  # Qwen's Omni models have it in there
-        config = thinker
-    text = config.get("text_config")
-    return text if isinstance(text, dict) else None
+    """Return the part of a config that is its language model; None where it is one itself.
+
+    It is the `text_config`, or what has the structure of a language model elsewhere (`text_path`).
+    """
+    path = text_path(config)
+    if not path:
+        return None
+    part: Config = config
+    for key in path:
+        part = part[key]
+    return part
 
 
 def positive_int(
@@ -220,27 +226,6 @@ SHARE_KEY = re.compile(r"partial|pct|percent|fraction")
 """Names of those that say how much of a head rotates; 1 says all of it."""
 
 
-def unread_rope_keys(part: Config, family: Family) -> list[str]:
-    """Return the keys about RoPE of a config that are not read for a family, in their order.
-
-    Keys that switch something off or keep a default (null, false, 0, a share of 1) say nothing.
-
-    Args:
-        part: The text part of the config.
-        family: The family.
-    """
-    read = {*_types_of(family), *SETTINGS}
-    read |= {key.partition(".")[0] for key in read}
-    unread = []
-    for key, value in part.items():
-        if not ROPE_KEY.search(key) or key in read or not value:
-            continue
-        if SHARE_KEY.search(key) and value == 1:
-            continue
-        unread.append(key)
-    return unread
-
-
 def check_config(config: Config, parts: Iterable[Config], family: Family) -> None:
     """Check the type and range of every key that is read, so that the code after it need not.
 
@@ -252,7 +237,7 @@ def check_config(config: Config, parts: Iterable[Config], family: Family) -> Non
     Raises:
         BadSource: A key has another type or range.
     """
-    types = _types_of(family)
+    types = key_types(family)
     for part in parts:
         _check_part(part, types, family)
     _check(config, {"quantization_config": Object}, "")
@@ -340,7 +325,7 @@ def _check_one(key: str, value: object, kind: object, place: str) -> None:
         raise BadSource(f"config.json has {key} = {shown(value)}{place}; write {fix}") from None
 
 
-def _types_of(family: Family) -> dict[str, object]:
+def key_types(family: Family) -> dict[str, object]:
     """Return the types of the keys that are read for a family, by the names of the keys."""
     keys = family.keys
     layers = family.layers

@@ -27,6 +27,7 @@ from ..loader import load_numbers
 from ..rope.errors import counted, shown
 from ..rope.methods.method import Method
 from ..rope.methods.vectors import from_file
+from .schema import text_config
 
 
 @runtime_checkable
@@ -248,10 +249,7 @@ def _read_json(path: Path) -> JsonObject:
         return _under_each_name(data)
 
     # a config.json has its lists inside, under the older name or the one of transformers 5
-    text = data.get("text_config")
-    for part in (data, text):
-        if not isinstance(part, dict):
-            continue
+    for part in (data, text_config(data) or {}):
         for key in ("rope_scaling", "rope_parameters"):
             setting = part.get(key)
             if isinstance(setting, dict) and "long_factor" in setting:

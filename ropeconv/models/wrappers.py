@@ -26,6 +26,12 @@ class WrapperType(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     text: str = ""
     """The only model type of the text model; empty where its class takes every one."""
 
+    run: str = ""
+    """The version of transformers whose class was run, which computed its frequencies from there.
+
+    Empty for a class that could not be run.
+    """
+
 
 @cache
 def wrapper_types() -> dict[str, WrapperType]:

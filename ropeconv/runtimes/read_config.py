@@ -196,6 +196,8 @@ def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Rop
     return attention_factor
 
 
+SHORTEST_TRAINED = 2048
+"""The shortest context, in tokens, for which published language models with RoPE were trained."""
 QUERY_SCALE = "llama_4_scaling"
 NOT_A_SCALING = {"mrope": "default", "su": "longrope", None: "default"}
 
@@ -494,7 +496,12 @@ def _trained_context(
         # Vicuna 16k and LongChat declare the trained length, and the reached one beside it
         if part.get("max_sequence_length") == sizes.context * form.factor:
             return sizes.context, "config", ""
-        return max(1, round(sizes.context / form.factor)), "factor", ""
+        # LongChat declares only the trained length, as the documentation of transformers 4.31 asked
+        # for (max_position_embeddings 2048 with a factor of 8), and others the reached one
+        trained = max(1, round(sizes.context / form.factor))
+        if trained < SHORTEST_TRAINED <= sizes.context:
+            return sizes.context, "factor", ""
+        return trained, "factor", ""
 
     # dual chunk attention has the trained length among its own settings (Qwen2.5-1M)
     original = (part.get(DUAL_CHUNK) or {}).get(key)

@@ -497,7 +497,7 @@ def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | N
 
     LLaVA is such a model around Llama. Reading the source of a text model says nothing about it: it
     counts where it was executed, where a statement names it, and in transformers where its class
-    reads the text model in the same place.
+    was run and reads the text model in the same place.
     """
     wrapper = wrapper_of(config, family)
     if wrapper is None or family.assumed:
@@ -517,10 +517,11 @@ def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | N
     if statement is not None and wrapper in (*statement.model_types, family.name):
         return None
 
-    # a runtime that has the classes of transformers, from the version on that has this one
+    # a runtime that has the classes of transformers, from the version on that has this one, if the
+    # class of the wrapper itself was run
     if runtime.wrappers and in_place:
-        since = wrapper_types()[wrapper].since
-        if version_key(since) <= version_key(runtime.last):
+        known = wrapper_types()[wrapper]
+        if known.run and version_key(known.since) <= version_key(runtime.last):
             return None
     return "unknown", f"untested: {name} around a {family.name} model"
 

@@ -64,7 +64,10 @@ def disagreements(family: Family, facts: dict[str, Any]) -> list[str]:
                 continue
             if table == "defaults" and key in SIZES and ours[key] is None:
                 continue  # every published config states it
-            mine = scaling(ours[key]) if key == "scaling" and ours[key] else ours[key]
+            mine = ours[key]
+            if key == "scaling" and mine:
+                mine = scaling(mine)
+                value = scaling(value)
             alike = (
                 set(value) <= set(mine)
                 if isinstance(value, list) and key in ANY_OF

@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from ropeconv.bake.evidence import trained_scaling
 from ropeconv.errors import BadSource, UnsupportedBake
 from ropeconv.inspection.document import Problem
+from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models.open import open_source
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
 
@@ -119,6 +122,33 @@ DECLARED = {**LLAMA, "max_position_embeddings": 131072}
 )
 def test_codes(tmp_path: Path, config: dict[str, Any], codes: set[str]) -> None:
     assert set(seen(tmp_path, config)) == codes
+
+
+@pytest.mark.parametrize(
+    ("declared", "factor", "trained", "covered"),
+    [
+        (2048, 8.0, 2048, 16384),  # LongChat-13b-16k
+        (16384, 8.0, 2048, 16384),
+        (4096, 4.0, 4096, 16384),  # Vicuna 16k, without its max_sequence_length
+        (4096, 8.0, 4096, 32768),
+        (32768, 8.0, 4096, 32768),  # LLaMA-2-7B-32K
+        (16384, 4.0, 4096, 16384),
+    ],
+)
+def test_no_model_was_trained_for_a_few_hundred_tokens(
+    declared: int, factor: float, trained: int, covered: int, tmp_path: Path
+) -> None:
+    """A linear scaling stands beside the trained length, or beside the reached one."""
+    scaling = {"type": "linear", "factor": factor}
+    config = {**LLAMA, "max_position_embeddings": declared, "rope_scaling": scaling}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    inspection = inspect_source(open_source(str(tmp_path / "config.json")))
+    assert inspection.spec.original_context == trained
+    assert trained_scaling(inspection)
+    problems = {problem.code: problem.repair for problem in inspection.problems}
+    assert problems.get("context") == (
+        f"--as-is --context {covered}" if declared < covered else None
+    )
 
 
 @pytest.mark.parametrize(

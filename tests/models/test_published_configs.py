@@ -186,7 +186,9 @@ NOTES = {
         "methods leave vision_config as it is; time, height and width (mrope_section 16, 24, 24)"
         " share the scaled frequencies"
     ),
-    MORE / "google--gemma-4-26B-A4B.json": "methods leave vision_config as it is",
+    MORE / "google--gemma-4-26B-A4B.json": (
+        "methods leave vision_config (its own RoPE, theta 100) as it is"
+    ),
     MORE / "moonshotai--Kimi-K2.5.json": "methods leave vision_config as it is",
     CONFIGS / "Qwen--Qwen3-8B.json": "",
 }
@@ -200,10 +202,14 @@ def test_the_note_on_a_published_config(path: Path) -> None:
 
 def test_several_towers_of_an_omni_model() -> None:
     parts = {"text_config": {}, "vision_config": {}, "audio_config": {}, "quantization_config": {}}
-    for config in (parts, {"thinker_config": parts, "talker_config": {}}):
-        assert (
-            modality_note(config, ()) == "methods leave vision_config and audio_config as they are"
-        )
+    assert modality_note(parts, ()) == "methods leave vision_config and audio_config as they are"
+    talks = {"thinker_config": parts, "talker_config": {"text_config": {"rope_theta": 5000}}}
+    others = (
+        "talker_config (its own RoPE, theta 5000)",
+        "thinker_config.vision_config",
+        "thinker_config.audio_config",
+    )
+    assert modality_note(talks, ()) == f"methods leave {' and '.join(others)} as they are"
 
 
 def test_a_bake_does_what_the_note_says(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ropeconv.errors import BadSource
 from ropeconv.models.config import detect
-from ropeconv.models.schema import ROPE, Flag, Flags, Name, Names, Object, _types_of
+from ropeconv.models.schema import ROPE, Flag, Flags, Name, Names, Object, key_types
 from ropeconv.runtimes.read_config import UnknownRopeType, read_spec
 
 from ..faults.inputs.folders import small_config
@@ -107,7 +107,7 @@ def test_a_wrong_value_is_named(key: str, value: object, words: str) -> None:
 
 TOO_LARGE = 10**60
 BOUNDED = [
-    key for key, kind in _types_of(detect(small_config())).items() if key and kind not in TEXTS
+    key for key, kind in key_types(detect(small_config())).items() if key and kind not in TEXTS
 ]
 
 

@@ -4,14 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ropeconv.errors import BadSource, UnknownModelType
 from ropeconv.inspection.inspection import inspect_source
+from ropeconv.models import config as config_module
 from ropeconv.models.config import detect
 from ropeconv.models.open import open_source
-from ropeconv.models.registry import by_name
-from ropeconv.models.schema import unread_rope_keys
+from ropeconv.models.registry import best_family, by_name
+from ropeconv.models.unread_keys import unread_rope_keys
 
 LLAMA: dict[str, Any] = {
     "model_type": "new_one",
@@ -33,12 +35,38 @@ UNREAD = {
     "swa_rope_theta": 10000,
     "partial_rotary_factor": 0.5,
     "rope_interleaved": True,
+    "rope": {"base": 1e6},
+    "attn_config": {"rope": True, "rope_theta": 5e5},
+    "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}},
+    "rope_scaling": {"rope_type": "fancy", "factor": 2.0},
+    "layer_types": ["full_attention", "linear_attention"] * 8,
+    "nope_layer_interval": 4,
+    "local_base_freq": 1e4,
+    "position_embedding_type": "rope_2d",
+    "position_embedding_base": 1e4,
+    "use_logn_attn": True,
+    "attn_temperature_tuning": True,
+    "alibi": True,
+    "use_rope": False,
+    "max_seq_len": 8192,
 }
+INSIDE = {
+    "attn_config": "attn_config.rope_theta",
+    "rope_parameters": "rope_parameters.full_attention",
+    "rope_scaling": "rope_scaling.rope_type",
+}
+"""Keys of these objects that are named."""
 WITHOUT_EFFECT = {
     "rope_wavelength": None,
     "rope_interleaved": False,
     "partial_rotary_factor": 1.0,
     "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+    "attn_config": {"rope": True, "rope_theta": None},
+    "layer_types": ["full_attention"] * 16,
+    "position_embedding_type": "rope",
+    "use_rope": True,
+    "alibi": False,
+    "moe_layer_freq": 2,
 }
 
 
@@ -50,15 +78,45 @@ def hint(**more: Any) -> str:
 
 @pytest.mark.parametrize("key", UNREAD)
 def test_a_family_is_suggested_only_where_it_reads_every_key(key: str) -> None:
-    sentence = hint(**{key: UNREAD[key]})
-    assert "--family" not in sentence
-    assert key in sentence
+    config = dict(LLAMA)
+    if key == "max_seq_len":
+        del config["max_position_embeddings"]
+    with pytest.raises(UnknownModelType) as refusal:
+        detect({**config, key: UNREAD[key]})
+    assert "--family" not in str(refusal.value)
+    assert INSIDE.get(key, key) in str(refusal.value)
 
 
 @pytest.mark.parametrize("key", WITHOUT_EFFECT)
 def test_a_key_that_changes_nothing_is_no_obstacle(key: str) -> None:
     assert "pass --family llama" in hint(**{key: WITHOUT_EFFECT[key]})
     assert "pass --family llama" in hint()
+
+
+def test_a_family_with_other_layers_is_suggested_only_where_the_config_says_so() -> None:
+    """Layers without RoPE, or with another base, are not guessed from the names of other keys."""
+    config = {key: value for key, value in LLAMA.items() if key != "architectures"}
+    scaled = {"attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1}
+    assert best_family({**config, **scaled}) != "llama4"
+    assert best_family({**config, **scaled, "no_rope_layers": [1, 1, 1, 0] * 4}) == "llama4"
+    sliding = {"layer_types": ["full_attention", "sliding_attention"] * 8, "sliding_window": 512}
+    assert not by_name()[best_family({**config, **sliding})].encoder
+
+
+def test_inspect_lists_them_for_a_class_that_was_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derived = msgspec.structs.replace(by_name()["llama"], derived="transformers 5's class New")
+    monkeypatch.setattr(config_module, "by_model_type", lambda: {"new_one": derived})
+    messages = {}
+    for base in (1000, 0):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**LLAMA, "rotary_emb_base": base}))
+        problems = inspect_source(open_source(str(path))).problems
+        messages[base] = [item.message for item in problems if item.code == "ignored-key"]
+    (message,) = messages[1000]
+    assert "rotary_emb_base" in message
+    assert messages[0] == []
 
 
 def test_inspect_lists_them_for_a_family_that_is_assumed(tmp_path: Path) -> None:
@@ -119,6 +177,9 @@ def test_the_layout_of_the_original_code_is_refused_with_the_reason(tmp_path: Pa
     with pytest.raises(BadSource, match="n_embd.*rotary_emb_base.*stock nomic_bert class") as error:
         inspected(tmp_path, **NOMIC)
     assert "add them" not in str(error.value)
+    # what it asks for, a stock layout, ends it
+    stated = {**STOCK, "rotary_emb_base": 1000}
+    assert inspected(tmp_path, model_type="nomic_bert", **stated) == []
     # where nothing names sizes in another way, they are absent
     with pytest.raises(BadSource, match="add them"):
         inspected(tmp_path, model_type="nomic_bert")
@@ -132,6 +193,50 @@ def test_a_key_that_says_what_the_class_computes_is_no_problem(tmp_path: Path) -
     # the repair that it names ends it
     rope = {"rope_type": "default", "rope_theta": 10000.0}
     assert inspected(tmp_path, **other, rope_parameters=rope) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "olmo", "d_model": 2048, "n_heads": 16, "n_layers": 16, "rope": True},
+        {"model_type": "phi", "n_embd": 2560, "n_head": 32, "n_layer": 32, "rotary_dim": 32},
+        {"model_type": "llama", "dim": 4096, "n_heads": 32, "n_layers": 32},
+        {**NOMIC, "hidden_size": 768},
+    ],
+)
+def test_other_layouts_that_a_stock_class_ignores_are_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(BadSource, match="the model's own code") as error:
+        detect(config)
+    own = [key for key in config if key in ("n_heads", "n_layers", "n_head", "n_layer")]
+    assert all(key in str(error.value) for key in own)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 28, "rotary_dim": 64},
+        {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40},
+        {"model_type": "nomic_bert", **STOCK, "n_inner": 3072},
+    ],
+)
+def test_families_that_read_such_names_are_no_such_layout(config: dict[str, Any]) -> None:
+    assert detect(config).name == config["model_type"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "gpt2", "n_embd": 768, "rotary_emb_fraction": 0.5},
+        {"model_type": "bert", "hidden_size": 768, "rotary_emb_base": 1000},
+        {"model_type": "xlm-roberta", "position_embedding_type": "rotary"},
+    ],
+)
+def test_a_type_without_rope_whose_own_code_rotates_says_so(config: dict[str, Any]) -> None:
+    with pytest.raises(BadSource, match="only by the model's own code"):
+        detect(config)
+    plain = {"model_type": config["model_type"], "hidden_size": 768}
+    with pytest.raises(BadSource, match="does not use rotary"):
+        detect(plain)
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ropeconv.errors import BadSource
-from ropeconv.models.config import detect, sample_config
+from ropeconv.models.config import detect, modality_note, sample_config
+from ropeconv.models.parts import other_parts, text_path
 from ropeconv.models.registry import by_name
 from ropeconv.models.wrappers import wrapper_of, wrapper_types
+from ropeconv.runtimes import verdict as verdict_module
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find, runtimes
 from ropeconv.runtimes.verdict import PlannedConfig, Verdict
+from scripts.laboratory.wrapper_types import computes_from
 
+from ..support.extent import sample
 from ..support.in_process import command
 
+RUN = next(known.run for known in wrapper_types().values() if known.run)
+"""The version of transformers whose classes were run."""
 TEXT: dict[str, Any] = {
     "model_type": "qwen3",
     "hidden_size": 128,
@@ -108,29 +115,115 @@ def test_models_that_a_runtime_states_by_name_keep_their_status() -> None:
     assert (of("candle", config).status, of("candle", inner).status) == ("unknown", "exact")
 
 
+VISION: dict[str, Any] = {
+    "model_type": "siglip",
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "patch_size": 14,
+}
+TALKER = {**TEXT, "rope_theta": 5000.0, "max_position_embeddings": 512}
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "language_config": {"model_type": "my_vlm", "language_config": TEXT, "vision_config": VISION},
+    "llm_config": {"model_type": "internvl_chat", "llm_config": TEXT, "vision_config": VISION},
+    "text_config.text_config": {
+        "model_type": "my_vlm",
+        "text_config": {"model_type": "my_lm", "text_config": TEXT},
+    },
+    "thinker_config.llm_config": {
+        "model_type": "my_omni",
+        "thinker_config": {"model_type": "my_thinker", "llm_config": TEXT, "audio_config": VISION},
+        "talker_config": {"text_config": TALKER, "code_predictor_config": TALKER},
+    },
+    "thinker_config": {"model_type": "my_omni", "thinker_config": TEXT, "talker_config": TALKER},
+    "decoder": {
+        "model_type": "speech-encoder-decoder",
+        "encoder": {"model_type": "wav2vec2", **VISION},
+        "decoder": TEXT,
+    },
+    "model.llm": {"model_type": "my_vlm", "model": {"llm": TEXT, "vision_tower": VISION}},
+}
+"""Wrappers by the place of their text model."""
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_text_model_is_found_by_its_structure(place: str, tmp_path: Path) -> None:
+    """Its RoPE is extended where the user says so, and everything else stays."""
+    config = ELSEWHERE[place]
+    assert ".".join(text_path(config)) == place
+    assert read_spec(config, detect(config)).rope_theta == 1000000.0
+    assert {verdict.status for verdict in verdicts(config)} <= {"unknown", "unsupported"}
+
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ("apply", "config.json", "--yarn", 4, "-o", "out")
+    assert "no runtime was seen" in command(tmp_path, *words, code=1).stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+    command(tmp_path, *words, "--family", "qwen3", code=0)
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    part = written
+    for key in place.split("."):
+        part = part[key]
+    assert part["rope_scaling"]["factor"] == 4
+    assert part["max_position_embeddings"] == 16384
+    for key in ("rope_scaling", "rope_parameters", "max_position_embeddings", "head_dim"):
+        part[key] = TEXT.get(key)
+        if part[key] is None:
+            del part[key]
+    assert written == config
+
+
+@pytest.mark.parametrize(
+    ("config", "others"),
+    [
+        (ELSEWHERE["llm_config"], ["vision_config"]),
+        (ELSEWHERE["thinker_config"], ["talker_config"]),
+        (
+            ELSEWHERE["thinker_config.llm_config"],
+            ["talker_config", "thinker_config.audio_config"],
+        ),
+        ({**TEXT, "vision_config": VISION}, ["vision_config"]),
+        (TEXT, []),
+    ],
+)
+def test_each_other_part_is_named_with_its_own_rope(
+    config: dict[str, Any], others: list[str]
+) -> None:
+    assert [part.name for part in other_parts(config)] == others
+    note = modality_note(config, ())
+    assert ("theta 5000" in note) == ("talker_config" in others)
+    assert all(name in note for name in others)
+
+
 @pytest.mark.parametrize(
     "config",
     [
-        {"model_type": "my_vlm", "language_config": TEXT},
-        {"model_type": "my_vlm", "llm_config": TEXT},
-        {"model_type": "my_vlm", "text_config": {"model_type": "my_lm", "text_config": TEXT}},
-        {
-            "model_type": "my_vlm",
-            "thinker_config": {"model_type": "my_thinker", "llm_config": TEXT},
-        },
-        {
-            "model_type": "speech-encoder-decoder",
-            "encoder": {"model_type": "wav2vec2"},
-            "decoder": TEXT,
-        },
+        {"model_type": "my_pair", "first_config": TEXT, "second_config": TEXT},
+        {"model_type": "my_tts", "talker_config": TALKER, "speaker_encoder_config": VISION},
+        {"model_type": "my_vlm", "vision_config": VISION},
     ],
 )
-def test_a_text_model_elsewhere_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match="is not supported; "):
+def test_nothing_is_taken_for_a_text_model_where_none_can_be_told(config: dict[str, Any]) -> None:
+    assert text_path(config) == ()
+    with pytest.raises(BadSource):
         detect(config)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    command(tmp_path, "apply", "config.json", "--yarn", 4, "-o", "out", code=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_several_language_models_are_named(tmp_path: Path) -> None:
+    config = {"model_type": "my_pair", "first_config": TEXT, "second_config": TEXT}
+    with pytest.raises(BadSource, match="first_config and second_config"):
+        detect(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"a": {"b": {"c": {"d": {"e": {"f": {"llm_config": TEXT}}}}}}},
+        {f"part{index}_config": {} for index in range(5000)},
+    ],
+)
+def test_the_search_ends_soon(config: dict[str, Any]) -> None:
+    assert text_path({"model_type": "x", **config}) == ()
 
 
 @pytest.mark.parametrize(
@@ -154,6 +247,33 @@ def test_the_class_for_qwen3_asr_does_not_read_the_published_place() -> None:
         ("qwen3_asr", "text_config"),
     ):
         assert wrapper_types()[name].path == path
+
+
+@pytest.mark.parametrize("name", sample(tuple(wrapper_types()), 8))
+def test_a_wrapper_counts_only_where_its_own_class_was_run(name: str) -> None:
+    """The classes around text models are built with two bases, and their frequencies compared."""
+    transformers = pytest.importorskip("transformers")
+    known = wrapper_types()[name]
+    if transformers.__version__ == RUN:
+        assert computes_from(name, known.path, not known.text) == bool(known.run)
+    if name in ("internvl", "llava", "qwen3_asr", "qwen3_vl"):
+        assert known.run
+
+
+def test_a_class_that_reads_its_text_model_elsewhere_does_not_count() -> None:
+    pytest.importorskip("transformers")
+    assert computes_from("qwen3_asr", "text_config", any_text=True)
+    assert not computes_from("qwen3_asr", "audio_config", any_text=True)
+    assert not computes_from("clip", "text_config", any_text=False)
+
+
+def test_a_class_that_was_not_run_supports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"model_type": "qwen3_asr", "text_config": TEXT}
+    assert of("transformers", config).status == "exact"
+    types = {**wrapper_types()}
+    types["qwen3_asr"] = msgspec.structs.replace(types["qwen3_asr"], run="")
+    monkeypatch.setattr(verdict_module, "wrapper_types", lambda: types)
+    assert of("transformers", config).status == "unknown"
 
 
 # What `apply` does

@@ -30,8 +30,9 @@ from ropeconv.models.config import text_part, text_parts
 from ropeconv.models.family import Family
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
-from ropeconv.models.schema import Config, check_config, text_config, unread_rope_keys
+from ropeconv.models.schema import Config, check_config, text_config
 from ropeconv.models.source import Source
+from ropeconv.models.unread_keys import unread_rope_keys
 from ropeconv.rope.errors import RopeconvError, shown
 from ropeconv.runtimes.read_config import read_spec
 
@@ -195,7 +196,7 @@ def _cached_at(config_text: str, model_type: str) -> Path | None:
     if not key:
         return None
     digest = hashlib.sha256(key.encode())
-    for name in ("program.py", "facts.py", "observing.py", "weightless.py"):
+    for name in ("program.py", "facts.py", "observing.py", "weightless.py", "older_names.py"):
         digest.update((HERE / name).read_bytes())
     try:
         return user_folder("cache") / "families" / f"{digest.hexdigest()}.json"

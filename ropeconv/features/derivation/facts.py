@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from ropeconv.loader import make_model
-from ropeconv.models.schema import ROPE_KEY
+from ropeconv.models.schema import ROPE, ROPE_KEY
 from ropeconv.rope.errors import RopeconvError
 
 from .observing import (
-    NORM,
+    TOKENS,
     AttentionObserver,
     NotARotation,
     Numbers,
@@ -32,7 +32,7 @@ from .observing import (
     measure,
     numbered,
 )
-from .weightless import large_on_meta, without_weights
+from .weightless import NORM, large_on_meta, without_weights
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -171,6 +171,8 @@ def text_of(config: Any) -> Any:
         if getattr(text, name, None) is not None:
             setattr(text, name, torch.float32)
     text.dtype = torch.float32
+    # transformers 5.17 raises for sizes that single layers have (per_layer_config) without it
+    text.allow_global_per_layer_attribute_access = True
     # sdpa may mask by a flag of its own, and grouped products take bfloat16 only
     text._attn_implementation = "eager"
     text._experts_implementation = "eager"
@@ -196,6 +198,7 @@ def derive(subject: AskedModel) -> Answer:
     names = asked.layer_types(text, len(attention))
     kinds, groups = kinds_of(attention, names)
     asked.see(kinds)
+    asked.widths = widths_of(attention, kinds)
     rotating = attention[kinds.index("global")]
     assert rotating is not None
 
@@ -270,16 +273,28 @@ class Asked:
         self.few = few
         self.context = context_of(text)
         self.idle: tuple[str, ...] = ()
+        self.widths: dict[str, int] = {}
         self._rows: tuple[Seen, Seen] | None = None
         self.observer = self.build(self.with_norms(shorten(text, few)))
         self.calm = self.observer.run(lambda name, output: None)
         if not self.calm:
             raise NotDerivable("no layer multiplies queries and keys in a way that is known")
+        self._refuse_unseen()
         if any(seen.count > 1 for seen in self.calm.values()):
             raise NotDerivable("a layer computes attention more than once")
         self.idle = tuple(name for name, could in self.observer.tail.items() if could)
         self.observer = self.build(self.with_norms(shorten(text, few)))
         self.projections = self.find_projections()
+
+    def _refuse_unseen(self) -> None:
+        """Raise NotDerivable for layers that know positions in a way that is not seen."""
+        for layer in (*self.observer.unknown, *self.observer.layers_with_positions()):
+            if layer not in self.calm:
+                number = layer.rpartition(".")[2]
+                raise NotDerivable(
+                    f"layer {number} uses positions, and not in a product of queries and keys that"
+                    " is known"
+                )
 
     def build(self, text: Any) -> AttentionObserver:
         """The model of a config without weights."""
@@ -606,7 +621,7 @@ class Asked:
             facts["norm"] = "l2-after-rope" if self._after_rotation() else ""
             return
         kind = norm_kind(module)
-        width = next(parameter.numel() for parameter in module.parameters())
+        width = next(parameter.shape[-1] for parameter in module.parameters())
         if kind == "rms" and width > rotating.width:
             kind = "rms-all-heads"
         elif kind == "rms" and self._after_rotation():
@@ -671,6 +686,8 @@ class Asked:
                 facts[quantity] = names
         if self.is_latent and hasattr(self.text, "qk_rope_head_dim"):
             facts["head_dim"] = ["qk_rope_head_dim"]
+        elif self.has_two_widths:
+            facts |= self._head_keys()
         elif "head_dim" not in self.subject.part:
             own = [name for name in NAMES["head_dim"] if self.subject.part.get(name)]
             if own and self.subject.part[own[0]] == rotating.width:
@@ -692,6 +709,31 @@ class Asked:
         if widths and not self.is_latent:
             facts["rotary_dim"] = widths
         return facts
+
+    @property
+    def has_two_widths(self) -> bool:
+        """Whether heads of local layers have another width than those of extended ones."""
+        return self.widths.get("local", self.widths["global"]) != self.widths["global"]
+
+    def _head_keys(self) -> Config:
+        """The keys of the width of heads in each kind of layers."""
+        facts: Config = {}
+        for name in self.fields():
+            value = getattr(self.text, name, None)
+            if "head_dim" not in name or not isinstance(value, int):
+                continue
+            found = self.frequencies(_setting(name, 2 * value))
+            for kind, key in (("global", "head_dim"), ("local", "local_head_dim")):
+                if self._width_in(found, kind) == 2 * self.widths[kind]:
+                    facts.setdefault(key, []).append(name)
+        return facts
+
+    def _width_in(self, found: Sequence[Attention | None] | None, kind: str) -> int | None:
+        """The width of a head in the first layer of a kind; None without one."""
+        for item, other in zip(found or (), self.few_kinds, strict=False):
+            if item is not None and other == kind:
+                return item.width
+        return None
 
     def _theta_keys(self, groups: dict[str, Rotation]) -> tuple[list[str], list[str]]:
         """The keys of the base of extended layers, and of that of local ones."""
@@ -790,6 +832,10 @@ class Asked:
         without = self.frequencies(_without((*keys.get("theta", ["rope_theta"]), *SETTINGS)))
         of_kind = dict(zip(reversed(self.few_kinds), reversed(without or []), strict=False))
         base = _base_of([of_kind.get("global")])
+        scaling = self._default_scaling()
+        if scaling:
+            facts["scaling"] = scaling
+            base = scaling.get("rope_theta", base)
         if base is not None and abs(base / 10000 - 1) > 1e-4:
             facts["theta"] = self._exact(base)
         local = _base_of([of_kind.get("local")])
@@ -807,6 +853,9 @@ class Asked:
             heads = self._size("heads") or rotating.heads
             if not heads or hidden // heads != width:
                 facts["head_dim"] = width
+        local_keys = keys.get("local_head_dim")
+        if local_keys and not any(part.get(name) for name in local_keys):
+            facts["local_head_dim"] = self.widths["local"]
         kv_heads = self._size("kv_heads")
         if kv_heads is not None and not any(
             part.get(name) for name in keys.get("kv_heads", ["num_key_value_heads"])
@@ -837,6 +886,17 @@ class Asked:
             if isinstance(stated, (int, float)) and abs(stated / base - 1) < 1e-4:
                 return float(stated)
         return base
+
+    def _default_scaling(self) -> Config:
+        """The scaling that the class puts in force where a config has no RoPE settings."""
+        try:
+            text = self.subject.changed(_without(("rope_theta", *SETTINGS)))
+        except Exception:  # of any kind, from the class
+            return {}
+        rope = getattr(text, "rope_parameters", None)
+        if not isinstance(rope, dict) or rope.get("rope_type", "default") == "default":
+            return {}
+        return {key: value for key, value in rope.items() if key in ROPE and key != "type"}
 
     def _default_share(self, facts: Config, rotating: Attention, keys: Config) -> None:
         """Add the share of a head that rotates where the config states none."""
@@ -913,8 +973,11 @@ class Asked:
         has = [False] * self.few
         for layer, seen in run.items():
             number = int(layer.rpartition(".")[2])
-            if seen.visible is not None and number < len(has):
-                has[number] = not bool(seen.visible[-1][0])
+            if seen.visible is None or number >= len(has) or seen.visible[-1][0]:
+                continue
+            # a window ends at the token; a choice of tokens, as Doge's keep_window_size, does not
+            first = int(np.argmax(seen.visible[-1]))
+            has[number] = bool(seen.visible[-1][first:].all()) and first >= TOKENS - 8
         return has
 
     # writing
@@ -1027,6 +1090,15 @@ class Asked:
         return factor / unscaled
 
 
+def widths_of(attention: Sequence[Attention | None], kinds: Sequence[str]) -> dict[str, int]:
+    """The width of a head in layers of each kind."""
+    widths: dict[str, int] = {}
+    for item, kind in zip(attention, kinds, strict=True):
+        if item is not None:
+            widths.setdefault(kind, item.width)
+    return widths
+
+
 def kinds_of(
     attention: Sequence[Attention | None], names: Sequence[str] | None
 ) -> tuple[list[str], dict[str, Rotation]]:
@@ -1098,7 +1170,7 @@ def layer_rules(
     facts: Config = {}
     if set(types.values()) != {"global"}:
         facts["types"] = types
-    return facts | _order_of(names)
+    return facts | _order_of(names, answer)
 
 
 def _flags(kinds: Sequence[str], part: Config, text: Any) -> Config:
@@ -1128,38 +1200,73 @@ def _follows(names: Sequence[str], kinds: Sequence[str]) -> bool:
     return len(pairs) == len(set(names))
 
 
-def _order_of(names: Sequence[str]) -> Config:
-    """How the names of layers follow each other, where a config does not list them."""
+def _order_of(names: Sequence[str], answer: Answer) -> Config:
+    """How the names of layers follow each other, where a config does not list them.
+
+    The first and the last layer may be of another type than the order says.
+    """
     if len(set(names)) == 1:
         return {}
-    for interval in range(2, len(names) // 2 + 1):
-        last = names[interval - 1]
-        rest = names[0]
-        if last != rest and list(names) == [
-            last if (index + 1) % interval == 0 else rest for index in range(len(names))
-        ]:
+    ends: list[Config] = [{}, {"final": names[-1]}, {"first": names[0]}]
+    for search in (_interval_of, _pattern_of):
+        for facts in ends:
+            found = search(names, "first" in facts, "final" in facts)
+            if found:
+                return found | facts
+    answer.not_derived.append("how the types of layers follow each other in models of another size")
+    return {"pattern": list(names)}
+
+
+def _pattern_of(names: Sequence[str], skips_first: bool, skips_final: bool) -> Config:
+    """The types that repeat; empty without a repetition."""
+    compared = range(int(skips_first), len(names) - int(skips_final))
+    for period in range(2, len(names) // 2 + 1):
+        pattern: list[str] = []
+        for place in range(period):
+            pattern.append(next(names[index] for index in compared if index % period == place))
+        if all(names[index] == pattern[index % period] for index in compared):
+            return {"pattern": pattern}
+    return {}
+
+
+def _interval_of(names: Sequence[str], skips_first: bool, skips_final: bool) -> Config:
+    """The interval at which one type of layers stands among another; empty without one."""
+    count = len(names)
+    compared = range(int(skips_first), count - int(skips_final))
+    for interval in range(2, count // 2 + 1):
+        for place in (interval - 1, 0):
+            at_place = [index for index in compared if index % interval == place]
+            others = [index for index in compared if index % interval != place]
+            if len(at_place) < 2 or not others:
+                continue
+            last = names[at_place[0]]
+            rest = names[others[0]]
+            if last == rest or any(names[index] != last for index in at_place):
+                continue
+            if any(names[index] != rest for index in others):
+                continue
             facts: Config = {"interval": interval}
+            if place == 0:
+                facts["leading"] = True
             if last != FULL:
                 facts["last"] = last
             if rest != "sliding_attention":
                 facts["rest"] = rest
             return facts
-    for period in range(2, len(names) + 1):
-        pattern = list(names[:period])
-        if [pattern[index % period] for index in range(len(names))] == list(names):
-            return {"pattern": pattern}
     return {}
 
 
 def is_projection(module: Module) -> bool:
-    """Whether a module has weights of two dimensions."""
+    """Whether a module has weights of two dimensions, and is not a norm of each head."""
+    if NORM.search(type(module).__name__):
+        return False
     return any(parameter.dim() >= 2 for parameter in module.parameters(recurse=False))
 
 
 def is_norm(module: Module) -> bool:
     """Whether a module is a norm."""
     if NORM.search(type(module).__name__):
-        return not is_projection(module)
+        return True
     weight = getattr(module, "weight", None)
     return isinstance(weight, torch.Tensor) and weight.dim() == 1
 
@@ -1167,11 +1274,11 @@ def is_norm(module: Module) -> bool:
 def norm_kind(module: Module) -> str | None:
     """The kind of a norm, found by running it; None for another one."""
     weight = getattr(module, "weight", None)
-    if not isinstance(weight, torch.Tensor) or weight.dim() != 1:
+    if not isinstance(weight, torch.Tensor) or weight.dim() not in (1, 2):
         return None
     generator = torch.Generator().manual_seed(1)
-    values = torch.randn(3, weight.numel(), generator=generator, dtype=torch.float32) * 3 + 1
-    scales = torch.rand(weight.numel(), generator=generator, dtype=torch.float32) + 0.5
+    values = torch.randn(3, *weight.shape, generator=generator, dtype=torch.float32) * 3 + 1
+    scales = torch.rand(*weight.shape, generator=generator, dtype=torch.float32) + 0.5
     kept = weight.detach().clone()
     weight.copy_(scales)
     try:

@@ -18,8 +18,11 @@ import numpy as np
 import torch
 from torch.nn import Module, ModuleList
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from ropeconv.rope.errors import RopeconvError
+
+from .weightless import NORM
 
 TOKENS = 29
 """Tokens of a run: a prime, so that no other dimension of a model has that size."""
@@ -31,7 +34,7 @@ MOVED = 2e-5
 """The change of a number from which on it rotates, in parts of the root mean square."""
 EQUAL = 2e-3
 """The error of an angle or a length, which float32 computes."""
-NORM = re.compile(r"norm|^ln", re.IGNORECASE)
+ROTARY = re.compile(r"rotary|rope", re.IGNORECASE)
 PRODUCTS = ("matmul", "__matmul__", "bmm")
 
 Override = Callable[[str, torch.Tensor], torch.Tensor | None]
@@ -72,6 +75,9 @@ class AttentionObserver:
     Attributes:
         tail: For each module of a layer, whether it need not run, since it comes behind the
             attention and gives the shape that it is given.
+        unknown: Names of layers with scores that are no product of queries and keys that is known.
+        lost: Names of layers that computed with numbers that are lost; None where that is not
+            looked for.
     """
 
     def __init__(self, model: Module, context: int, idle: Iterable[str] = ()) -> None:
@@ -82,6 +88,8 @@ class AttentionObserver:
         self.positions = spread(context) if self.takes_positions else list(range(TOKENS))
         self.layer = ""
         self.seen: dict[str, Seen] = {}
+        self.unknown: dict[str, None] = {}
+        self.lost: dict[str, None] | None = None
         self._pending: tuple[Any, Any] | None = None
         self._ran: list[str] = []
         self._given: dict[str, str] = {}
@@ -189,13 +197,42 @@ class AttentionObserver:
             self.model(**given)
         return self.seen
 
+    def layers_with_positions(self) -> list[str]:
+        """The layers that compute with what rotary modules give.
+
+        Those give numbers that are lost (NaN), and products with weights that are not there are
+        zeros again, so that no layer passes them on.
+        """
+
+        def lose(module: Module, args: Any, output: Any) -> Any:
+            return tree_map(_lost, output)
+
+        hooks = []
+        for module in self.model.modules():
+            if ROTARY.search(type(module).__name__):
+                hooks.append(module.register_forward_hook(lose))
+        self.lost = {}
+        try:
+            self.run(_nothing)
+        except Exception:  # a class may look at the numbers
+            return []
+        finally:
+            found = list(self.lost)
+            self.lost = None
+            for hook in hooks:
+                hook.remove()
+        return found
+
     def product(self, queries: Any, keys: Any) -> None:
         """Take note of a product of queries and keys, of shape (..., tokens, width)."""
         self._pending = (queries, keys)
 
     def attend(self, visible: Any) -> None:
         """Take note of the softmax of the last product."""
-        if self._pending is None or not self.layer:
+        if not self.layer:
+            return
+        if self._pending is None:
+            self.unknown[self.layer] = None
             return
         queries, keys = (_heads(item) for item in self._pending)
         earlier = self.seen.get(self.layer)
@@ -208,6 +245,13 @@ class AttentionObserver:
             given=dict(self._given),
         )
         self._pending = None
+
+
+def _lost(item: Any) -> Any:
+    """A tensor of the same shape whose numbers are lost."""
+    if isinstance(item, torch.Tensor) and item.is_floating_point():
+        return torch.full_like(item, float("nan"))
+    return item
 
 
 def _return_input(*args: Any, **given: Any) -> Any:
@@ -264,9 +308,11 @@ class _Products(TorchFunctionMode):  # type: ignore[misc]
         result = func(*args, **given)
         if not self.observer.layer:
             return result
+        if self.observer.lost is not None and _is_lost(result):
+            self.observer.lost[self.observer.layer] = None
         name = getattr(func, "__name__", "")
         if name in PRODUCTS and _is_scores(args[0], args[1], result):
-            self.observer.product(args[0], args[1].transpose(-1, -2))
+            self.observer.product(args[0], args[1].transpose(-1, -2)[..., :TOKENS, :])
         elif name == "baddbmm" and _is_scores(args[1], args[2], result):
             self.observer.product(args[1], args[2].transpose(-1, -2))
         elif name == "einsum" and isinstance(args[0], str) and len(args) == 3:
@@ -274,7 +320,10 @@ class _Products(TorchFunctionMode):  # type: ignore[misc]
         elif name == "softmax" and isinstance(result, torch.Tensor):
             scores = args[0] if args else given["input"]
             is_square = scores.dim() >= 3 and scores.shape[-2] == TOKENS
-            if is_square and scores.shape[-1] in (TOKENS, TOKENS + 1):
+            # other keys may come behind those of the tokens: sinks, or compressed ones
+            has_all = scores.shape[-1] in (TOKENS, TOKENS + 1)
+            has_more = scores.dim() >= 4 and scores.shape[-1] > TOKENS
+            if is_square and (has_all or has_more):
                 visible = scores[..., :TOKENS].reshape(-1, TOKENS, TOKENS)[0] > MASKED
                 self.observer.attend(visible)
         elif name == "scaled_dot_product_attention":
@@ -301,11 +350,25 @@ class _Products(TorchFunctionMode):  # type: ignore[misc]
         self.observer.product(sides[0], sides[1])
 
 
+def _is_lost(result: Any) -> bool:
+    """Whether numbers of a result are lost."""
+    if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+        return False
+    if type(result) is not torch.Tensor or not result.numel():
+        return False
+    with torch._C.DisableTorchFunction():
+        return bool(result.isnan().any())
+
+
 def _is_scores(first: Any, second: Any, result: Any) -> bool:
     """Whether a product is one of queries and keys."""
     if not all(isinstance(item, torch.Tensor) and item.dim() >= 3 for item in (first, second)):
         return False
-    return result.shape[-2:] == (TOKENS, TOKENS) and first.shape[-1] not in (TOKENS, TOKENS + 1)
+    if first.shape[-1] in (TOKENS, TOKENS + 1):
+        return False
+    if result.shape[-2:] == (TOKENS, TOKENS):
+        return True
+    return result.dim() >= 4 and result.shape[-2] == TOKENS and result.shape[-1] > TOKENS
 
 
 def spread(context: int) -> list[int]:

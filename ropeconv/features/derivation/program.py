@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[3]))
-from ropeconv.engines.probe_program import class_of, open_answers, text_part
+from ropeconv.engines.probe_program import class_of, open_answers
 from ropeconv.loader import load_class, load_config
+from ropeconv.models.parts import text_path
 from ropeconv.rope.errors import RopeconvError
 
 
@@ -54,13 +55,20 @@ def ask(folder: Path, own: bool) -> dict[str, Any]:
     from transformers import PreTrainedModel, __version__
 
     from ropeconv.features.derivation.facts import derive
+    from ropeconv.features.derivation.older_names import OlderNames
 
     known: dict[str, Any] = {"transformers": str(__version__), "class": ""}
     PreTrainedModel.init_weights = lambda self: None
     try:
-        subject, name = find(folder, own)
+        older = OlderNames() if own else None
+        if older is None:
+            subject, name = find(folder, own)
+        else:
+            subject, name = older.find(lambda: find(folder, own))
         known["class"] = name
         answer = dataclasses.asdict(derive(subject))
+        if older is not None and older.replaced:
+            answer["not_derived"].append(older.describe())
     except RopeconvError as problem:
         return {**known, "error": str(problem)}
     except Exception as problem:  # of any kind, from the class of a model
@@ -75,10 +83,7 @@ def find(folder: Path, own: bool) -> tuple[Any, str]:
 
     whole = json.loads((folder / "config.json").read_bytes())
     config = load_config(folder, trust=own)
-    part = text_part(whole)
-    path: tuple[str, ...] = ()
-    if part is not whole:
-        path = ("text_config",) if "text_config" in whole else ("thinker_config", "text_config")
+    path = text_path(whole)
 
     def make(content: dict[str, Any]) -> Any:
         return type(config).from_dict(copy.deepcopy(content))

@@ -8,6 +8,7 @@ small tensors of the CPU, so rotary modules compute what they compute in the who
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from torch.utils._pytree import tree_map
 if TYPE_CHECKING:
     from torch.nn import Module
 
+NORM = re.compile(r"norm|^ln", re.IGNORECASE)
+"""Names of the classes of norms."""
 LARGE = 1 << 16
 """Numbers of a tensor from which on it is not allocated."""
 CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
@@ -132,7 +135,7 @@ def large_on_meta() -> Iterator[None]:
 def without_weights(model: Module) -> None:
     """Replace the large tensors of a model, which `large_on_meta` made, and set the small ones.
 
-    Biases become 0, and all other parameters of one dimension 1.
+    Biases become 0, and the scales of norms and all other parameters of one dimension 1.
     """
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
@@ -145,7 +148,9 @@ def without_weights(model: Module) -> None:
                 )
                 continue
             parameter.requires_grad_(False)
-            is_scale = parameter.dim() == 1 and "bias" not in name
+            # norms of each head have weights of two dimensions (Cohere)
+            has_scales = parameter.dim() == 1 or NORM.search(type(module).__name__) is not None
+            is_scale = has_scales and "bias" not in name
             parameter.fill_(1.0 if is_scale else 0.0)
         for name, buffer in list(module._buffers.items()):
             if buffer is not None and buffer.device.type == "meta":

@@ -1,0 +1,190 @@
+"""The parts of a config.json that holds several models, found by their structure.
+
+Read `text_path` first: it says where the language model is. Only the names of keys and sizes count,
+so that a wrapper of an unknown type (`llm_config`, `thinker_config.text_config`, `decoder`) is read
+like a known one. The module needs only Python, since probes run it beside other packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Config = dict[str, Any]
+Path = tuple[str, ...]
+
+DEEPEST = 5
+"""Levels of objects that are searched; published configs have up to four."""
+MOST_PARTS = 256
+"""Objects that are searched; published configs have up to about forty."""
+
+SIZES = (
+    ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    ("hidden_size", "n_embd", "d_model", "dim"),
+    ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+)
+"""Names of the layers, the width and the heads of a language model."""
+VOCABULARY = ("vocab_size", "padded_vocab_size", "n_vocab")
+OF_PIXELS_AND_SOUNDS = frozenset(
+    "patch_size image_size num_channels in_channels in_chans spatial_merge_size num_mel_bins n_mels"
+    " conv_dim sampling_rate sample_rate".split()
+)
+"""Keys of parts that take images or sounds."""
+TEXT_WORDS = frozenset("text language llm lm thinker decoder".split())
+"""Words in the names of language models."""
+OTHER_WORDS = frozenset(
+    "vision visual image img video vit audio speech sound whisper talker tts voice vocoder codec"
+    " codebook codes code code2wav token2wav flow dit diffusion speaker depth projector resampler"
+    " connector adapter qformer perceiver tower assistant draft mtp patcher".split()
+)
+"""Words in the names of other parts. Talkers and code predictors make sounds from the thoughts of
+a language model, and have layers and a vocabulary too.
+"""
+ALONE = ("text_config", "llm_config", "language_config", "lm_config")
+"""Names that hold the language model also where the config has sizes of its own beside them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A model inside a config."""
+
+    path: Path
+    """Its keys from the top."""
+
+    config: Config
+
+    @property
+    def name(self) -> str:
+        """Its keys with dots between them."""
+        return ".".join(self.path)
+
+
+def text_path(config: Config) -> Path:
+    """Return the keys of the language model in a config; empty where that is the config itself.
+
+    `{"model_type": "my_vlm", "llm_config": {...}, "vision_config": {...}}` gives ("llm_config",).
+    It is empty too where several parts may be the language model (`text_candidates`).
+    """
+    known = _known_path(config)
+    if known:
+        return known
+    candidates = text_candidates(config)
+    return candidates[0].path if len(candidates) == 1 else ()
+
+
+def _known_path(config: Config) -> Path:
+    """The place where classes of transformers read a language model, if there is one."""
+    path: Path = ()
+    whole = config
+    if isinstance(config.get("thinker_config"), dict):  # of Qwen's Omni models
+        path = ("thinker_config",)
+        whole = config["thinker_config"]
+    text = whole.get("text_config")
+    if not isinstance(text, dict):
+        return ()
+    path = (*path, "text_config")
+    if _count_sizes(text):
+        return path
+    # an object around the language model, as the text_config of a wrapper in a wrapper
+    inside = text_candidates(text)
+    if len(inside) == 1:
+        return (*path, *inside[0].path)
+    return path
+
+
+def text_candidates(config: Config) -> list[Part]:
+    """Return the parts of a config that are its language model by structure.
+
+    None of them where the config is a language model itself; several where nothing tells which.
+    """
+    parts = []
+    for part in _parts(config):
+        if not _is_other(part) and _is_model(part):
+            parts.append(part)
+    if _count_sizes(config) >= 2:
+        parts = [part for part in parts if part.path in [(name,) for name in ALONE]]
+    if not parts:
+        return []
+    best = min(_rank(part) for part in parts)
+    return [part for part in parts if _rank(part) == best]
+
+
+def other_parts(config: Config) -> list[Part]:
+    """Return the parts of a config beside its language model: those for images and sounds."""
+    text = text_path(config)
+    found = []
+    for part in _parts(config, text):
+        if part.path == text[: len(part.path)]:
+            continue
+        if any(part.path[: len(other.path)] == other.path for other in found):
+            continue
+        names_one = part.path[-1].endswith("_config") and bool(_words(part) & OTHER_WORDS)
+        if names_one or _count_sizes(part.config) >= 2:
+            found.append(part)
+    return found
+
+
+def _parts(config: Config, inside: Path = ()) -> Iterator[Part]:
+    """Yield the objects in a config, the outer ones first, without those in a language model."""
+    level = [Part((), config)]
+    seen = 0
+    for _ in range(DEEPEST):
+        below = []
+        for part in level:
+            for key, value in part.config.items():
+                if not isinstance(value, dict) or seen >= MOST_PARTS:
+                    continue
+                seen += 1
+                found = Part((*part.path, str(key)), value)
+                yield found
+                is_leaf = _count_sizes(value) >= 2 or (inside and found.path == inside)
+                if not is_leaf:
+                    below.append(found)
+        level = below
+
+
+def _count_sizes(config: Config) -> int:
+    """How many of the sizes of a language model a config has."""
+    count = 0
+    for names in SIZES:
+        for name in names:
+            value = config.get(name)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                count += 1
+                break
+    return count
+
+
+def _words(part: Part) -> set[str]:
+    """The words in the names of a part and of what is around it."""
+    return {word for key in part.path for word in key.lower().split("_")}
+
+
+def _is_other(part: Part) -> bool:
+    """Whether a part is for images or sounds, by its names or its keys."""
+    return bool(_words(part) & OTHER_WORDS) or bool(OF_PIXELS_AND_SOUNDS & set(part.config))
+
+
+def _is_model(part: Part) -> bool:
+    """Whether a part may be a language model."""
+    is_named = bool(set(part.path[-1].lower().split("_")) & TEXT_WORDS)
+    if _count_sizes(part.config) >= 2:
+        return is_named or any(name in part.config for name in VOCABULARY)
+    # a class has defaults for sizes that are left out
+    return is_named and isinstance(part.config.get("model_type"), str) and not _holds_one(part)
+
+
+def _holds_one(part: Part) -> bool:
+    """Whether an object only holds a language model further inside."""
+    if _count_sizes(part.config):
+        return False
+    return any(_is_model(inner) for inner in _parts(part.config) if not _is_other(inner))
+
+
+def _rank(part: Part) -> int:
+    """How much a part is like a language model; 0 is the most."""
+    words = _words(part)
+    if words & TEXT_WORDS and "encoder" not in words:
+        return 0
+    return 2 if "encoder" in words else 1

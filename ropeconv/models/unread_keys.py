@@ -1,0 +1,174 @@
+"""The keys about RoPE of a config.json that nothing reads for a family.
+
+A hint to treat a model as a family is true only where there are none. `unread_rope_keys` is the
+function to read first.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from .family import Family
+from .parts import other_parts
+from .schema import (
+    LAYER_TYPES,
+    ROPE,
+    ROPE_KEY,
+    SETTINGS,
+    SHARE_KEY,
+    Config,
+    first_present,
+    key_types,
+)
+
+OTHER_NAMES = re.compile(
+    r"(^|_)(m?rope|nope|xpos|alibi|logn|rotary)(_|\d|$)|rotary|wavelength|inv_freq|freqs"
+    r"|freq_base|base_freq|(?<!max_)position_(embedding|encoding)|pos_emb|temperature_tuning"
+)
+"""Names of further keys about positions that a class may read."""
+SWITCH = re.compile(
+    r"(use_|apply_|with_|is_|has_)?(rope|rotary)(_(pos_?)?emb(edding)?s?)?"
+    r"|pos(ition)?_(emb(edding)?|encoding)(_type)?"
+)
+"""Names of keys that say whether a model rotates, or by which embeddings it knows positions."""
+ROTATING = (True, 1, "rope", "rotary", "rotary_embedding")
+"""The values of such a key in models that rotate."""
+NOT_OF_ROPE = ("quantization_config", "compression_config", "auto_map")
+"""Objects in configs that say nothing about the model."""
+WITHOUT_EFFECT = (
+    "finetuned",
+    "extrapolation_factor",
+    "max_position_embeddings",
+    "mrope_interleaved",
+)
+"""Keys that publishers write beside others in a RoPE dictionary, and that no class reads."""
+ALIASES = {"mrope": "default", "su": "longrope"}
+"""Rope types under their older names."""
+
+
+Quantity = Literal["hidden", "heads", "layers", "context"]
+SIZE_NAMES: dict[Quantity, tuple[str, ...]] = {
+    "hidden": ("n_embd", "d_model", "dim", "hidden_dim"),
+    "heads": ("n_head", "n_heads"),
+    "layers": ("n_layer", "n_layers"),
+    "context": ("max_sequence_length", "max_seq_len", "max_seq_length", "n_positions", "n_ctx"),
+}
+"""Sizes as code of a model's own names them; stock classes with other names ignore them."""
+
+
+def unread_sizes(
+    part: Config, family: Family, quantities: tuple[Quantity, ...] = tuple(SIZE_NAMES)
+) -> list[str]:
+    """Return the keys of sizes that a config has in place of those that a family reads.
+
+    Args:
+        part: The text part of the config.
+        family: The family.
+        quantities: Which sizes.
+    """
+    unread = []
+    for quantity in quantities:
+        keys = getattr(family.keys, quantity)
+        if first_present(part, keys) is not None:
+            continue
+        for name in SIZE_NAMES[quantity]:
+            if part.get(name) is not None and name not in keys:
+                unread.append(name)
+    return unread
+
+
+def unread_rope_keys(part: Config, family: Family) -> list[str]:
+    """Return the keys about RoPE of a config that are not read for a family, in their order.
+
+    Keys that switch something off or keep a default (null, false, 0, a share of 1) say nothing,
+    except that a model does not rotate. Keys inside objects have a dot: `attn_config.rope_theta`.
+
+    Args:
+        part: The text part of the config.
+        family: The family.
+    """
+    read = set(key_types(family))
+    others = {other.path[0] for other in other_parts(part)}
+    unread = []
+    for key, value in part.items():
+        if key in SETTINGS:
+            unread += _unread_settings(key, value, family)
+        elif key == "layer_types":
+            if not _reads_layer_types(value, family):
+                unread.append(key)
+        elif key == "alibi":  # where a family has it, it is of models that do not rotate
+            if value and key not in [need.key for need in family.rotates]:
+                unread.append(key)
+        elif key in read:
+            continue
+        elif isinstance(value, dict) and not _is_about_rope(key):
+            if key not in NOT_OF_ROPE and key not in others:
+                unread += _unread_inside(key, value, read)
+        elif _is_about_rope(key) and not _says_nothing(key, value):
+            has_read_keys = any(name.startswith(f"{key}.") for name in read)
+            if not has_read_keys:
+                unread.append(key)
+    return unread
+
+
+def _unread_inside(name: str, values: Config, read: set[str]) -> Iterator[str]:
+    """Yield the keys about RoPE in an object that are not read."""
+    for key, value in values.items():
+        path = f"{name}.{key}"
+        if _is_about_rope(key) and path not in read and not _says_nothing(key, value):
+            yield path
+
+
+def _is_about_rope(key: str) -> bool:
+    """Whether a key is about positions, by its name."""
+    return bool(ROPE_KEY.search(key) or OTHER_NAMES.search(key))
+
+
+def _says_nothing(key: str, value: Any) -> bool:
+    """Whether a key has no effect with a value."""
+    if SWITCH.fullmatch(key) and value is not None:
+        return value in ROTATING
+    if SHARE_KEY.search(key) and value == 1:
+        return True
+    return not value
+
+
+def _reads_layer_types(names: Any, family: Family) -> bool:
+    """Whether a family has a rule for each type of layers."""
+    if not isinstance(names, list):
+        return True
+    known = {"full_attention", *family.layers.types}
+    if family.window.key:
+        known.add("sliding_attention")
+    return all(name is None or name in known for name in names)
+
+
+def _unread_settings(name: str, settings: Any, family: Family) -> Iterator[str]:
+    """Yield the keys of a RoPE dictionary that are not read."""
+    if not isinstance(settings, dict):
+        return
+    types = (*LAYER_TYPES, *family.layers.types)
+    known = {*ROPE, *WITHOUT_EFFECT, *family.writing.keep, family.keys.query_beta}
+    kind = settings.get("rope_type", settings.get("type"))
+    if isinstance(kind, str) and ALIASES.get(kind, kind) not in family.writing.types:
+        yield f"{name}.rope_type"
+    for key, value in settings.items():
+        path = f"{name}.{key}"
+        if isinstance(value, dict):
+            if key in types and family.writing.nested:
+                yield from _unread_settings(path, value, family)
+            else:
+                yield path
+            continue
+        if not value:
+            continue
+        if key == "partial_rotary_factor":
+            is_read = bool(family.keys.partial) or value == 1
+        elif key == "mrope_section":
+            is_read = key in family.writing.keep
+        elif key == "llama_4_scaling_beta":
+            is_read = key == family.keys.query_beta
+        else:
+            is_read = key in known
+        if not is_read:
+            yield path

@@ -92,6 +92,23 @@ def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> list[Modul
     raise CannotChange(f"{type(model).__name__} has no modules of queries and keys")
 
 
+def rotate_whole_heads(head_dim: int) -> Change:
+    """Return the change that lets classes rotate all dimensions of a head.
+
+    Most take the width of cos and sin. Some have the number of their own (`rotary_ndims` in
+    modeling_phi.py and modeling_stablelm.py).
+    """
+
+    def change(stack: ExitStack, model: PreTrainedModel) -> None:
+        for module in model.modules():
+            old = getattr(module, "rotary_ndims", None)
+            if isinstance(old, int):
+                stack.callback(setattr, module, "rotary_ndims", old)
+                module.rotary_ndims = head_dim
+
+    return change
+
+
 def scale_local_layers(schedule: Schedule) -> Change:
     """Return the change that gives a schedule to the layers with frequencies of their own too."""
     import torch

@@ -107,6 +107,9 @@ class Packet:
     logits: dict[str, Array]
     """Logits [compared positions of all prompts, vocabulary] by the name of the candidate."""
 
+    margin: float
+    """The allowed distance, in measured distances of rounding."""
+
     precisions: dict[str, dict[str, float]]
     """By the name of a precision: the measured `noise` and the allowed `tolerance`."""
 
@@ -123,6 +126,7 @@ class Packet:
                 prompts=[PromptIds(**prompt) for prompt in data["prompts"]],
                 words={entry["name"]: entry["words"] for entry in data["candidates"]},
                 logits=logits,
+                margin=data["margin"],
                 precisions=data["precisions"],
             )
         except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -176,7 +180,11 @@ def from_call(packet: Packet, name: str) -> Array:
         stop(2, f"--call {name}: {problem}")
     blocks = []
     for prompt in packet.prompts:
-        blocks.append(compared_rows(packet, prompt, np.asarray(logits_of(list(prompt.ids)))))
+        try:
+            logits = np.asarray(logits_of(list(prompt.ids)))
+        except Exception as problem:
+            stop(2, f"--call {name} fails: {problem!r}")
+        blocks.append(compared_rows(packet, prompt, logits))
     return np.concatenate(blocks)
 
 
@@ -313,10 +321,15 @@ class EngineVerdict:
     """The distance of each candidate that can be told from the right one, the nearest first."""
 
     words: dict[str, str]
-    tolerance: float
+
+    allowed: float
+    """The distance within which a candidate fits."""
 
     first: float
     """The distance of the right one at position 0, which no RoPE changes."""
+
+    limit: float
+    """The distance at position 0 from which on something else than RoPE is wrong."""
 
     unseen: list[str] = field(default_factory=list)
     """Mistakes that cannot be told from the right one in this precision."""
@@ -331,27 +344,25 @@ class EngineVerdict:
         """The conclusion for people."""
         in_order = list(self.distances)
         others = [name for name in in_order if name not in self.fits]
-        allowed = f"{self.tolerance:.1e} is allowed in {self.dtype}"
+        allowed = f"{self.allowed:.1e} is allowed in {self.dtype}"
         if self.passed:
             text = f"pass: {self.title}, distance {self.distances[RIGHT]:.1e} ({allowed})"
         elif self.fits:
             named = " or ".join(self._phrase(name) for name in self.fits)
             right = self.distances[RIGHT]
-            text = (
-                f"FAIL: it computes {named}. From {self.title} it is {right:.1e} away ({allowed})"
-            )
+            text = f"FAIL: it computes {named}. From {self.title}: {right:.1e} ({allowed})"
         else:
             text = f"FAIL: none of these. The nearest is {self._phrase(in_order[0])} ({allowed})"
             others = in_order[1:]
         if others:
             text += f". Runner-up: {self._phrase(others[0])}"
-        if not self.passed and self.first > self.tolerance:
+        if self.first > self.limit:
             text += (
-                f". At position 0 it is {self.first:.1e} away already, which no RoPE changes: other"
+                f". At position 0, where no RoPE matters, the distance is {self.first:.1e}: other"
                 " weights, other tokens, or a lower precision than --dtype says"
             )
         if self.unseen:
-            text += f". Not seen in this precision: {', '.join(self.unseen)}"
+            text += f". Too near to be told from the method: {', '.join(self.unseen)}"
         return f"{text}."
 
     def _phrase(self, name: str) -> str:
@@ -365,7 +376,7 @@ class EngineVerdict:
             "dtype": self.dtype,
             "fits": self.fits,
             "distances": self.distances,
-            "tolerance": self.tolerance,
+            "allowed": self.allowed,
             "first": self.first,
             "unseen": self.unseen,
             "sentence": self.sentence,
@@ -375,36 +386,44 @@ class EngineVerdict:
 def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
     """Return which candidate the answers of an engine fit.
 
-    A candidate fits if its distance is within the tolerance. A mistake that is nearer to the right
-    candidate than twice the tolerance is left out: an engine could fit both.
+    A candidate fits if its distance is within what is allowed: the tolerance of the precision. At
+    position 0 a token attends to itself alone, so no RoPE changes its logits. Where an engine is
+    farther away there, as with a table for GELU, more is allowed, up to the tolerance of float16.
+
+    A mistake within twice the allowed distance of the right candidate is left out: an engine could
+    fit both.
     """
-    tolerance = packet.precisions[dtype]["tolerance"]
     seen, tokens = as_table(packet, answers)
     expected = {}
     for name in packet.words:
         expected[name] = np.take_along_axis(log_softmax(packet.logits[name]), tokens, axis=1)
 
-    distances = {}
-    unseen = []
-    for name, numbers in expected.items():
-        if name != RIGHT and distance(numbers, expected[RIGHT]) <= 2 * tolerance:
-            unseen.append(name)
-        else:
-            distances[name] = distance(seen, numbers)
-    in_order = sorted(distances, key=lambda name: distances[name])
-
     firsts = []
     for row, position in enumerate(p for prompt in packet.prompts for p in prompt.positions):
         if position == 0:
             firsts.append(row)
+    first = distance(seen[firsts], expected[RIGHT][firsts])
+    tolerance = packet.precisions[dtype]["tolerance"]
+    most = max(tolerance, packet.precisions["float16"]["tolerance"])
+    allowed = min(max(tolerance, packet.margin * first), most)
+
+    distances = {}
+    unseen = []
+    for name, numbers in expected.items():
+        if name != RIGHT and distance(numbers, expected[RIGHT]) <= 2 * allowed:
+            unseen.append(name)
+        else:
+            distances[name] = distance(seen, numbers)
+    in_order = sorted(distances, key=lambda name: distances[name])
     return EngineVerdict(
         title=packet.title,
         dtype=dtype,
-        fits=[name for name in in_order if distances[name] <= tolerance],
+        fits=[name for name in in_order if distances[name] <= allowed],
         distances={name: distances[name] for name in in_order},
         words=packet.words,
-        tolerance=tolerance,
-        first=distance(seen[firsts], expected[RIGHT][firsts]),
+        allowed=allowed,
+        first=first,
+        limit=most,
         unseen=unseen,
     )
 

@@ -137,11 +137,10 @@ def _settings(model_type: str) -> JsonObject:
     settings = copy.deepcopy({**shapes().common, **shape.config})
     for name in shape.remove:
         settings.pop(name, None)
-    # TOML has no null, and a sliding window of false is none
-    return {
-        name: None if value is False and name == "sliding_window" else value
-        for name, value in settings.items()
-    }
+    for name in ("sliding_window", "sliding_window_pattern"):
+        if settings.get(name) is False:
+            settings[name] = None
+    return settings
 
 
 def write_tiny(tiny: TinyModel, folder: Path, seed: int) -> None:

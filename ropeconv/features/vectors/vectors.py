@@ -25,6 +25,7 @@ from ropeconv.errors import UsageError
 from ropeconv.features.identify.identifying import Subject
 from ropeconv.features.identify.mistakes import RIGHT, candidates
 from ropeconv.features.identify.structure import CannotChange
+from ropeconv.formats.disk import obstacle
 from ropeconv.formats.drafts import SUFFIX, together, write_file
 from ropeconv.formats.files import expand_home, scratch
 from ropeconv.formats.package_data import render
@@ -43,8 +44,10 @@ from .tiny import TRAINED, TinyModel, shape_of, write_tiny
 
 LONGEST = 4096
 """Tokens of the longest context that a packet may have."""
-COMPARED = 64
-"""Positions that are compared in a prompt."""
+COMPARED = {"long": 64, "short": 16}
+"""Positions that are compared, by the name of the prompt."""
+PARTS = ("README.md", "check_rope.py", "packet.json", "expected.npz", "model", "model.gguf")
+"""The names in the folder of a packet."""
 DIGITS = 5
 """Decimals of the expected logits."""
 TOP = 20
@@ -169,8 +172,9 @@ def vectors(
         raise UsageError("vectors needs a recipe, such as yarn 8, and a folder for the packet")
     runtimes = (runtime,) if isinstance(runtime, str) else tuple(runtime)
     reporter = reporter or SilentReporter()
-    tiny = shape_of(subject)
     folder = expand_home(os.fspath(out))
+    _check_place(folder)
+    tiny = shape_of(subject)
 
     with scratch() as work, _one_thread():
         source = work / f"tiny-{tiny.model_type}"
@@ -197,7 +201,11 @@ def vectors(
         prompts = make_prompts(opened.case.schedule, int(tiny.settings["vocab_size"]))
         packet = _fill(files, folder, title, tiny, opened, source, prompts, no_gguf, reporter)
 
-    _refuse_others(folder, files)
+    for name in _names_in(folder):
+        if name not in files:
+            raise UsageError(
+                f"{folder} has {name} of another packet; choose another folder, or remove this one"
+            )
     with together():
         for name, data in files.items():
             write_file(folder / name, data)
@@ -225,7 +233,7 @@ def make_prompts(schedule: Schedule, vocabulary: int) -> list[PromptIds]:
             earlier = int(generator.integers(0, start - SPAN))
             ids[start : start + SPAN] = ids[earlier : earlier + SPAN]
         # a server has no log-probabilities after the last token
-        places = np.linspace(0, length - 2, min(COMPARED, length - 1))
+        places = np.linspace(0, length - 2, min(COMPARED[name], length - 1))
         prompts.append(PromptIds(name, ids, [int(place) for place in places.round()]))
     return prompts
 
@@ -330,17 +338,28 @@ def _read_files(folder: Path, prefix: str) -> dict[str, bytes]:
     return {prefix + path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def _refuse_others(folder: Path, files: dict[str, bytes]) -> None:
-    """Raise UsageError for a folder with files that the packet does not have."""
+def _check_place(folder: Path) -> None:
+    """Raise UsageError for a place where no packet can be written."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; name a folder for the packet")
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and name not in files and not name.endswith(SUFFIX):
+    problem = obstacle(folder.parent)
+    if problem:
+        raise UsageError(f"{problem}, so {folder.name} cannot be written there; choose another")
+    for name in _names_in(folder):
+        if name.partition("/")[0] not in PARTS:
             raise UsageError(
-                f"{folder} has files that are not of this packet, such as {name}; choose another"
-                " folder, or remove it"
+                f"{folder} has files that are not of a packet, such as {name}; choose another"
+                " folder"
             )
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Return the names of the files in a folder, without drafts that a killed run left."""
+    names = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.name.endswith(SUFFIX):
+            names.append(path.relative_to(folder).as_posix())
+    return names
 
 
 def _rounded(logits: Array) -> Array:

@@ -34,11 +34,13 @@ def main() -> None:
     run.add_argument("engine", choices=ENGINES)
     run.add_argument("--python", default=sys.executable, help="the Python that has the engine")
 
+    run.add_argument("--graphs", type=Path, help="keep exported graphs there, for other engines")
+
     given = parser.parse_args()
     if given.command == "build":
         build_all(given.folder, given.families.split(","), given.methods.split(","))
     else:
-        run_engine(given.folder, given.engine, given.python)
+        run_engine(given.folder, given.engine, given.python, given.graphs)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ def export_graphs(packets: list[Path], work: Path) -> None:
     """Write the graph of each packet into a folder of its own, or why there is none."""
     for packet in packets:
         folder = work / label(packet)
-        folder.mkdir()
+        if folder.exists():
+            continue
+        folder.mkdir(parents=True)
         try:
             export_graph(packet, folder)
         except Exception as problem:

@@ -1,10 +1,12 @@
 """Run packets in an engine, and note what their own tests print.
 
 An engine's program writes logits into files, in a process of its own that may crash; check_rope.py
-of each packet judges them. The results of an engine replace its earlier ones.
+of each packet judges them. The results of a packet replace its earlier ones; those of another
+version of the engine are dropped.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,8 +27,15 @@ model before the extension, and extended by `ropeconv apply`."""
 SECONDS = 14400
 
 
-def run_engine(folder: Path, engine: str, python: str) -> None:
-    """Run all packets of a folder in an engine, and write the results."""
+def run_engine(folder: Path, engine: str, python: str, kept: Path | None) -> None:
+    """Run all packets of a folder in an engine, and write the results.
+
+    Args:
+        folder: That `build_all` wrote.
+        engine: The name of the engine.
+        python: The Python that has it.
+        kept: A folder for graphs, which several engines share; None for a temporary one.
+    """
     packets = sorted(path.parent for path in folder.glob("*/*/packet.json"))
     if not packets:
         sys.exit(f"{folder} has no packets; write them with `python -m scripts.vectors build`")
@@ -34,8 +43,8 @@ def run_engine(folder: Path, engine: str, python: str) -> None:
         if ENGINES[engine] == "graph":
             from .graphs import export_graphs
 
-            export_graphs(packets, Path(work))
-        answers = logits_of(engine, python, packets, Path(work))
+            export_graphs(packets, kept or Path(work))
+        answers = logits_of(engine, python, packets, Path(work), kept or Path(work))
         results = {}
         for packet in packets:
             name = packet.relative_to(folder).as_posix()
@@ -57,17 +66,22 @@ def version_of(engine: str, python: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def logits_of(engine: str, python: str, packets: list[Path], work: Path) -> dict[Path, str]:
+def logits_of(
+    engine: str, python: str, packets: list[Path], work: Path, graphs: Path
+) -> dict[Path, str]:
     """Run the program of an engine, and return the errors by packet.
 
-    The program goes on with the next packet after an exception. After a crash it is started again
+    The program continues with the next packet after an exception. After a crash it is started again
     for the packets that are left.
     """
     errors: dict[Path, str] = {}
+    variables = {**os.environ, "GRAPHS": str(graphs)}
     left = list(packets)
     while left:
         command = [python, str(program(engine)), str(work), *map(str, left)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, env=variables
+        )
         finished = []
         for packet in left:
             note = work / f"{label(packet)}.error"
@@ -119,6 +133,9 @@ def write_results(engine: str, version: str, results: dict[str, dict[str, object
     document = {}
     if RESULTS.exists():
         document = json.loads(RESULTS.read_text(encoding="utf-8"))
+    earlier = document.get(engine, {})
+    if earlier.get("version") == version:
+        results = {**earlier["results"], **results}
     document[engine] = {
         "version": version,
         "command": f"python -m scripts.vectors run FOLDER {json.dumps(engine)} --python PYTHON",

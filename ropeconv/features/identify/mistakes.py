@@ -20,7 +20,13 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
-from .structure import Change, exchange_pairs, rotate_whole_heads, scale_local_layers
+from .structure import (
+    Change,
+    exchange_latent_pairs,
+    exchange_pairs,
+    rotate_whole_heads,
+    scale_local_layers,
+)
 
 RIGHT = "right"
 """The name of the right schedule among the candidates."""
@@ -119,12 +125,17 @@ def candidates(case: Extension) -> list[CandidateSchedule]:
 
     # mistakes in the network, which has the right numbers in the wrong places
     spec = case.start
-    if case.weights.q and case.weights.k and not spec.mla:
+    exchange: Change | None = None
+    if spec.mla:
+        exchange = exchange_latent_pairs
+    elif case.weights.q and case.weights.k:
+        exchange = exchange_pairs(case.weights, spec.layout, spec.head_dim, spec.rotary_dim)
+    if exchange is not None:
         layout = CandidateSchedule(
             name="layout",
             words="the method, with pairs rotated in the other layout",
             schedule=case.schedule,
-            change=exchange_pairs(case.weights, spec.layout, spec.head_dim, spec.rotary_dim),
+            change=exchange,
         )
         found.append(layout)
     if case.source.local_form is not None:

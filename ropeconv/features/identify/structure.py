@@ -92,6 +92,26 @@ def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> list[Modul
     raise CannotChange(f"{type(model).__name__} has no modules of queries and keys")
 
 
+def exchange_latent_pairs(stack: ExitStack, model: PreTrainedModel) -> None:
+    """Rotate the pairs of the other layout in multi-head latent attention; a Change.
+
+    Its classes read the layout from their config (`rope_interleave`, modeling_deepseek_v3.py).
+
+    Raises:
+        CannotChange: The class has one layout in its code.
+    """
+    configs = []
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if isinstance(getattr(config, "rope_interleave", None), bool) and config not in configs:
+            configs.append(config)
+    if not configs:
+        raise CannotChange(f"{type(model).__name__} has one layout in its code")
+    for config in configs:
+        stack.callback(setattr, config, "rope_interleave", config.rope_interleave)
+        config.rope_interleave = not config.rope_interleave
+
+
 def rotate_whole_heads(head_dim: int) -> Change:
     """Return the change that lets classes rotate all dimensions of a head.
 

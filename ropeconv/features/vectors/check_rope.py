@@ -13,7 +13,7 @@ Supported servers:
     llama-server  /completion with `n_probs`, one request for each compared position
 
 An answer of a server has the log-probabilities of the 20 likeliest tokens, so these are compared.
-Of logits, all are. `--dtype` names the precision in which the engine computes, which decides what
+For logits, all tokens are. `--dtype` names the precision in which the engine computes, which decides what
 is allowed; README.md says where the numbers come from.
 """
 
@@ -95,7 +95,7 @@ class PromptIds:
 
 @dataclass(frozen=True)
 class Packet:
-    """What the engine should answer, and what it answers with each known mistake."""
+    """The answers that the engine should give, and those of each known mistake."""
 
     title: str
     vocabulary: int
@@ -387,7 +387,7 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
     """Return which candidate the answers of an engine fit.
 
     A candidate fits if its distance is within what is allowed: the tolerance of the precision. At
-    position 0 a token attends to itself alone, so no RoPE changes its logits. Where an engine is
+    position 0 a token attends only to itself, so no RoPE changes its logits. Where an engine is
     farther away there, as with a table for GELU, more is allowed, up to the tolerance of float16.
 
     A mistake within twice the allowed distance of the right candidate is left out: an engine could

@@ -86,9 +86,5 @@ def vectors_command(
         screen.note(f"Note: {note}")
     if packet.no_gguf:
         screen.note(f"Note: there is no GGUF file: {packet.no_gguf}.")
-    allowed = packet.precisions["float32"]["tolerance"]
-    screen.say(
-        f"Wrote {packet.path}: {len(packet.files)} files, {packet.bytes / 1e6:.1f} MB,"
-        f" {len(packet.candidates) - 1} mistakes; a distance of {allowed:.1e} is allowed in float32."
-    )
+    screen.say(packet.sentence)
     screen.say(f"Next: python {packet.path}/check_rope.py --help")

@@ -78,11 +78,11 @@ class Reference:
             raise CannotChange(str(problem)) from None
 
     def noise(self, right: CandidateSchedule, prompts: Sequence[PromptIds], expected: Array) -> Any:
-        """Return the distance that rounding alone makes, by the name of a precision.
+        """Return the distance that only rounding makes, by the name of a precision.
 
         Args:
             right: The right candidate.
-            prompts: What is read.
+            prompts: All prompts of the packet.
             expected: Its logits in float64.
         """
         # right engines may compute frequencies that differ by 2 ulp, as validation allows

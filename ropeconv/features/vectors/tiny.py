@@ -2,7 +2,7 @@
 
 `shape_of` finds the config of an architecture or of a MODEL, and `write_tiny` writes the folder.
 The class of transformers only tells which tensors there are; numpy fills them, so the weights
-depend on their names alone.
+depend only on their names.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def write_tiny(tiny: TinyModel, folder: Path, seed: int) -> None:
     Args:
         tiny: From `shape_of`.
         folder: An empty folder.
-        seed: Of the random weights.
+        seed: The seed of the random weights.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM

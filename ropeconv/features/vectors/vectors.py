@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from ropeconv.formats.package_data import render
 from ropeconv.keywords import StrPath
 from ropeconv.models.open import open_source
 from ropeconv.reporting import Reporter, SilentReporter
-from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.errors import RopeconvError, counted
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.summary import SummaryTable, TableSummary
@@ -53,7 +53,7 @@ DIGITS = 5
 TOP = 20
 """Likeliest tokens whose log-probabilities packet.json has for each position."""
 MARGIN = 4.0
-"""The allowed distance, in measured distances of rounding alone."""
+"""The allowed distance, in measured distances of rounding."""
 SPAN = 24
 """Tokens that a prompt repeats, so that attention to the past matters."""
 FIRST = 4
@@ -63,7 +63,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class VectorCandidate:
-    """What an engine may compute: the method, or a known mistake."""
+    """The method, or a known mistake, which an engine may compute."""
 
     name: str
 
@@ -111,14 +111,28 @@ class VectorPacket(TableSummary):
     notes: tuple[str, ...] = ()
     """Sentences about the tiny model."""
 
+    record_keys: ClassVar[tuple[str, ...]] = ("name", "words", "distance")
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion for people."""
+        allowed = self.precisions["float32"]["tolerance"]
+        mistakes = len(self.candidates) - 1
+        return (
+            f"{self.path} has {len(self.files)} files, {self.bytes / 1e6:.1f} MB, and tells"
+            f" {counted(mistakes, 'mistake')} from the method; a distance of {allowed:.1e} is"
+            " allowed in float32."
+        )
+
     def summary(self) -> dict[str, str]:
         """Return the values that are shown, by name."""
         return {
+            "sentence": self.sentence,
             "path": self.path,
             "title": self.title,
-            "context": f"{self.trained} -> {self.declared:,} tokens",
-            "mistakes": str(len(self.candidates) - 1),
-            "size": f"{self.bytes / 1e6:.1f} MB",
+            "trained": f"{self.trained} tokens",
+            "declared": f"{self.declared:,} tokens",
+            "bytes": f"{self.bytes / 1e6:.1f} MB",
             "no_gguf": self.no_gguf,
         }
 
@@ -135,7 +149,7 @@ class VectorPacket(TableSummary):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the packet as JSON-ready data."""
-        return asdict(self)
+        return asdict(self) | {"sentence": self.sentence}
 
 
 @check_arguments

@@ -1,6 +1,6 @@
 """Packets in OpenVINO on a CPU, in float32."""
 
-import sys
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,10 @@ def version() -> str:
 
 
 def open_model(packet: Path) -> Logits:
-    """Return the logits of a packet's graph, which is in the folder of the answers."""
-    graph = Path(sys.argv[1]) / f"{packet.parent.name}-{packet.name}" / "out" / "model.onnx"
+    """Return the logits of a packet's graph, which is in the folder GRAPHS."""
+    graph = (
+        Path(os.environ["GRAPHS"]) / f"{packet.parent.name}-{packet.name}" / "out" / "model.onnx"
+    )
     if not graph.exists():
         raise FileNotFoundError((graph.parents[1] / "why.txt").read_text())
     core = openvino.Core()

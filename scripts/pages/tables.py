@@ -354,7 +354,9 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| engine \| version \|.*?(?=\n\n)", vector_tables.vector_versions),
         (r"\| architecture \| transformers.*?(?=\n\n)", vector_tables.vector_results),
     ),
-    "docs/vectors.md": ((r"\| engine \| packet \|.*?(?=\n\n)", vector_tables.vector_defects),),
+    "docs/vectors.md": (
+        (r"### [^\n]*: [^\n]*\n\n- Program.*?(?=\n\n## )", vector_tables.vector_defects),
+    ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),
     "docs/tables/runtimes.txt": ((r"^.*$", lambda: f"{families()}\n"),),
     "docs/tables/engines.txt": ((r"^.*$", lambda: f"{engine_tables.reasons()}\n"),),

@@ -3,6 +3,7 @@
 """
 
 import json
+import textwrap
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -74,32 +75,67 @@ def vector_versions() -> str:
     return "\n".join(lines)
 
 
+CAUSES = {
+    ("mlx-lm", "unscaled"): (
+        "these model files of mlx_lm/models build `nn.RoPE` with the base only, and never pass"
+        " `rope_scaling` to `initialize_rope` (rope_utils.py)"
+    ),
+    ("mlx-lm", "layout"): (
+        "`SuScaledRoPE`, which `initialize_rope` builds for `longrope`, calls `mx.fast.rope` with"
+        " `traditional=False` whatever the model passes (rope_utils.py)"
+    ),
+}
+"""What was read in the source of an engine, with its place, by engine and mistake."""
+
+
 def vector_defects() -> str:
-    """Return the table of packets that do not pass."""
-    lines = [
-        "| engine | packet | it computes | distance of that | distance of the method | allowed |",
-        "|---|---|---|---|---|---|",
+    """Return a report for each mistake of each engine."""
+    reports = []
+    for engine, document in results().items():
+        mistakes: dict[str, dict[str, Result]] = {}
+        for name, result in document["results"].items():
+            if result["outcome"] not in (PASS, NOT_RUN):
+                mistakes.setdefault(result["outcome"], {})[name] = result
+        for mistake, found in mistakes.items():
+            reports.append(report(engine, document["version"], mistake, found))
+    return "\n\n".join(reports)
+
+
+def report(engine: str, version: str, mistake: str, found: Mapping[str, Result]) -> str:
+    """Return the report of one mistake of an engine.
+
+    Args:
+        engine: Its name.
+        version: Its version.
+        mistake: The name of the mistake.
+        found: The results of the packets in which it makes it.
+    """
+    families: dict[str, list[str]] = {}
+    for name in found:
+        family, _, method = name.partition("/")
+        families.setdefault(method, []).append(family)
+    methods: dict[str, list[str]] = {}  # by the architectures that they share
+    for method, names in families.items():
+        methods.setdefault(", ".join(names), []).append(f"`--{method} 8`")
+    packets = "; ".join(f"{', '.join(flags)} of {names}" for names, flags in methods.items())
+    first, _, method = next(iter(found)).partition("/")
+    allowed = max(result.get("allowed", 0.0) for result in found.values())
+    seen = max(result.get("distance", 0.0) for result in found.values())
+    method_away = min(result.get("from_method", 0.0) for result in found.values())
+
+    parts = [
+        f"- Program: {version}",
+        (
+            f"- Input: the packets of {packets}; for example `ropeconv vectors {first} --{method} 8"
+            f" -o packet`, and in the engine the token ids of `packet/packet.json`"
+        ),
+        f"- Expected: logits at most {allowed:.1e} from those of the method",
+        (
+            f"- Seen: {mistake}, at most {seen:.1e} away from its logits; those of the method are at"
+            f" least {method_away:.2g} away"
+        ),
     ]
-    for engine, document in results().items():
-        for name, result in document["results"].items():
-            if result["outcome"] in (PASS, NOT_RUN):
-                continue
-            numbers = ("distance", "from_method", "allowed")
-            cells = [f"{result[key]:.1e}" if key in result else "" for key in numbers]
-            lines.append(
-                f"| {engine} | `{name}` | {result['outcome']} | " + " | ".join(cells) + " |"
-            )
-    return "\n".join(lines)
-
-
-def vector_not_run() -> str:
-    """Return why packets were not run, by engine."""
-    lines = []
-    for engine, document in results().items():
-        reasons: dict[str, list[str]] = {}
-        for name, result in document["results"].items():
-            if result["outcome"] == NOT_RUN:
-                reasons.setdefault(result["sentence"], []).append(name)
-        for reason, names in sorted(reasons.items()):
-            lines.append(f"- {engine}: {', '.join(names)}: {reason}")
-    return "\n".join(lines)
+    if (engine, mistake) in CAUSES:
+        parts.append(f"- Cause: {CAUSES[engine, mistake]}")
+    lines = [textwrap.fill(part, 119, subsequent_indent="  ") for part in parts]
+    return "\n".join([f"### {engine}: {mistake}", "", *lines])

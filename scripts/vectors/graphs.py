@@ -4,14 +4,15 @@ The extension of the model in a packet is undone by `restore`, and the recipe of
 to the export, so the graph has the same weights and the same method.
 """
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import ropeconv
 from ropeconv.inspection.receipts.storage import read_receipt
-from ropeconv.rope.recipe import Recipe
-from ropeconv.verbs.apply import apply as apply_recipe
 
 from .running import label
 
@@ -20,9 +21,9 @@ def export_graphs(packets: list[Path], work: Path) -> None:
     """Write the graph of each packet into a folder of its own, or why there is none."""
     for packet in packets:
         folder = work / label(packet)
-        if folder.exists():
+        if (folder / "out").exists():
             continue
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
             export_graph(packet, folder)
         except Exception as problem:
@@ -31,11 +32,20 @@ def export_graphs(packets: list[Path], work: Path) -> None:
 
 def export_graph(packet: Path, folder: Path) -> None:
     """Write the extended graph of a packet into `folder/out`."""
-    ropeconv.restore(packet / "model", out=folder / "source")
-    export(folder / "source", folder / "graph")
-    shutil.copyfile(folder / "source" / "config.json", folder / "graph" / "config.json")
-    recipe = Recipe.from_dict(read_receipt(packet / "model").recipe)
-    apply_recipe(folder / "graph" / "model.onnx", recipe=recipe, out=folder / "out")
+    if not (folder / "graph" / "config.json").exists():
+        for name in ("source", "graph"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        ropeconv.restore(packet / "model", out=folder / "source")
+        export(folder / "source", folder / "graph")
+        shutil.copyfile(folder / "source" / "config.json", folder / "graph" / "config.json")
+
+    recipe = folder / "recipe.json"
+    recipe.write_text(json.dumps(read_receipt(packet / "model").recipe), encoding="utf-8")
+    words = ("apply", folder / "graph" / "model.onnx", "--recipe", recipe, "-o", folder / "out")
+    command = [sys.executable, "-m", "ropeconv", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
 
 
 def export(checkpoint: Path, place: Path) -> None:

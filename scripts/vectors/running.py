@@ -71,8 +71,8 @@ def logits_of(
 ) -> dict[Path, str]:
     """Run the program of an engine, and return the errors by packet.
 
-    The program continues with the next packet after an exception. After a crash it is started again
-    for the packets that are left.
+    The program continues with the next packet after an exception. Where it ends, it is started
+    again for the packets that are left.
     """
     errors: dict[Path, str] = {}
     variables = {**os.environ, "GRAPHS": str(graphs)}
@@ -90,7 +90,7 @@ def logits_of(
             if note.exists() or (work / f"{label(packet)}.npz").exists():
                 finished.append(packet)
         left = left[len(finished) :]
-        if left:
+        if left and not finished:  # it ends at once, so this packet is the reason
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             errors[left[0]] = f"the process ends with code {done.returncode}: {last}"
             left = left[1:]

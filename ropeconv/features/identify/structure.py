@@ -19,7 +19,7 @@ from ropeconv.rope.spec import Layout
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 class CannotChange(RopeconvError):
@@ -100,10 +100,11 @@ def exchange_latent_pairs(stack: ExitStack, model: PreTrainedModel) -> None:
     Raises:
         CannotChange: The class has one layout in its code.
     """
-    configs = []
+    configs: list[PretrainedConfig] = []
     for module in model.modules():
         config = getattr(module, "config", None)
-        if isinstance(getattr(config, "rope_interleave", None), bool) and config not in configs:
+        is_switch = isinstance(getattr(config, "rope_interleave", None), bool)
+        if is_switch and all(config is not other for other in configs):
             configs.append(config)
     if not configs:
         raise CannotChange(f"{type(model).__name__} has one layout in its code")

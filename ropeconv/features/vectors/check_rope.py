@@ -13,8 +13,8 @@ Supported servers:
     llama-server  /completion with `n_probs`, one request for each compared position
 
 An answer of a server has the log-probabilities of the 20 likeliest tokens, so these are compared.
-For logits, all tokens are. `--dtype` names the precision in which the engine computes, which decides what
-is allowed; README.md says where the numbers come from.
+For logits, all tokens are. `--dtype` names the precision of the engine, which decides
+what is allowed; README.md says where the numbers come from.
 """
 
 import argparse
@@ -445,8 +445,8 @@ def as_table(packet: Packet, answers: Answers) -> tuple[Array, NDArray[np.int64]
         stop(2, "the server gives no log-probabilities for a position")
     numbers = []
     names = []
-    for row in answers:
-        best = sorted(row.items(), key=lambda entry: -entry[1])[:count]
+    for named in answers:
+        best = sorted(named.items(), key=lambda entry: -entry[1])[:count]
         names.append([token for token, _ in best])
         numbers.append([value for _, value in best])
     ids = np.array(names, dtype=np.int64)

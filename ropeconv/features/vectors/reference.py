@@ -31,7 +31,7 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 """Those of engines whose rounding is measured."""
 
 
-class InDouble(TorchFunctionMode):
+class InDouble(TorchFunctionMode):  # type: ignore[misc]
     """Makes every cast to float32 a cast to float64, while it is entered."""
 
     def __torch_function__(

@@ -24,6 +24,7 @@ from ropeconv.formats.jsontext import JsonObject
 from ropeconv.formats.package_data import package_data
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.models.config import text_part
+from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
 
@@ -103,6 +104,8 @@ def shape_of(subject: str, trust: bool = False) -> TinyModel:
             f"'{subject}' is not an architecture of `vectors`; give a model, or one of {listed}"
         )
     source = open_source(subject)
+    if isinstance(source, GgufSource):
+        raise UsageError(f"{subject} is a GGUF file; give the checkpoint, or one of {listed}")
     config = text_part(source.config(), source.family)
     model_type = str(config.get("model_type", ""))
     if model_type not in known:
@@ -204,13 +207,13 @@ def _values(
     """Return random numbers for a parameter."""
     shape = tuple(parameter.shape)
     if name.endswith("bias"):
-        return 0.3 * generator.standard_normal(shape)
+        return np.asarray(0.3 * generator.standard_normal(shape))
     if len(shape) == 1:
         # the class begins with ones or zeros: norms multiply by the weight, or by 1 + weight
         start = float(parameter.detach().flatten()[0])
         if start not in (0.0, 1.0):
             start = 0.0
-        return start + 0.3 * generator.random(shape)
+        return np.asarray(start + 0.3 * generator.random(shape))
 
     spread = shape[-1] ** -0.5
     is_query_or_key = any(part in name for part in ("q_proj", "k_proj", "qkv", "query_key", "q_b"))
@@ -218,4 +221,4 @@ def _values(
         spread *= SHARPNESS
     if "lm_head" in name or "embed_out" in name or (tied and "embed" in name):
         spread *= SPREAD
-    return spread * generator.standard_normal(shape)
+    return np.asarray(spread * generator.standard_normal(shape))

@@ -398,9 +398,10 @@ def _likeliest(logits: Array) -> list[list[list[float]]]:
 def _archive(arrays: dict[str, Array]) -> bytes:
     """Return an .npz file of float32 arrays; numpy writes no times into it."""
     buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer, **{name: array.astype(np.float32) for name, array in arrays.items()}
-    )
+    rounded: dict[str, Any] = {}
+    for name, array in arrays.items():
+        rounded[name] = array.astype(np.float32)
+    np.savez_compressed(buffer, **rounded)
     return buffer.getvalue()
 
 

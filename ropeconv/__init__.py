@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ropeconv.features.run.running import run as run
     from ropeconv.features.servers.validation import validate_server as validate_server
     from ropeconv.features.training.configs import train_config as train_config
+    from ropeconv.features.vectors.vectors import vectors as vectors
 
     from .bake.apply import make_plan as make_plan
     from .bake.output import Output as Output

@@ -26,6 +26,7 @@ from ropeconv.features.identify.identification import CandidateResult, Identific
 from ropeconv.features.profiles.plan import profile_plans, profiles_plan
 from ropeconv.features.run.report import RunRow, RunTable
 from ropeconv.features.training.training import TrainingFacts, make_snippet, trainers
+from ropeconv.features.vectors.vectors import VectorCandidate, VectorPacket
 from ropeconv.inspection.adapter import Adapter, read_adapter
 from ropeconv.inspection.head_bound import HeadLengths, LayerReach
 from ropeconv.inspection.receipts.receipt import CheckRecord
@@ -186,6 +187,18 @@ def probe_result() -> ProbeResult:
     )
 
 
+def vector_packet() -> VectorPacket:
+    candidates = (
+        VectorCandidate("right", "the method", 0.0),
+        VectorCandidate("linear", f"linear {HOSTILE}", 1.5),
+    )
+    precisions = {"float32": {"noise": 1e-5, "tolerance": 4e-5}}
+    left_out = {"layout": "the class of this architecture cannot compute it"}
+    return VectorPacket(
+        HOSTILE, "llama, --yarn 8", 64, 512, candidates, left_out, precisions, ("README.md",), 9
+    )
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
     """A result of every class, of models with a hostile name."""
@@ -228,6 +241,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
         "RunTable": run_table(),
         "Identification": identification(),
         "ProbeResult": probe_result(),
+        "VectorPacket": vector_packet(),
     }
     return made_here
 

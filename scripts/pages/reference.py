@@ -65,7 +65,7 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Check and measure": (
         "[Validating](validating.md) and [evaluating](evaluating.md) explain the results.",
-        ("validate", "probe", "identify", "eval", "tune"),
+        ("validate", "probe", "identify", "vectors", "eval", "tune"),
     ),
     "Publish, train, run many": (
         (
@@ -138,6 +138,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "validate_gguf",
         "validate_server",
         "identify",
+        "vectors",
     ),
     "Evaluating": ("evaluate_model", "Sizes", "Result"),
     "Tuning": ("tune_model", "SearchSettings", "TuningResult"),

@@ -23,7 +23,7 @@ from ropeconv.models.registry import families as all_families
 from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
-from . import engine_tables
+from . import engine_tables, vector_tables
 
 ROOT = Path(__file__).parents[2]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
@@ -349,6 +349,13 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
             engine_tables.shares,
         ),
         (r"There are [\d,]+\s+cells\s[^.]*?\sunknown\.", sentence),
+    ),
+    "docs/engines.md": (
+        (r"\| engine \| version \|.*?(?=\n\n)", vector_tables.vector_versions),
+        (r"\| architecture \| transformers.*?(?=\n\n)", vector_tables.vector_results),
+    ),
+    "docs/vectors.md": (
+        (r"### [^\n]*: [^\n]*\n\n- Program.*?(?=\n\n## )", vector_tables.vector_defects),
     ),
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),
     "docs/tables/runtimes.txt": ((r"^.*$", lambda: f"{families()}\n"),),

@@ -63,6 +63,23 @@ TUNE = (
     " -o tuned.json --plot plot.svg"
 )
 VALIDATE = "validate out --against model --report page.html --plot plot.svg"
+VECTORS = "vectors llama --linear 2 -o packet"
+PACKET = tuple(
+    f"packet/{name}"
+    for name in (
+        "packet.json",
+        "expected.npz",
+        "check_rope.py",
+        "README.md",
+        "model.gguf",
+        "model/config.json",
+        "model/generation_config.json",
+        "model/model.safetensors",
+        "model/ropeconv.json",
+        "model/tokenizer.json",
+        "model/tokenizer_config.json",
+    )
+)
 IN_PLACE, BACK = "apply model.gguf --mixed 4 --in-place", "restore model.gguf --in-place"
 
 
@@ -270,6 +287,13 @@ CASES: dict[str, Case] = {
         timed=("page.html", "plot.svg", "out/ropeconv.json"),
         torch=True,
         grows=("out/ropeconv.json",),
+    ),
+    "vectors": Case(
+        scenes.checkpoint,
+        ("models", *VECTORS.split()),
+        PACKET,
+        apart=True,
+        torch=True,
     ),
     "record a validation": Case(
         scenes.checkpoint, ("record-validation", "out"), ("out",), (ropeconv(APPLY),)

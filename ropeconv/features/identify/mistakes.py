@@ -20,10 +20,17 @@ from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
 from ropeconv.rope.spec import RopeSpec
 
-from .structure import Change, exchange_pairs, scale_local_layers
+from .structure import (
+    Change,
+    exchange_latent_pairs,
+    exchange_pairs,
+    rotate_whole_heads,
+    scale_local_layers,
+)
 
 RIGHT = "right"
 """The name of the right schedule among the candidates."""
+FULL_ROTATION = "full-rotation"
 DEFAULT_BASE = 10000.0
 """The rope_theta of a runtime that does not find one: RoFormer's, the default of most classes."""
 
@@ -111,16 +118,24 @@ def candidates(case: Extension) -> list[CandidateSchedule]:
             continue  # the mistake has no meaning for this model or these numbers
         if schedule is not None and schedule.digest not in known:
             known.add(schedule.digest)
-            found.append(CandidateSchedule(name, words, schedule))
+            change = None
+            if name == FULL_ROTATION:
+                change = rotate_whole_heads(case.start.head_dim)
+            found.append(CandidateSchedule(name, words, schedule, change))
 
     # mistakes in the network, which has the right numbers in the wrong places
     spec = case.start
-    if case.weights.q and case.weights.k and not spec.mla:
+    exchange: Change | None = None
+    if spec.mla:
+        exchange = exchange_latent_pairs
+    elif case.weights.q and case.weights.k:
+        exchange = exchange_pairs(case.weights, spec.layout, spec.head_dim, spec.rotary_dim)
+    if exchange is not None:
         layout = CandidateSchedule(
             name="layout",
             words="the method, with pairs rotated in the other layout",
             schedule=case.schedule,
-            change=exchange_pairs(case.weights, spec.layout, spec.head_dim, spec.rotary_dim),
+            change=exchange,
         )
         found.append(layout)
     if case.source.local_form is not None:
@@ -255,7 +270,7 @@ def _long_list(case: Extension) -> Schedule:
     return replace(case.schedule, short_inv_freq=None)
 
 
-@mistake("full-rotation", "the method over all dimensions of a head, where a part rotates")
+@mistake(FULL_ROTATION, "the method over all dimensions of a head, where a part rotates")
 def _full_rotation(case: Extension) -> Schedule:
     return case.over(replace(case.start, rotary_dim=case.start.head_dim))
 

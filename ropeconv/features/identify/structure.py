@@ -19,7 +19,7 @@ from ropeconv.rope.spec import Layout
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 class CannotChange(RopeconvError):
@@ -96,6 +96,44 @@ def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> list[Modul
         if found:
             return found
     raise CannotChange(f"{type(model).__name__} has no modules of queries and keys")
+
+
+def exchange_latent_pairs(stack: ExitStack, model: PreTrainedModel) -> None:
+    """Rotate the pairs of the other layout in multi-head latent attention; a Change.
+
+    Its classes read the layout from their config (`rope_interleave`, modeling_deepseek_v3.py).
+
+    Raises:
+        CannotChange: The class has one layout in its code.
+    """
+    configs: list[PretrainedConfig] = []
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        is_switch = isinstance(getattr(config, "rope_interleave", None), bool)
+        if is_switch and all(config is not other for other in configs):
+            configs.append(config)
+    if not configs:
+        raise CannotChange(f"{type(model).__name__} has one layout in its code")
+    for config in configs:
+        stack.callback(setattr, config, "rope_interleave", config.rope_interleave)
+        config.rope_interleave = not config.rope_interleave
+
+
+def rotate_whole_heads(head_dim: int) -> Change:
+    """Return the change that lets classes rotate all dimensions of a head.
+
+    Most take the width of cos and sin. Some have the number of their own (`rotary_ndims` in
+    modeling_phi.py and modeling_stablelm.py).
+    """
+
+    def change(stack: ExitStack, model: PreTrainedModel) -> None:
+        for module in model.modules():
+            old = getattr(module, "rotary_ndims", None)
+            if isinstance(old, int):
+                stack.callback(setattr, module, "rotary_ndims", old)
+                module.rotary_ndims = head_dim
+
+    return change
 
 
 def scale_local_layers(schedule: Schedule) -> Change:

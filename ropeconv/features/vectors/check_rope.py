@@ -1,0 +1,472 @@
+"""Test whether an engine computes the RoPE of this packet, and name the mistake if it does not.
+
+    python check_rope.py --logits logits.npy          an array [tokens, vocabulary] of logits
+    python check_rope.py --call engine:logits         a function of Python from token ids to logits
+    python check_rope.py --url http://localhost:8000  vLLM, SGLang or llama-server
+
+It needs numpy, and nothing else. Exit codes: 0 the engine computes it, 1 it does not, 2 the engine
+or the packet cannot be read.
+
+Supported servers:
+    vllm          /v1/completions with `prompt_logprobs`, one request for each prompt
+    sglang        /generate with `top_logprobs_num`, one request for each prompt
+    llama-server  /completion with `n_probs`, one request for each compared position
+
+An answer of a server has the log-probabilities of the 20 likeliest tokens, so these are compared.
+For logits, all tokens are. `--dtype` names the precision of the engine, which decides
+what is allowed; README.md says where the numbers come from.
+"""
+
+import argparse
+import importlib
+import json
+import math
+import os
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+TOP = 20
+"""Likeliest tokens that a server is asked for: the default limit of vLLM."""
+RIGHT = "right"
+"""The name of the right RoPE among the candidates."""
+APIS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama-server"}
+"""The names of the servers, by `owned_by` in /v1/models."""
+SECONDS = 600.0
+"""How long a server may take for an answer."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the test as the command line says, and return the exit code."""
+    given = parse(arguments)
+    packet = Packet.read(given.packet)
+    if given.dtype not in packet.precisions:
+        stop(2, f"--dtype {given.dtype}: choose {', '.join(packet.precisions)}")
+    verdict = judge(packet, ask(packet, given), given.dtype)
+    print(json.dumps(verdict.to_dict(), indent=2) if given.json else verdict.sentence)
+    return 0 if verdict.passed else 1
+
+
+def stop(code: int, words: str) -> NoReturn:
+    """End the test: 1 for an engine that is wrong, 2 for one that cannot be read."""
+    if code == 1:
+        print(f"FAIL: {words}")
+    else:
+        print(f"check_rope: {words}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options of a command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    engine = parser.add_mutually_exclusive_group(required=True)
+    engine.add_argument("--logits", type=Path, metavar="FILE", help=".npy, or .npz by prompt name")
+    engine.add_argument("--call", metavar="MODULE:FUNCTION", help="token ids to logits [T, V]")
+    engine.add_argument("--url", help="of a running server")
+    parser.add_argument("--api", choices=APIS.values(), help="of the server (default: it says so)")
+    parser.add_argument("--model", default="", help="of the server (default: its first)")
+    parser.add_argument("--dtype", default="float32", help="in which the engine computes")
+    parser.add_argument("--packet", type=Path, default=Path(__file__).parent, help="its folder")
+    parser.add_argument("--json", action="store_true", help="print all numbers")
+    return parser.parse_args(arguments)
+
+
+# --- the packet
+
+
+@dataclass(frozen=True)
+class PromptIds:
+    """Token ids that the engine reads, and the positions that are compared."""
+
+    name: str
+    ids: list[int]
+    positions: list[int]
+
+
+@dataclass(frozen=True)
+class Packet:
+    """The answers that the engine should give, and those of each known mistake."""
+
+    title: str
+    vocabulary: int
+    prompts: list[PromptIds]
+
+    words: dict[str, str]
+    """The candidates by name in the words for people; the right one first."""
+
+    logits: dict[str, Array]
+    """Logits [compared positions of all prompts, vocabulary] by the name of the candidate."""
+
+    margin: float
+    """The allowed distance, in measured distances of rounding."""
+
+    precisions: dict[str, dict[str, float]]
+    """By the name of a precision: the measured `noise` and the allowed `tolerance`."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Packet":
+        """Return the packet in a folder."""
+        try:
+            data = json.loads((folder / "packet.json").read_text(encoding="utf-8"))
+            with np.load(folder / "expected.npz", allow_pickle=False) as arrays:
+                logits = {name: arrays[name].astype(np.float64) for name in arrays.files}
+            return cls(
+                title=data["title"],
+                vocabulary=data["vocabulary"],
+                prompts=[PromptIds(**prompt) for prompt in data["prompts"]],
+                words={entry["name"]: entry["words"] for entry in data["candidates"]},
+                logits=logits,
+                margin=data["margin"],
+                precisions=data["precisions"],
+            )
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            stop(2, f"{folder} is not a packet: {problem}")
+
+    @property
+    def rows(self) -> int:
+        """How many positions are compared."""
+        return sum(len(prompt.positions) for prompt in self.prompts)
+
+
+# --- what the engine answers: for each compared position, log-probabilities by token id
+
+Answers = list[dict[int, float]] | Array
+
+
+def ask(packet: Packet, given: argparse.Namespace) -> Answers:
+    """Return what the engine answers at the compared positions."""
+    if given.logits is not None:
+        return from_file(packet, given.logits)
+    if given.call is not None:
+        return from_call(packet, given.call)
+    return from_server(packet, given.url.rstrip("/"), given.api, given.model)
+
+
+def from_file(packet: Packet, path: Path) -> Array:
+    """Return the compared rows of a file of logits."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as problem:
+        stop(2, f"{path} cannot be read: {problem}")
+    blocks = []
+    for prompt in packet.prompts:
+        if isinstance(loaded, np.ndarray) and len(packet.prompts) > 1:
+            names = ", ".join(prompt.name for prompt in packet.prompts)
+            stop(2, f"{path} has logits of one prompt; save an .npz with {names}")
+        if not isinstance(loaded, np.ndarray) and prompt.name not in loaded.files:
+            stop(2, f"{path} has no array {prompt.name}")
+        logits = loaded if isinstance(loaded, np.ndarray) else loaded[prompt.name]
+        blocks.append(compared_rows(packet, prompt, logits))
+    return np.concatenate(blocks)
+
+
+def from_call(packet: Packet, name: str) -> Array:
+    """Return the compared rows that a function of Python answers."""
+    module, _, function = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        logits_of = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as problem:
+        stop(2, f"--call {name}: {problem}")
+    blocks = []
+    for prompt in packet.prompts:
+        try:
+            logits = np.asarray(logits_of(list(prompt.ids)))
+        except Exception as problem:
+            stop(2, f"--call {name} fails: {problem!r}")
+        blocks.append(compared_rows(packet, prompt, logits))
+    return np.concatenate(blocks)
+
+
+def compared_rows(packet: Packet, prompt: PromptIds, logits: Any) -> Array:
+    """Return the rows of logits [tokens, vocabulary] at the compared positions of a prompt."""
+    if logits.ndim == 3 and len(logits) == 1:
+        logits = logits[0]
+    if logits.ndim != 2 or logits.shape[1] < packet.vocabulary:
+        stop(
+            2,
+            f"{prompt.name}: logits of shape {list(logits.shape)}, and"
+            f" [{len(prompt.ids)}, {packet.vocabulary}] is expected",
+        )
+    if len(logits) == len(prompt.ids):
+        logits = logits[prompt.positions]
+    if len(logits) != len(prompt.positions):
+        stop(
+            2,
+            f"{prompt.name}: {len(logits)} rows, and {len(prompt.ids)} are expected, or the"
+            f" {len(prompt.positions)} at its positions",
+        )
+    # an engine may pad its vocabulary
+    return np.asarray(logits[:, : packet.vocabulary], dtype=np.float64)
+
+
+def from_server(packet: Packet, url: str, api: str | None, model: str) -> list[dict[int, float]]:
+    """Return the log-probabilities that a server answers."""
+    listed = request(f"{url}/v1/models").get("data") or [{}]
+    names = [entry.get("id", "") for entry in listed]
+    if model and model not in names:
+        stop(2, f"the server has no model {model}; it has {', '.join(names)}")
+    api = api or APIS.get(str(listed[0].get("owned_by")))
+    readers = {"vllm": from_vllm, "sglang": from_sglang, "llama-server": from_llama_server}
+    if api is None:
+        stop(2, f"{url} does not say which server it is; add --api")
+    rows = []
+    for prompt in packet.prompts:
+        try:
+            rows += readers[api](url, model or names[0], prompt)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
+            stop(2, f"the answer of {api} has another form ({problem!r})")
+    return rows
+
+
+def from_vllm(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]:
+    """Return log-probabilities of vLLM, which has those of a whole prompt in one answer."""
+    body = {
+        "model": model,
+        "prompt": prompt.ids,
+        "max_tokens": 1,
+        "temperature": 0,
+        "prompt_logprobs": TOP,
+    }
+    answer = request(f"{url}/v1/completions", body)
+    # the entry of a token has what was predicted before it; the first token has none
+    entries = answer["choices"][0]["prompt_logprobs"]
+    rows = []
+    for position in prompt.positions:
+        entry = entries[position + 1]
+        rows.append({int(token): float(record["logprob"]) for token, record in entry.items()})
+    return rows
+
+
+def from_sglang(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]:
+    """Return log-probabilities of SGLang, which has those of a whole prompt in one answer."""
+    body = {
+        "input_ids": prompt.ids,
+        "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+        "top_logprobs_num": TOP,
+    }
+    entries = request(f"{url}/generate", body)["meta_info"]["input_top_logprobs"]
+    rows = []
+    for position in prompt.positions:
+        rows.append({int(token): float(value) for value, token, *_ in entries[position + 1]})
+    return rows
+
+
+def from_llama_server(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]:
+    """Return log-probabilities of llama-server, which has those of a generated token only."""
+    rows = []
+    for position in prompt.positions:
+        body = {
+            "model": model,
+            "prompt": prompt.ids[: position + 1],
+            "n_predict": 1,
+            "n_probs": TOP,
+            # below 0, log-probabilities are those of the logits, whatever the sampler does
+            "temperature": -1,
+            "id_slot": 0,
+            "cache_prompt": True,
+            # a token that has a text: the server leaves out the probabilities of one that ends it
+            "logit_bias": [[prompt.ids[position + 1], 1e6]],
+        }
+        answer = request(f"{url}/completion", body)
+        record = answer["completion_probabilities"][0]
+        entries = record.get("top_logprobs") or record["probs"]
+        rows.append({int(entry["id"]): float(entry["logprob"]) for entry in entries})
+    return rows
+
+
+def request(url: str, body: Any = None) -> Any:
+    """Return the answer to a request in JSON."""
+    headers = {"Content-Type": "application/json"}
+    if os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {os.environ['OPENAI_API_KEY']}"
+    data = None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(url, data, headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as problem:
+        words = problem.read(1000).decode("utf-8", "replace")
+        stop(2, f"{url} refuses ({problem.code}): {words}")
+    except (OSError, ValueError) as problem:
+        stop(2, f"{url} does not answer in JSON: {problem}")
+
+
+# --- the verdict
+
+
+@dataclass(frozen=True)
+class EngineVerdict:
+    """Which candidate the engine computes."""
+
+    title: str
+    dtype: str
+
+    fits: list[str]
+    """The candidates that it may compute, the nearest first."""
+
+    distances: dict[str, float]
+    """The distance of each candidate that can be told from the right one, the nearest first."""
+
+    words: dict[str, str]
+
+    allowed: float
+    """The distance within which a candidate fits."""
+
+    first: float
+    """The distance of the right one at position 0, which no RoPE changes."""
+
+    limit: float
+    """The distance at position 0 from which on something else than RoPE is wrong."""
+
+    unseen: list[str] = field(default_factory=list)
+    """Mistakes that cannot be told from the right one in this precision."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the engine computes the right RoPE."""
+        return RIGHT in self.fits
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion for people."""
+        in_order = list(self.distances)
+        others = [name for name in in_order if name not in self.fits]
+        allowed = f"{self.allowed:.1e} is allowed in {self.dtype}"
+        if self.passed:
+            text = f"pass: {self.title}, distance {self.distances[RIGHT]:.1e} ({allowed})"
+        elif self.fits:
+            named = " or ".join(self._phrase(name) for name in self.fits)
+            right = self.distances[RIGHT]
+            text = f"FAIL: it computes {named}. From {self.title}: {right:.1e} ({allowed})"
+        else:
+            text = f"FAIL: none of these. The nearest is {self._phrase(in_order[0])} ({allowed})"
+            others = in_order[1:]
+        if others:
+            text += f". Runner-up: {self._phrase(others[0])}"
+        if self.first > self.limit:
+            text += (
+                f". At position 0, where no RoPE matters, the distance is {self.first:.1e}: other"
+                " weights, other tokens, or a lower precision than --dtype says"
+            )
+        if self.unseen:
+            text += f". Too near to be told from the method: {', '.join(self.unseen)}"
+        return f"{text}."
+
+    def _phrase(self, name: str) -> str:
+        return f"{name} ({self.words[name]}; {self.distances[name]:.1e})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers."""
+        return {
+            "passed": self.passed,
+            "title": self.title,
+            "dtype": self.dtype,
+            "fits": self.fits,
+            "distances": self.distances,
+            "allowed": self.allowed,
+            "first": self.first,
+            "unseen": self.unseen,
+            "sentence": self.sentence,
+        }
+
+
+def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
+    """Return which candidate the answers of an engine fit.
+
+    A candidate fits if its distance is within what is allowed: the tolerance of the precision. At
+    position 0 a token attends only to itself, so no RoPE changes its logits. Where an engine is
+    farther away there, as with a table for GELU, more is allowed, up to the tolerance of float16.
+
+    A mistake within twice the allowed distance of the right candidate is left out: an engine could
+    fit both.
+    """
+    seen, tokens = as_table(packet, answers)
+    expected = {}
+    for name in packet.words:
+        expected[name] = np.take_along_axis(log_softmax(packet.logits[name]), tokens, axis=1)
+
+    firsts = []
+    for row, position in enumerate(p for prompt in packet.prompts for p in prompt.positions):
+        if position == 0:
+            firsts.append(row)
+    first = distance(seen[firsts], expected[RIGHT][firsts])
+    tolerance = packet.precisions[dtype]["tolerance"]
+    most = max(tolerance, packet.precisions["float16"]["tolerance"])
+    allowed = min(max(tolerance, packet.margin * first), most)
+
+    distances = {}
+    unseen = []
+    for name, numbers in expected.items():
+        if name != RIGHT and distance(numbers, expected[RIGHT]) <= 2 * allowed:
+            unseen.append(name)
+        else:
+            distances[name] = distance(seen, numbers)
+    in_order = sorted(distances, key=lambda name: distances[name])
+    return EngineVerdict(
+        title=packet.title,
+        dtype=dtype,
+        fits=[name for name in in_order if distances[name] <= allowed],
+        distances={name: distances[name] for name in in_order},
+        words=packet.words,
+        allowed=allowed,
+        first=first,
+        limit=most,
+        unseen=unseen,
+    )
+
+
+def as_table(packet: Packet, answers: Answers) -> tuple[Array, NDArray[np.int64]]:
+    """Return log-probabilities and their token ids, both [compared positions, tokens].
+
+    Rows of a server may have more tokens than the likeliest ones; as many of each row are compared
+    as all rows have.
+    """
+    if isinstance(answers, np.ndarray):
+        if not np.isfinite(answers).all():
+            row = int(np.argmax(~np.isfinite(answers).all(axis=1)))
+            stop(1, f"compared row {row} has a logit that is not finite.")
+        tokens = np.broadcast_to(np.arange(packet.vocabulary), answers.shape)
+        return log_softmax(answers), tokens
+    count = min(len(row) for row in answers)
+    if count == 0:
+        stop(2, "the server gives no log-probabilities for a position")
+    numbers = []
+    names = []
+    for named in answers:
+        best = sorted(named.items(), key=lambda entry: -entry[1])[:count]
+        names.append([token for token, _ in best])
+        numbers.append([value for _, value in best])
+    ids = np.array(names, dtype=np.int64)
+    if ids.min() < 0 or ids.max() >= packet.vocabulary:
+        stop(2, f"token {ids.max()} is not in the vocabulary of {packet.vocabulary}")
+    if not np.isfinite(numbers).all():
+        stop(1, "the server gives a log-probability that is not finite.")
+    return np.array(numbers, dtype=np.float64), ids
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return log-probabilities [rows, vocabulary]."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def distance(one: Array, other: Array) -> float:
+    """Return the root mean square difference of log-probabilities, in nats."""
+    return math.sqrt(float(np.square(one - other).mean()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Expected logits in float64, from a class of transformers that is patched with a schedule.
+
+The stock RoPE is never used: `patch` overwrites the frequencies and the attention factor. Classes
+compute cos, sin, norms and softmax in float32 whatever their weights are, so `InDouble` makes every
+cast to float32 one to float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor, float32, float64
+from torch.overrides import TorchFunctionMode
+
+from ropeconv.engines.transformers.load import DeviceSpec, load_stock
+from ropeconv.engines.transformers.patch import nudge, patch, rotary_modules
+from ropeconv.features.identify.identifying import Subject
+from ropeconv.features.identify.mistakes import CandidateSchedule
+from ropeconv.features.identify.structure import CannotChange
+
+from .check_rope import Array, PromptIds, distance, log_softmax
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PRECISIONS = ("float32", "float16", "bfloat16")
+"""Those of engines whose rounding is measured."""
+
+
+class InDouble(TorchFunctionMode):  # type: ignore[misc]
+    """Makes every cast to float32 a cast to float64, while it is entered."""
+
+    def __torch_function__(
+        self,
+        function: Any,
+        types: Any,
+        arguments: tuple[Any, ...] = (),
+        keywords: dict[str, Any] | None = None,
+    ) -> Any:
+        if function is Tensor.float:
+            return arguments[0].double()
+        changed = [float64 if value is float32 else value for value in arguments]
+        named = {}
+        for name, value in (keywords or {}).items():
+            named[name] = float64 if value is float32 else value
+        return function(*changed, **named)
+
+
+class Reference:
+    """A tiny model that computes candidates."""
+
+    def __init__(self, folder: Path, subject: Subject) -> None:
+        """Load the model.
+
+        Args:
+            folder: The checkpoint before the extension.
+            subject: The same, with the recipe.
+        """
+        self.folder = folder
+        self.subject = subject
+        self.model = _load(folder, "float32").double()
+
+    def logits(self, candidate: CandidateSchedule, prompts: Sequence[PromptIds]) -> Array:
+        """Return what a candidate computes in float64, [compared positions, vocabulary].
+
+        Raises:
+            CannotChange: The model cannot compute the candidate.
+        """
+        try:
+            with InDouble():
+                return self._run(self.model, candidate, prompts)
+        except RuntimeError as problem:
+            # torch raises it for a class that rotates a fixed number of dimensions
+            raise CannotChange(str(problem)) from None
+
+    def noise(self, right: CandidateSchedule, prompts: Sequence[PromptIds], expected: Array) -> Any:
+        """Return the distance that only rounding makes, by the name of a precision.
+
+        Args:
+            right: The right candidate.
+            prompts: All prompts of the packet.
+            expected: Its logits in float64.
+        """
+        # right engines may compute frequencies that differ by 2 ulp, as validation allows
+        nudged = CandidateSchedule(right.name, right.words, nudge(right.schedule))
+        found = {}
+        for name in PRECISIONS:
+            model = _load(self.folder, name)
+            worst = 0.0
+            for candidate in (right, nudged):
+                logits = self._run(model, candidate, prompts)
+                worst = max(worst, distance(log_softmax(logits), log_softmax(expected)))
+            found[name] = worst
+        return found
+
+    def _run(
+        self, model: PreTrainedModel, candidate: CandidateSchedule, prompts: Sequence[PromptIds]
+    ) -> Array:
+        """Return the logits of a candidate in the precision of a model."""
+        import torch
+
+        case = self.subject.case
+        scale = self.subject.scale
+        if candidate.schedule.log_n != case.schedule.log_n:
+            scale = candidate.schedule.log_n
+        with ExitStack() as stack, torch.no_grad():
+            undo = patch(model, candidate.schedule, case.source.mla, scale, self.subject.queries)
+            stack.callback(undo)
+            if candidate.change is not None:
+                candidate.change(stack, model)
+            if model.dtype == float64 and candidate.schedule.short_inv_freq is None:
+                _set_frequencies(model, candidate)
+
+            rows = []
+            for prompt in prompts:
+                ids = torch.tensor([prompt.ids])
+                logits = model(input_ids=ids, use_cache=False).logits[0, prompt.positions]
+                rows.append(logits.double().numpy())
+        return np.concatenate(rows)
+
+
+def _load(folder: Path, dtype: str) -> PreTrainedModel:
+    """Return the model of a folder, with experts that compute in every precision."""
+    model = load_stock(folder, DeviceSpec("cpu", dtype))
+    if hasattr(model, "set_experts_implementation"):
+        # its grouped multiplication knows neither float64 nor every CPU
+        model.set_experts_implementation("eager")
+    return model
+
+
+def _set_frequencies(model: PreTrainedModel, candidate: CandidateSchedule) -> None:
+    """Set frequencies in float64, where `patch` has set them rounded to float32.
+
+    The undoing of the patch replaces the buffers.
+    """
+    import torch
+
+    inv_freq = torch.from_numpy(candidate.schedule.inv_freq.astype(np.float64))
+    for module, prefix in rotary_modules(model):
+        for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):
+            if hasattr(module, name):
+                setattr(module, name, inv_freq.clone())

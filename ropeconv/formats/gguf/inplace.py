@@ -64,7 +64,7 @@ class Neighbour(NamedTuple):
 
 
 class KeptNeighbour(msgspec.Struct, frozen=True):
-    """What a journal keeps of a neighbour."""
+    """The text beside a model in a journal, before and after the change."""
 
     name: str
 
@@ -394,11 +394,11 @@ def _journal_body(
         yield msgspec.json.encode(neighbour)
 
 
-class Journal(NamedTuple):
+class KeptChange(NamedTuple):
     """The content of a journal, checked."""
 
     size: int
-    """Of the file before its change, in bytes."""
+    """The size of the file before its change, in bytes."""
 
     shift: int
     """Bytes that were to be inserted at its front, negative where they were to be removed."""
@@ -407,7 +407,7 @@ class Journal(NamedTuple):
     neighbour: KeptNeighbour | None
 
 
-def _read_journal(path: Path, file: int, kept: int) -> Journal:
+def _read_journal(path: Path, file: int, kept: int) -> KeptChange:
     """Read and check the journal of a file.
 
     Args:
@@ -471,7 +471,7 @@ def _read_journal(path: Path, file: int, kept: int) -> Journal:
     removed_in_front = max(0, -shift)
     if size > status.st_size + kept_bytes + removed_in_front:
         raise damaged
-    return Journal(size, shift, entries, neighbour)
+    return KeptChange(size, shift, entries, neighbour)
 
 
 def _read_neighbour(path: Path, kept: int, at: int, length: int) -> KeptNeighbour | None:

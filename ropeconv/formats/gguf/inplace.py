@@ -64,7 +64,7 @@ class Neighbour(NamedTuple):
 
 
 class KeptNeighbour(msgspec.Struct, frozen=True):
-    """A neighbour in a journal."""
+    """The text beside a model in a journal, before and after the change."""
 
     name: str
 
@@ -394,7 +394,7 @@ def _journal_body(
         yield msgspec.json.encode(neighbour)
 
 
-class ChangeJournal(NamedTuple):
+class KeptChange(NamedTuple):
     """The content of a journal, checked."""
 
     size: int
@@ -407,7 +407,7 @@ class ChangeJournal(NamedTuple):
     neighbour: KeptNeighbour | None
 
 
-def _read_journal(path: Path, file: int, kept: int) -> ChangeJournal:
+def _read_journal(path: Path, file: int, kept: int) -> KeptChange:
     """Read and check the journal of a file.
 
     Args:
@@ -471,7 +471,7 @@ def _read_journal(path: Path, file: int, kept: int) -> ChangeJournal:
     removed_in_front = max(0, -shift)
     if size > status.st_size + kept_bytes + removed_in_front:
         raise damaged
-    return ChangeJournal(size, shift, entries, neighbour)
+    return KeptChange(size, shift, entries, neighbour)
 
 
 def _read_neighbour(path: Path, kept: int, at: int, length: int) -> KeptNeighbour | None:

@@ -131,7 +131,12 @@ MOVING = {
     ("shutil", "copy"),
     ("shutil", "copyfile"),
 }
-SCRATCH = {"features/ui/preload.py"}
+SCRATCH = {
+    "engines/probes/programs/ask_mlx_lm.py",
+    "engines/probes/programs/ask_transformers.py",
+    "engines/probes/programs/ask_vllm.py",
+    "features/ui/preload.py",
+}
 """Modules that write into a temporary folder of their own, which they remove."""
 
 

@@ -209,7 +209,8 @@ class ValidationDocument(Document, frozen=True, kw_only=True):
 class PlanDocument(Document, frozen=True, kw_only=True):
     """The work of `apply`: `Plan.to_dict`.
 
-    From `family` to `runtimes` the keys are those of the receipt that the output will have.
+    From `family` to `runtimes` the keys are those of the receipt that the output will have, and
+    runtimes that were asked here are added.
     """
 
     schema: int = SCHEMA
@@ -322,15 +323,22 @@ class Plan(FilePlan):
             ramp_approximation=result.ramp,
             schedule=records.ScheduleRecord(**self.schedule.to_dict()),
             effective_length=effective_length(self.schedule, self.source_spec),
-            runtimes=tuple(
-                records.RuntimeRecord(**verdict.to_dict()) for verdict in result.verdicts
-            ),
+            runtimes=self._runtime_records(with_asked=False),
             fine_tuning=self.fine_tuning,
             original=self.original,
             target=copied(
                 records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"
             ),
         )
+
+    def _runtime_records(self, with_asked: bool) -> tuple[records.RuntimeRecord, ...]:
+        """Return the verdicts, with or without those of runtimes that were asked here.
+
+        A receipt has none of these, so that the same command writes the same output on a machine
+        with another version, and finds it complete.
+        """
+        kept = [verdict for verdict in self.result.verdicts if with_asked or not verdict.here]
+        return tuple(records.RuntimeRecord(**verdict.to_dict()) for verdict in kept)
 
     def _before_record(self) -> records.BeforeRecord:
         """The RoPE of the source."""
@@ -434,7 +442,7 @@ class Plan(FilePlan):
             ramp_approximation=receipt.ramp_approximation,
             schedule=receipt.schedule,
             effective_length=receipt.effective_length,
-            runtimes=receipt.runtimes,
+            runtimes=self._runtime_records(with_asked=True),
             out=str(self.out),
             considered=self.result.considered,
             files=tuple(files),

@@ -341,7 +341,7 @@ class InstalledRuntime(Asking):
             display_name=self.title,
             status=status,
             reason=reason,
-            source=f"ropeconv probe {self.name}",  # a receipt may be published: no path
+            source=f"ropeconv probe {self.name}",
             through=self.version,
             evidence=Evidence("run", f"{self.version}, here"),
             here=True,

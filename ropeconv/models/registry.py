@@ -452,6 +452,8 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
     family = by_name()[best]
     part = text_config(config) or config
     unread = unread_rope_keys(part, family) + unread_sizes(part, family)
+    if part is not config:  # the model around it may have keys for it too, as mrope_section
+        unread += [key for key in unread_rope_keys(config, family) if "." not in key]
     if unread:
         return (
             f"its fields are most like those of {family.display_name}, which does not read"
@@ -535,10 +537,10 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
 
 
 def _says_it_is(part: Config, family: Family) -> bool:
-    """Whether a config states which layers rotate how, or that it is an encoder, where a family is
-    so.
-    """
+    """Whether a config says what is not usual in a family: its pairs, its layers, an encoder."""
     layers = family.layers
+    if family.layout == "interleaved" and not family.mla:  # no key says so
+        return False
     if family.encoder and not set(part) & _encoder_keys():
         return False
     kinds = set(layers.types.values())

@@ -12,7 +12,7 @@ from ropeconv.inspection.inspection import inspect_source
 from ropeconv.models import config as config_module
 from ropeconv.models.config import detect
 from ropeconv.models.open import open_source
-from ropeconv.models.registry import best_family, by_name
+from ropeconv.models.registry import best_family, by_name, config_keys
 from ropeconv.models.unread_keys import unread_rope_keys
 
 LLAMA: dict[str, Any] = {
@@ -98,7 +98,7 @@ def test_a_family_with_other_layers_is_suggested_only_where_the_config_says_so()
     config = {key: value for key, value in LLAMA.items() if key != "architectures"}
     scaled = {"attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1}
     assert best_family({**config, **scaled}) != "llama4"
-    assert best_family({**config, **scaled, "no_rope_layers": [1, 1, 1, 0] * 4}) == "llama4"
+    assert best_family({**config, "no_rope_layers": [1, 1, 1, 0] * 4}) == "smollm3"
     sliding = {"layer_types": ["full_attention", "sliding_attention"] * 8, "sliding_window": 512}
     assert not by_name()[best_family({**config, **sliding})].encoder
 
@@ -135,6 +135,23 @@ def test_keys_of_text_models_inside_others_count() -> None:
     wrapper = {"model_type": "outer", "text_config": {**LLAMA, "rope_wavelength": 2.0}}
     with pytest.raises(UnknownModelType, match="does not read rope_wavelength"):
         detect(wrapper)
+
+
+def test_keys_of_a_model_around_the_text_model_count() -> None:
+    wrapper = {"model_type": "outer", "mrope_section": [8, 12, 12], "text_config": LLAMA}
+    with pytest.raises(UnknownModelType, match="does not read mrope_section"):
+        detect(wrapper)
+    del wrapper["mrope_section"]
+    with pytest.raises(UnknownModelType, match="--family llama"):
+        detect(wrapper)
+
+
+def test_interleaved_pairs_are_not_guessed_from_keys() -> None:
+    family = by_name()["glm4"]
+    config = dict.fromkeys(config_keys()["glm4"], 2)
+    assert best_family(config) != "glm4"
+    named = {**config, "architectures": ["Glm4ForCausalLM"]}
+    assert (best_family(named), family.layout) == ("glm4", "interleaved")
 
 
 def test_a_family_reads_its_own_keys() -> None:

@@ -41,6 +41,8 @@ Config = dict[str, Any]
 
 FEW = 4
 """Layers of a model that is run often, where the config does not list the types of its layers."""
+SMALL = 0.01
+"""Numbers in place of outputs of projections, whose products no soft cap changes."""
 BASE = 54321.0
 """A base that no model has."""
 THETA = re.compile(r"theta|rope_base|rotary_base|rotary_emb_base|freq", re.IGNORECASE)
@@ -212,9 +214,13 @@ def derive(subject: AskedModel) -> Answer:
     family["window"] = asked.window(kinds, names, answer)
     family["writing"] = asked.writing(rotating, answer)
     family["weights"] = asked.weights(rotating, answer)
+    name_scales(asked, attention, rotating, answer)
     if asked.sees_later_tokens:
         family["encoder"] = True
     answer.effective = asked.effective(attention)
+    assert rotating.queries is not None
+    if 0.0 in rotating.queries.inv_freq:
+        family["still_pairs"] = True
 
     answer.family = {key: value for key, value in family.items() if value not in ({}, False)}
     answer.measured = asked.measured(rotating, kinds, groups)
@@ -275,7 +281,11 @@ class Asked:
         self.idle: tuple[str, ...] = ()
         self.widths: dict[str, int] = {}
         self._rows: tuple[Seen, Seen] | None = None
-        self.observer = self.build(self.with_norms(shorten(text, few)))
+        try:
+            self.observer = self.build(self.with_norms(shorten(text, few)))
+        except Exception:  # a class may tie layers to others behind them (Gemma 3n)
+            self.few = layer_count(text)
+            self.observer = self.build(self.with_norms(text))
         self.calm = self.observer.run(lambda name, output: None)
         if not self.calm:
             raise NotDerivable("no layer multiplies queries and keys in a way that is known")
@@ -283,7 +293,7 @@ class Asked:
         if any(seen.count > 1 for seen in self.calm.values()):
             raise NotDerivable("a layer computes attention more than once")
         self.idle = tuple(name for name, could in self.observer.tail.items() if could)
-        self.observer = self.build(self.with_norms(shorten(text, few)))
+        self.observer = self.build(self.with_norms(shorten(text, self.few)))
         self.projections = self.find_projections()
 
     def _refuse_unseen(self) -> None:
@@ -424,6 +434,23 @@ class Asked:
             is_inside = outside and earlier.startswith(f"{outside}.")
             if is_norm(self.observer.parameters[earlier]) and not is_inside:
                 return earlier
+        return self._norm_before(layer, chain[-1], outside)
+
+    def _norm_before(self, layer: str, name: str, outside: str) -> str:
+        """The norm before a module that is given what the layer computed from it; empty without.
+
+        The output of each earlier module is lost, until that of one makes the input of this lost.
+        """
+        before = self.calm[layer].before
+        earlier = before[: before.index(name)]
+        while earlier:
+            candidate = earlier.pop()
+            if not self.observer.reaches(layer, candidate, name):
+                continue
+            is_inside = outside and candidate.startswith(f"{outside}.")
+            if is_norm(self.observer.parameters[candidate]) and not is_inside:
+                return candidate
+            name = candidate
         return ""
 
     # rotations
@@ -504,6 +531,24 @@ class Asked:
         if np.abs(rows - whole).max() > 0.01:
             raise NotDerivable("its queries are not rows of a projection")
         return whole.astype(int), float(np.median(ones[ones != 0]))
+
+    def softmax_scale(self) -> float | None:
+        """The factor between the product of queries and keys and their scores; None without one.
+
+        Queries that are scaled before the product count too. The numbers are small, so that soft
+        caps do not change them.
+        """
+        names = {self.projections.q, self.projections.k}
+
+        def small(name: str, output: torch.Tensor) -> torch.Tensor | None:
+            return torch.full_like(output, SMALL) if name in names else None
+
+        seen = self.observer.run(small, identity=True)[self.rotating_layer]
+        if not seen.scale:
+            return None
+        _, of_queries = self.row_numbers("queries")
+        _, of_keys = self.row_numbers("keys")
+        return seen.scale * of_queries / of_keys
 
     def layout(self, rotating: Attention) -> str:
         """Which rows of the projection of queries are a pair."""
@@ -703,7 +748,9 @@ class Asked:
         if local:
             facts["local_theta"] = local
         shares = self._share_keys(rotating)
-        if shares:
+        # under the type proportional the share says which pairs of all stand still
+        assert rotating.queries is not None
+        if shares and 0.0 not in rotating.queries.inv_freq:
             facts["partial"] = shares
         widths = self._width_keys(rotating)
         if widths and not self.is_latent:
@@ -894,6 +941,8 @@ class Asked:
         except Exception:  # of any kind, from the class
             return {}
         rope = getattr(text, "rope_parameters", None)
+        if isinstance(rope, dict) and isinstance(rope.get(FULL), dict):
+            rope = rope[FULL]
         if not isinstance(rope, dict) or rope.get("rope_type", "default") == "default":
             return {}
         return {key: value for key, value in rope.items() if key in ROPE and key != "type"}
@@ -1088,6 +1137,29 @@ class Asked:
             self.observer = before
             self._rows = None
         return factor / unscaled
+
+
+def name_scales(
+    asked: Asked, attention: Sequence[Attention | None], rotating: Attention, answer: Answer
+) -> None:
+    """Name the scales of scores that no field of a family describes."""
+    for item in attention:
+        still = item.queries if item is not None and not item.rotates else None
+        if still is not None and np.abs(np.asarray(still.grows) - 1).max() > 2e-3:
+            answer.not_derived.append(
+                "the scale of queries by their position in layers that do not rotate"
+            )
+            break
+
+    scale = asked.softmax_scale()
+    usual = rotating.width**-0.5
+    if scale is None:
+        answer.not_derived.append("the scale of its scores before the softmax")
+    elif abs(scale / usual - 1) > 2e-3:
+        answer.not_derived.append(
+            f"the key of the scale of its scores, which is {scale:.4g} and not 1 over the square"
+            f" root of {rotating.width}"
+        )
 
 
 def widths_of(attention: Sequence[Attention | None], kinds: Sequence[str]) -> dict[str, int]:

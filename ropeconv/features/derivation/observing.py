@@ -54,6 +54,9 @@ class Seen:
     visible: Numbers | None = None
     """Whether each token sees each other one; None where no mask was found."""
 
+    scale: float | None = None
+    """The first score in parts of the product of its query and key; None where that is 0."""
+
     count: int = 1
     """How many times the layer computed attention."""
 
@@ -95,6 +98,8 @@ class AttentionObserver:
         self._given: dict[str, str] = {}
         self._made: dict[int, tuple[str, Any]] = {}
         self._override: Override = _nothing
+        self._watched: tuple[str, str] | None = None
+        self._is_reached = False
         self._outer: list[str] = []
         self.parameters: dict[str, Module] = {}
         self._hook()
@@ -156,6 +161,8 @@ class AttentionObserver:
     def _after(self, layer: str, inside: str) -> Callable[..., Any]:
         def after(module: Module, args: Any, given: Any, output: Any) -> Any:
             first: Any = args[0] if args else next(iter(given.values()), None)
+            if self._watched == (layer, inside) and _is_lost(first):
+                self._is_reached = True
             if id(first) in self._made:
                 self._given[inside] = self._made[id(first)][0]
             self._ran.append(inside)
@@ -197,6 +204,29 @@ class AttentionObserver:
             self.model(**given)
         return self.seen
 
+    def reaches(self, layer: str, source: str, target: str) -> bool:
+        """Whether what a module of a layer is given is computed from what another one gives.
+
+        Args:
+            layer: The name of the layer.
+            source: The module whose numbers are lost (NaN), by its name inside the layer.
+            target: The other one, likewise.
+        """
+
+        def lose(name: str, output: torch.Tensor) -> torch.Tensor | None:
+            is_source = name == source and self.layer == layer
+            return torch.full_like(output, float("nan")) if is_source else None
+
+        self._watched = (layer, target)
+        self._is_reached = False
+        try:
+            self.run(lose)
+        except Exception:  # a class may look at the numbers
+            return False
+        finally:
+            self._watched = None
+        return self._is_reached
+
     def layers_with_positions(self) -> list[str]:
         """The layers that compute with what rotary modules give.
 
@@ -227,8 +257,13 @@ class AttentionObserver:
         """Take note of a product of queries and keys, of shape (..., tokens, width)."""
         self._pending = (queries, keys)
 
-    def attend(self, visible: Any) -> None:
-        """Take note of the softmax of the last product."""
+    def attend(self, visible: Any, scores: Any = None) -> None:
+        """Take note of the softmax of the last product.
+
+        Args:
+            visible: Whether each token sees each other one; None where no mask was found.
+            scores: The scores, of shape (..., tokens, keys); None for those that are not seen.
+        """
         if not self.layer:
             return
         if self._pending is None:
@@ -240,11 +275,20 @@ class AttentionObserver:
             queries=queries,
             keys=keys,
             visible=None if visible is None else np.asarray(visible),
+            scale=_scale_of(scores, queries, keys),
             count=earlier.count + 1 if earlier else 1,
             before=list(self._ran),
             given=dict(self._given),
         )
         self._pending = None
+
+
+def _scale_of(scores: Any, queries: Numbers, keys: Numbers) -> float | None:
+    """The first score of the first head, in parts of the product of its query and key."""
+    product = float(queries[0, 0] @ keys[0, 0])
+    if scores is None or not product:
+        return None
+    return float(scores.detach().reshape(-1, *scores.shape[-2:])[0, 0, 0]) / product
 
 
 def _lost(item: Any) -> Any:
@@ -325,7 +369,7 @@ class _Products(TorchFunctionMode):  # type: ignore[misc]
             has_more = scores.dim() >= 4 and scores.shape[-1] > TOKENS
             if is_square and (has_all or has_more):
                 visible = scores[..., :TOKENS].reshape(-1, TOKENS, TOKENS)[0] > MASKED
-                self.observer.attend(visible)
+                self.observer.attend(visible, scores)
         elif name == "scaled_dot_product_attention":
             queries, keys = args[0], args[1]
             if queries.shape[-2] == TOKENS == keys.shape[-2]:

@@ -39,6 +39,7 @@ def main() -> None:
         answer = ask(Path(question["path"]), bool(question.get("own")))
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+        gc.collect()  # the modules of a model refer to each other
     answers.close()
     os._exit(0)  # interpreter shutdown takes half a second after these imports
 

@@ -24,6 +24,9 @@ class OwnConfig(PretrainedConfig):
         pairs="half",
         still_every=0,
         position="rope",
+        outside_every=0,
+        head_norms=False,
+        score_scale=None,
         vocab_size=64,
         **kwargs,
     ):
@@ -37,6 +40,9 @@ class OwnConfig(PretrainedConfig):
         self.pairs = pairs
         self.still_every = still_every
         self.position = position
+        self.outside_every = outside_every
+        self.head_norms = head_norms
+        self.score_scale = score_scale
         self.vocab_size = vocab_size
         super().__init__(**kwargs)
 
@@ -57,6 +63,40 @@ def turn(states, angles, pairs):
     return torch.cat((turned, rest), -1)
 
 
+class OwnRotary(nn.Module):
+    """Gives the angles of linear attention, which no softmax follows."""
+
+    def forward(self, positions, inv_freq):
+        angles = positions[..., None].float() * inv_freq
+        return angles.cos(), angles.sin()
+
+
+class OwnHeadNorm(nn.Module):
+    """A norm with a weight for each head."""
+
+    def __init__(self, heads, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads, width))
+
+    def forward(self, states):
+        centred = states - states.mean(-1, keepdim=True)
+        return self.weight * centred / (states.var(-1, keepdim=True, unbiased=False) + 1e-6).sqrt()
+
+
+class OwnLinearAttention(nn.Module):
+    def __init__(self, config, number):
+        super().__init__()
+        self.Wq = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.rotary = OwnRotary()
+        count = config.d_model // 2
+        self.inv_freq = config.rope_base ** (-torch.arange(count).float() / count)
+
+    def forward(self, states, positions):
+        cos, sin = self.rotary(positions, self.inv_freq)
+        first, second = self.Wq(states).chunk(2, -1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).cumsum(1)
+
+
 class OwnAttention(nn.Module):
     def __init__(self, config, number):
         super().__init__()
@@ -67,6 +107,9 @@ class OwnAttention(nn.Module):
         self.Wk = nn.Linear(config.d_model, config.n_kv_heads * self.width, bias=False)
         self.Wv = nn.Linear(config.d_model, config.n_kv_heads * self.width, bias=False)
         self.out = nn.Linear(config.d_model, config.d_model, bias=False)
+        if config.head_norms:
+            self.q_norm = OwnHeadNorm(config.n_heads, self.width)
+            self.k_norm = OwnHeadNorm(config.n_kv_heads, self.width)
 
     def angles(self, positions):
         config = self.config
@@ -82,17 +125,19 @@ class OwnAttention(nn.Module):
     def forward(self, states, positions):
         config = self.config
         shape = (*states.shape[:-1], -1, self.width)
-        q, k, v = (
-            layer(states).view(shape).transpose(1, 2) for layer in (self.Wq, self.Wk, self.Wv)
-        )
+        q, k, v = (layer(states).view(shape) for layer in (self.Wq, self.Wk, self.Wv))
+        if config.head_norms:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (item.transpose(1, 2) for item in (q, k, v))
         if not self.still and config.position not in ("alibi", "learned"):
             angles = self.angles(positions)[:, None]
             q, k = turn(q, angles, config.pairs), turn(k, angles, config.pairs)
-        if config.position == "growing":
+        if config.position == "growing" or (config.position == "still-growing" and self.still):
             q = q * (1 + 0.1 * torch.log1p(positions.float()))[:, None, :, None]
         groups = config.n_heads // config.n_kv_heads
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(self.width)
+        scale = config.score_scale or 1 / math.sqrt(self.width)
+        scores = torch.matmul(q, k.transpose(-1, -2)) * scale
         if config.position == "alibi":
             scores = scores - (positions[:, None, :, None] - positions[:, None, None, :]).abs()
         hidden = torch.full(scores.shape[-2:], float("-inf")).triu(1)
@@ -104,7 +149,8 @@ class OwnLayer(nn.Module):
     def __init__(self, config, number):
         super().__init__()
         self.norm = nn.LayerNorm(config.d_model)
-        self.attn = OwnAttention(config, number)
+        is_outside = config.outside_every and (number + 1) % config.outside_every == 0
+        self.attn = (OwnLinearAttention if is_outside else OwnAttention)(config, number)
         self.mlp = nn.Linear(config.d_model, config.d_model)
 
     def forward(self, states, positions):

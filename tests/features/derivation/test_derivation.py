@@ -229,6 +229,57 @@ def test_other_positions_are_refused_with_the_true_reason(
     assert reason in refusal(process, folder, own_code=True)
 
 
+@pytest.mark.parametrize(
+    ("settings", "fact"),
+    [
+        ({"score_scale": 1.0}, "scale of its scores, which is 1"),
+        ({"position": "still-growing", "still_every": 2}, "in layers that do not rotate"),
+    ],
+)
+def test_scales_that_no_field_describes_are_named(
+    settings: dict[str, Any], fact: str, process: DerivationProcess, tmp_path: Path
+) -> None:
+    family = asked(process, own_model(tmp_path / "model", **settings))
+    assert any(fact in item for item in family.not_derived), family.not_derived
+    plain = asked(process, own_model(tmp_path / "plain", still_every=2))
+    assert plain.not_derived == ()
+
+
+def test_layers_that_rotate_without_a_softmax_do_not_count_as_still(
+    process: DerivationProcess, tmp_path: Path
+) -> None:
+    folder = own_model(tmp_path / "model", outside_every=4)
+    assert "layer 3 uses positions" in refusal(process, folder, own_code=True)
+
+
+def test_a_norm_with_a_weight_for_each_head_is_no_projection(
+    process: DerivationProcess, tmp_path: Path
+) -> None:
+    weights = asked(process, own_model(tmp_path / "model", head_norms=True)).weights
+    assert (weights.q, weights.k) == ("attn.Wq", "attn.Wk")
+    assert (weights.q_norm, weights.norm) == ("attn.q_norm", "layer-norm")
+
+
+def test_code_for_transformers_4_is_run_with_stand_ins(
+    process: DerivationProcess, tmp_path: Path
+) -> None:
+    """Removed names do not keep it from being run, and are named; other mistakes do."""
+    imports = (
+        "from transformers.utils.import_utils import is_torch_fx_available\n"
+        "from transformers.utils import add_start_docstrings_to_no_model\n"
+        "assert is_torch_fx_available() is False\n"
+    )
+    folder = own_model(tmp_path / "model")
+    code = (folder / OWN.name).read_text()
+    (folder / OWN.name).write_text(code.replace("import torch\n", f"import torch\n{imports}", 1))
+    family = asked(process, folder)
+    assert "is_torch_fx_available" in family.not_derived[0]
+    assert family.keys.theta == ("rope_base",)
+
+    (folder / OWN.name).write_text(f"from math import no_such_name\n{code}")
+    assert "no_such_name" in refusal(process, folder, own_code=True)
+
+
 # What people type
 
 

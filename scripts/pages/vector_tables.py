@@ -131,8 +131,8 @@ def report(engine: str, version: str, mistake: str, found: Mapping[str, Result])
         ),
         f"- Expected: logits at most {allowed:.1e} from those of the method",
         (
-            f"- Seen: {mistake}, at most {seen:.1e} away from its logits; those of the method are at"
-            f" least {method_away:.2g} away"
+            f"- Seen: {mistake}, at most {seen:.1e} away from its logits; those of the method are"
+            f" at least {method_away:.2g} away"
         ),
     ]
     if (engine, mistake) in CAUSES:

@@ -99,6 +99,10 @@ class Packet:
 
     title: str
     vocabulary: int
+
+    letter: int
+    """A token whose text is a letter."""
+
     prompts: list[PromptIds]
 
     words: dict[str, str]
@@ -123,6 +127,7 @@ class Packet:
             return cls(
                 title=data["title"],
                 vocabulary=data["vocabulary"],
+                letter=data["letter"],
                 prompts=[PromptIds(**prompt) for prompt in data["prompts"]],
                 words={entry["name"]: entry["words"] for entry in data["candidates"]},
                 logits=logits,
@@ -217,13 +222,15 @@ def from_server(packet: Packet, url: str, api: str | None, model: str) -> list[d
     if model and model not in names:
         stop(2, f"the server has no model {model}; it has {', '.join(names)}")
     api = api or APIS.get(str(listed[0].get("owned_by")))
-    readers = {"vllm": from_vllm, "sglang": from_sglang, "llama-server": from_llama_server}
-    if api is None:
-        stop(2, f"{url} does not say which server it is; add --api")
     rows = []
     for prompt in packet.prompts:
         try:
-            rows += readers[api](url, model or names[0], prompt)
+            if api == "vllm":
+                rows += from_vllm(url, model or names[0], prompt)
+            elif api == "sglang":
+                rows += from_sglang(url, prompt)
+            else:
+                rows += from_llama_server(url, model or names[0], prompt, packet.letter)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
             stop(2, f"the answer of {api} has another form ({problem!r})")
     return rows
@@ -248,7 +255,7 @@ def from_vllm(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]
     return rows
 
 
-def from_sglang(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]:
+def from_sglang(url: str, prompt: PromptIds) -> list[dict[int, float]]:
     """Return log-probabilities of SGLang, which has those of a whole prompt in one answer."""
     body = {
         "input_ids": prompt.ids,
@@ -264,7 +271,9 @@ def from_sglang(url: str, model: str, prompt: PromptIds) -> list[dict[int, float
     return rows
 
 
-def from_llama_server(url: str, model: str, prompt: PromptIds) -> list[dict[int, float]]:
+def from_llama_server(
+    url: str, model: str, prompt: PromptIds, letter: int
+) -> list[dict[int, float]]:
     """Return log-probabilities of llama-server, which has those of a generated token only."""
     rows = []
     for position in prompt.positions:
@@ -277,8 +286,9 @@ def from_llama_server(url: str, model: str, prompt: PromptIds) -> list[dict[int,
             "temperature": -1,
             "id_slot": 0,
             "cache_prompt": True,
-            # a token that has a text: the server leaves out the probabilities of one that ends it
-            "logit_bias": [[prompt.ids[position + 1], 1e6]],
+            # a letter is generated: there are no probabilities for a token that ends the text, or
+            # that is a part of a character
+            "logit_bias": [[letter, 1e6]],
         }
         answer = request(f"{url}/completion", body)
         record = answer["completion_probabilities"][0]

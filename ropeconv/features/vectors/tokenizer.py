@@ -10,6 +10,8 @@ from string import ascii_lowercase
 
 SPECIAL = ("<unk>", "<s>", "</s>", "<|endoftext|>")
 """The first tokens."""
+LETTER = len(SPECIAL) + ord("a")
+"""A token whose text is a letter: the bytes follow the special tokens."""
 
 
 def tokenizer_files(vocabulary: int) -> dict[str, str]:

@@ -41,6 +41,7 @@ from ropeconv.version import __version__
 
 from .check_rope import Array, PromptIds, distance, log_softmax
 from .tiny import TRAINED, TinyModel, shape_of, write_tiny
+from .tokenizer import LETTER
 
 LONGEST = 4096
 """Tokens of the longest context that a packet may have."""
@@ -303,6 +304,7 @@ def _fill(
         "trained": TRAINED,
         "declared": schedule.context,
         "vocabulary": tiny.settings["vocab_size"],
+        "letter": LETTER,
         "schedule": schedule.to_dict(),
         "prompts": [asdict(prompt) for prompt in prompts],
         "top": _likeliest(expected[RIGHT]),

@@ -13,14 +13,14 @@ Logits = Callable[[list[int]], Any]
 
 
 def answer(
-    version: Callable[[], str], open_model: Callable[[Path], Logits], ends: bool = False
+    version: Callable[[], str], open_model: Callable[[Path], Logits], once: bool = False
 ) -> None:
     """Write the logits of each packet that the command line names, or the error.
 
     Args:
         version: Returns names and versions.
         open_model: Returns the function from token ids to logits [T, V] for the folder of a packet.
-        ends: Whether the process cannot load another model after an error, and ends.
+        once: Whether a process can load one model only, and ends after it.
     """
     if sys.argv[1:] == ["--version"]:
         print(version())
@@ -35,8 +35,8 @@ def answer(
         except Exception as problem:
             traceback.print_exc()
             (out / f"{name}.error").write_text(f"{type(problem).__name__}: {problem}")
-            if ends:
-                sys.exit(1)
-            continue
-        np.savez(out / f"{name}.part.npz", **arrays)
-        (out / f"{name}.part.npz").rename(out / f"{name}.npz")
+        else:
+            np.savez(out / f"{name}.part.npz", **arrays)
+            (out / f"{name}.part.npz").rename(out / f"{name}.npz")
+        if once:
+            return

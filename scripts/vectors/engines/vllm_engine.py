@@ -53,4 +53,4 @@ def open_model(packet: Path) -> Logits:
     return logits
 
 
-answer(version, open_model, ends=True)
+answer(version, open_model, once=True)

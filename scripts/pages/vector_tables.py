@@ -119,6 +119,7 @@ def report(engine: str, version: str, mistake: str, found: Mapping[str, Result])
         methods.setdefault(", ".join(names), []).append(f"`--{method} 8`")
     packets = "; ".join(f"{', '.join(flags)} of {names}" for names, flags in methods.items())
     first, _, method = next(iter(found)).partition("/")
+    command = " ".join(("ropeconv", "vectors", first, f"--{method}", "8", "-o", "packet"))
     allowed = max(result.get("allowed", 0.0) for result in found.values())
     seen = max(result.get("distance", 0.0) for result in found.values())
     method_away = min(result.get("from_method", 0.0) for result in found.values())
@@ -126,8 +127,8 @@ def report(engine: str, version: str, mistake: str, found: Mapping[str, Result])
     parts = [
         f"- Program: {version}",
         (
-            f"- Input: the packets of {packets}; for example `ropeconv vectors {first} --{method} 8"
-            f" -o packet`, and in the engine the token ids of `packet/packet.json`"
+            f"- Input: the packets of {packets}; for example `{command}`, and in the engine the"
+            " token ids of `packet/packet.json`"
         ),
         f"- Expected: logits at most {allowed:.1e} from those of the method",
         (

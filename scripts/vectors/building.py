@@ -33,6 +33,11 @@ def inv_freq(pairs: int) -> Recipe:
     return Recipe(REGISTRY["inv-freq"](tuple(frequencies.tolist())), context=CONTEXT)
 
 
+def piecewise(pairs: int) -> Recipe:
+    """Return two bases, split at five eighths of the pairs."""
+    return parse_recipe(f"piecewise:8@{pairs * 5 // 8}")
+
+
 TEXTS = {
     "theta": f"theta:5e7:context={CONTEXT}",
     "theta-for": f"theta-for:{CONTEXT}",
@@ -45,12 +50,15 @@ TEXTS = {
     "by-parts": "by-parts:8",
     "yarn": "yarn:8",
     "llama3": "llama3:8",
-    "piecewise": "piecewise:8@20",
     "dynamic": f"dynamic:ntk:8:at={CONTEXT}",
 }
 """The recipe of each method, as texts."""
-FROM_FILES: dict[str, Callable[[int], Recipe]] = {"longrope": longrope, "inv-freq": inv_freq}
-"""The recipes of methods with a list, by the number of rotating pairs."""
+BY_PAIRS: dict[str, Callable[[int], Recipe]] = {
+    "longrope": longrope,
+    "inv-freq": inv_freq,
+    "piecewise": piecewise,
+}
+"""The recipes of methods that depend on the number of rotating pairs."""
 
 
 def method_names() -> list[str]:
@@ -65,10 +73,10 @@ def family_names() -> list[str]:
 
 def recipe_of(text: str, family: str) -> Recipe:
     """Return the recipe of a method name, or of a text such as "yarn:8"."""
-    if text in FROM_FILES:
+    if text in BY_PAIRS:
         settings = shape_of(family).settings
         share = settings.get("partial_rotary_factor", settings.get("rotary_pct", 1.0))
-        return FROM_FILES[text](int(32 * float(str(share))))
+        return BY_PAIRS[text](int(32 * float(str(share))))
     return parse_recipe(TEXTS.get(text, text))
 
 

@@ -82,12 +82,11 @@ class TinyModel:
     """How it differs from MODEL, as sentences."""
 
 
-def shape_of(subject: str, trust: bool = False) -> TinyModel:
+def shape_of(subject: str) -> TinyModel:
     """Return the tiny model of an architecture, or of a MODEL with its RoPE.
 
     Args:
         subject: A model type such as "llama", or what `open_source` opens.
-        trust: Unused by architectures; whether code of a MODEL may run.
 
     Raises:
         UsageError: For an architecture without a shape.

@@ -512,7 +512,7 @@ def test_all_methods_have_a_packet_that_declares_the_same_length(family: str) ->
     """With 64 dimensions that rotate, and with 32."""
     rotary_dim = {"llama": 64, "phi": 32}[family]
     spec = RopeSpec(64, rotary_dim, Plain(10000.0), 64, 64)
-    assert {*building.TEXTS, *building.FROM_FILES} == {*building.method_names()}
+    assert {*building.TEXTS, *building.BY_PAIRS} == {*building.method_names()}
     for name in building.method_names():
         if (name, family) == ("theta-bound", "phi"):
             continue  # where half of a head rotates, every base will do, and it says so

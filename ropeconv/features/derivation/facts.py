@@ -690,10 +690,8 @@ class Asked:
     def _after_rotation(self) -> bool:
         """Whether queries get their norm after the rotation."""
         name = self.projections.q_norm
-        run = self.observer.run(_only({name}))
-        for seen in run.values():
-            return bool(np.abs(seen.queries - seen.queries[:, :1]).max() < 1e-6)
-        return False
+        seen = self.observer.run(_only({name}))[self.rotating_layer]
+        return bool(np.abs(seen.queries - seen.queries[:, :1]).max() < 1e-6)
 
     def prefix(self) -> str:
         """The beginning of the names of a layer's tensors, with {layer} for its number."""

@@ -130,7 +130,8 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
         if isinstance(flags, list) and flags:
             return tuple("global" if flag else "none" for flag in flags)
         if not rules.types:
-            interval = positive_int(part, (rules.interval_key,), rules.interval) or count + 1
+            least = rules.interval or None
+            interval = positive_int(part, (rules.interval_key,), least) or count + 1
             kinds: list[Kind] = []
             for layer in range(count):
                 is_last = (layer + 1) % interval == 0

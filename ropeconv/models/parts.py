@@ -113,7 +113,7 @@ def text_candidates(config: Config) -> list[Part]:
 def other_parts(config: Config) -> list[Part]:
     """Return the parts of a config beside its language model: those for images and sounds."""
     text = text_path(config)
-    found = []
+    found: list[Part] = []
     for part in _parts(config, text):
         if part.path == text[: len(part.path)]:
             continue

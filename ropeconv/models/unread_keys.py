@@ -89,7 +89,7 @@ def unread_rope_keys(part: Config, family: Family) -> list[str]:
     """
     read = set(key_types(family))
     others = {other.path[0] for other in other_parts(part)}
-    unread = []
+    unread: list[str] = []
     for key, value in part.items():
         if key in SETTINGS:
             unread += _unread_settings(key, value, family)

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from ropeconv.engines.probe import Probe
 from ropeconv.features.derivation.derivation import DerivationProcess
 from ropeconv.features.derivation.description import render
 from ropeconv.models.family import Family
 from ropeconv.models.registry import by_model_type, package_families, refused_types
 from scripts.families import config_keys
 from scripts.families.compare import disagreements
-from scripts.families.draft import draft
+from scripts.families.draft import ask, draft
 from scripts.families.library import config_classes
 from scripts.families.walk import ModelType, walk
 
@@ -41,6 +43,24 @@ def test_the_draft_of_a_known_family_says_what_its_file_says(
     model_type: str, process: DerivationProcess
 ) -> None:
     assert disagreements(by_model_type()[model_type], draft(model_type, process)) == []
+
+
+@pytest.mark.parametrize("model_type", sample(SAME, 2))
+def test_a_derivation_measures_what_the_rotary_modules_hold(
+    model_type: str, process: DerivationProcess, tmp_path: Path
+) -> None:
+    """The derivation sees queries and keys only, and a probe only the modules for their angles."""
+    answer = ask(model_type, process)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with Probe() as probe:
+        modules = probe.ask(tmp_path, 4096)["modules"]
+    measured = answer.measured["inv_freq"]
+    assert measured.keys() <= modules.keys()
+    for kind, inv_freq in measured.items():
+        held = np.asarray(modules[kind]["short"])
+        assert len(held) == len(inv_freq)
+        assert np.allclose(inv_freq, held, rtol=2e-4, atol=1e-10), kind
+    assert not np.allclose(measured["global"], 2 * np.asarray(measured["global"]), rtol=2e-4)
 
 
 @pytest.mark.parametrize("model_type", sample(sorted(DIFFERS), 1))

@@ -536,19 +536,29 @@ class Asked:
         """The factor between the product of queries and keys and their scores; None without one.
 
         Queries that are scaled before the product count too. The numbers are small, so that soft
-        caps do not change them.
+        caps do not change them, and of two sizes, since a class may subtract the largest score.
         """
         names = {self.projections.q, self.projections.k}
+        scores = []
+        products = []
+        for size in (SMALL, 2 * SMALL):
 
-        def small(name: str, output: torch.Tensor) -> torch.Tensor | None:
-            return torch.full_like(output, SMALL) if name in names else None
+            def small(name: str, output: torch.Tensor, size: float = size) -> torch.Tensor | None:
+                return torch.full_like(output, size) if name in names else None
 
-        seen = self.observer.run(small, identity=True)[self.rotating_layer]
-        if not seen.scale:
+            seen = self.observer.run(small, identity=True)[self.rotating_layer]
+            if seen.score is None:
+                return None
+            scores.append(seen.score)
+            products.append(float(seen.queries[0, 0] @ seen.keys[0, 0]))
+        difference = products[1] - products[0]
+        scale = (scores[1] - scores[0]) / difference if difference else 0.0
+        if not scale:
             return None
+        # without the attention factor, which is on both
         _, of_queries = self.row_numbers("queries")
         _, of_keys = self.row_numbers("keys")
-        return seen.scale * of_queries / of_keys
+        return scale * of_queries * of_keys / self._factor(of_keys) ** 2
 
     def layout(self, rotating: Attention) -> str:
         """Which rows of the projection of queries are a pair."""
@@ -680,10 +690,8 @@ class Asked:
     def _after_rotation(self) -> bool:
         """Whether queries get their norm after the rotation."""
         name = self.projections.q_norm
-        run = self.observer.run(_only({name}))
-        for seen in run.values():
-            return bool(np.abs(seen.queries - seen.queries[:, :1]).max() < 1e-6)
-        return False
+        seen = self.observer.run(_only({name}))[self.rotating_layer]
+        return bool(np.abs(seen.queries - seen.queries[:, :1]).max() < 1e-6)
 
     def prefix(self) -> str:
         """The beginning of the names of a layer's tensors, with {layer} for its number."""
@@ -1279,7 +1287,9 @@ def _order_of(names: Sequence[str], answer: Answer) -> Config:
     """
     if len(set(names)) == 1:
         return {}
-    ends: list[Config] = [{}, {"final": names[-1]}, {"first": names[0]}]
+    first = {"first": names[0]}
+    final = {"final": names[-1]}
+    ends: list[Config] = [{}, final, first, first | final]
     for search in (_interval_of, _pattern_of):
         for facts in ends:
             found = search(names, "first" in facts, "final" in facts)

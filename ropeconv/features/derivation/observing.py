@@ -54,8 +54,8 @@ class Seen:
     visible: Numbers | None = None
     """Whether each token sees each other one; None where no mask was found."""
 
-    scale: float | None = None
-    """The first score in parts of the product of its query and key; None where that is 0."""
+    score: float | None = None
+    """The score of the first token of the first head for itself; None where that is not seen."""
 
     count: int = 1
     """How many times the layer computed attention."""
@@ -78,7 +78,7 @@ class AttentionObserver:
     Attributes:
         tail: For each module of a layer, whether it need not run, since it comes behind the
             attention and gives the shape that it is given.
-        unknown: Names of layers with scores that are no product of queries and keys that is known.
+        unknown: Names of layers with scores that do not come from a product that is known.
         lost: Names of layers that computed with numbers that are lost; None where that is not
             looked for.
     """
@@ -275,20 +275,12 @@ class AttentionObserver:
             queries=queries,
             keys=keys,
             visible=None if visible is None else np.asarray(visible),
-            scale=_scale_of(scores, queries, keys),
+            score=None if scores is None else float(scores.detach().flatten()[0]),
             count=earlier.count + 1 if earlier else 1,
             before=list(self._ran),
             given=dict(self._given),
         )
         self._pending = None
-
-
-def _scale_of(scores: Any, queries: Numbers, keys: Numbers) -> float | None:
-    """The first score of the first head, in parts of the product of its query and key."""
-    product = float(queries[0, 0] @ keys[0, 0])
-    if scores is None or not product:
-        return None
-    return float(scores.detach().reshape(-1, *scores.shape[-2:])[0, 0, 0]) / product
 
 
 def _lost(item: Any) -> Any:
@@ -412,7 +404,8 @@ def _is_scores(first: Any, second: Any, result: Any) -> bool:
         return False
     if result.shape[-2:] == (TOKENS, TOKENS):
         return True
-    return result.dim() >= 4 and result.shape[-2] == TOKENS and result.shape[-1] > TOKENS
+    has_more_keys = result.dim() >= 4 and result.shape[-1] > TOKENS
+    return bool(has_more_keys and result.shape[-2] == TOKENS)
 
 
 def spread(context: int) -> list[int]:
@@ -528,8 +521,10 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
         error = np.abs(np.angle(np.exp(1j * (at - angles))))
         if (error > 0.01 + 3e-7 * np.abs(at)).any():
             raise NotARotation("its angles are not proportional to the position")
+        if inv_freq.max() <= 0:  # NanoChat turns queries and keys the other way
+            inv_freq = -inv_freq
         if inv_freq.min() < 0:
-            raise NotARotation("its pairs rotate backwards")
+            raise NotARotation("some of its pairs rotate backwards")
         return Rotation(low, pairs, tuple(inv_freq.tolist()), tuple(grows.tolist()))
     raise NotARotation("its queries or keys change with the position, and not in pairs")
 

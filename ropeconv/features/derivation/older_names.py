@@ -42,7 +42,7 @@ class OlderNames:
             search: Imports the code of a model.
 
         Raises:
-            Exception: What the search raises for another reason.
+            Exception: The search failed for another reason.
         """
         while True:
             try:

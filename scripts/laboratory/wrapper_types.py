@@ -11,9 +11,10 @@ import copy
 import importlib
 import inspect
 import json
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from ropeconv.engines.probe_program import keep_on_cpu
 from ropeconv.runtimes.runtime import version_key
@@ -136,24 +137,30 @@ def build_whole(config: Any, inner: Any) -> Module:
     import torch
     from transformers import PreTrainedModel
 
-    PreTrainedModel.init_weights = lambda self: None
     candidates = []
+    rotary_classes = []
     for kind in (type(config), type(inner)):
         code = importlib.import_module(kind.__module__.replace(".configuration_", ".modeling_"))
         for member in vars(code).values():
             if not inspect.isclass(member) or not issubclass(member, torch.nn.Module):
                 continue
             if "Rotary" in member.__name__:
-                keep_on_cpu(member)
+                rotary_classes.append(member)
             is_whole = getattr(member, "config_class", None) is type(config)
             if is_whole and "PreTrained" not in member.__name__:
                 candidates.append(member)
 
     # the class that generates first; some types have only a model without a head
     candidates.sort(key=lambda member: "ForConditionalGeneration" not in member.__name__)
-    for member in candidates:
-        with suppress(Exception), torch.device("meta"):
-            return member._from_config(config)
+    with ExitStack() as undo:
+        # random numbers for weights would take minutes
+        undo.enter_context(patch.object(PreTrainedModel, "init_weights", lambda self: None))
+        for rotary in rotary_classes:
+            undo.enter_context(patch.object(rotary, "__init__", rotary.__init__))  # to restore it
+            keep_on_cpu(rotary)
+        for member in candidates:
+            with suppress(Exception), torch.device("meta"):
+                return member._from_config(config)
     raise LookupError(f"no class of {type(config).__name__} can be built")
 
 

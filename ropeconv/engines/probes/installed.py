@@ -75,21 +75,6 @@ NOT_ASKED = {
 }
 """Why other runtimes that can be installed are not asked."""
 
-DESCRIBE = """
-import importlib.metadata as metadata, importlib.util as util, json, sys
-package, *names = sys.argv[1:]
-found = {}
-for name in names:
-    try:
-        distribution = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        continue
-    found[name] = distribution.version
-spec = util.find_spec(package)
-print(json.dumps({"versions": found, "place": (spec.origin or "") if spec else ""}))
-"""
-"""A program that prints the versions of distributions, and the file of a package."""
-
 
 @dataclass(frozen=True)
 class Installation:
@@ -158,7 +143,7 @@ def describe(askable: AskableRuntime, python: str) -> Installation:
         RopeconvError: The interpreter does not run.
     """
     names = (*askable.distributions, *askable.beside)
-    command = [python, "-c", DESCRIBE, askable.package, *names]
+    command = [python, str(FOLDER / "describe.py"), askable.package, *names]
     try:
         done = subprocess.run(
             command, env=environment(python), capture_output=True, timeout=60, check=True
@@ -177,7 +162,11 @@ def environment(python: str) -> dict[str, str]:
 
     Another interpreter has its own packages, so it does not get the caller's PYTHONPATH.
     """
-    variables = {**without_secrets(), "CUDA_VISIBLE_DEVICES": ""}
+    variables = {
+        **without_secrets(),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONWARNINGS": "ignore",
+    }
     if python != sys.executable:
         for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
             variables.pop(name, None)
@@ -215,7 +204,7 @@ class InstalledRuntime(Asking):
         self.seconds = seconds
         self.tell = tell
         python = installation.python
-        command = [python, "-W", "ignore", str(FOLDER / "run_probe.py"), askable.program]
+        command = [python, str(FOLDER / "run_probe.py"), askable.program]
         self.told: set[str] = set()
         """Why it was not asked, as far as the user knows."""
         self.failure = ""

@@ -164,7 +164,8 @@ def write_tiny(tiny: TinyModel, folder: Path, seed: int) -> None:
     settings = dict(tiny.settings)
     try:
         config = AutoConfig.for_model(tiny.model_type, **settings)
-        model = AutoModelForCausalLM.from_config(config).to(torch.float32)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        model = model.to(torch.float32)
     except (ValueError, TypeError, KeyError) as problem:
         raise RopeconvError(
             f"the installed transformers does not make a tiny {tiny.model_type} ({problem}); update"

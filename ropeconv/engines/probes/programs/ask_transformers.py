@@ -102,7 +102,8 @@ def load(config: Answer) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         try:
-            return AutoConfig.from_pretrained(folder)
+            # code of the checkpoint never runs here, and nobody is asked on stdin
+            return AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (ValueError, KeyError) as error:
             if any(words in str(error) for words in UNKNOWN):
                 raise probe_protocol.NoModel(

@@ -150,8 +150,7 @@ class ThetaBound(LengthMethod):
             RecipeError: Where the model's own base keeps the bound already, and where the search
                 takes minutes.
         """
-
-        # two searches that take long at long contexts: whether the base will do, and for another
+        # first, whether the model's own base keeps the bound: all distances are computed
         if context * spec.rotary_dim > QUICK:
             raise RecipeError(
                 f"finding a base takes minutes at {context} tokens; run it with --theta-bound"

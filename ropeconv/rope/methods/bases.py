@@ -162,6 +162,8 @@ class ThetaBound(LengthMethod):
                 f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context}"
                 " tokens already"
             )
+
+        # then another base is needed, and the search for it may take long too
         if not is_quick(context, spec.rotary_dim, spec.head_dim):
             raise RecipeError(
                 f"finding a base takes minutes at {context} tokens; run it with --theta-bound"

@@ -195,13 +195,14 @@ def _archive(head: bytes) -> Kind:
 
 
 def _text(head: bytes) -> Kind:
-    """Return the kind of a text; "unknown" for bytes that are none."""
+    """Return the kind of a file by its first bytes, if they are text; else "unknown"."""
     if b"\0" in head:
         return "unknown"
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        # in a whole head, a character may be cut off at its end
+        # a file may be longer than its head, which then may end within a character: UTF-8 has up to
+        # 4 bytes for one
         may_be_cut_off = len(head) >= HEAD and problem.start >= len(head) - 4
         if not may_be_cut_off:
             return "unknown"

@@ -111,7 +111,8 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
     Raises:
         BadSource: As `read_header`.
     """
-    # the length is checked against the file before so many bytes are read
+    # A file begins with the length of its header (u64), which is checked before so much is read.
+    # Then come the header, as JSON, and the data.
     start = file.read(8)
     if len(start) < 8:
         raise BadSource(f"{name} is {size} bytes, too short for safetensors; download it again")
@@ -170,13 +171,14 @@ def _tensor(name: str, entry: _Entry) -> Tensor:
     """A tensor of a header. Raises ValueError where its size is not that of its numbers."""
     if entry.dtype not in BITS:
         raise ValueError(f"{shown(name)} has the dtype {shown(entry.dtype)}, which is not known")
+    # a damaged header may have very many sides, whose product would take long
     start, stop = entry.data_offsets
-    is_right = len(entry.shape) <= MAX_SIDES  # checked before they are multiplied
-    if is_right:
+    has_right_size = False
+    if len(entry.shape) <= MAX_SIDES:
         # rounded up to bytes: F4 and F6 have numbers of 4 and 6 bits
         bits = math.prod(entry.shape) * BITS[entry.dtype]
-        is_right = stop - start == -(-bits // 8)
-    if not is_right:
+        has_right_size = stop - start == -(-bits // 8)
+    if not has_right_size:
         raise ValueError(
             f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes"
         )

@@ -31,9 +31,9 @@ TRUST = (
 
 @encoding("buffers", order=5, max_ulp=0, model_type=lambda name: f"{name}{STORED_ROPE}")
 def buffers(request: EncodeRequest) -> CheckpointResult:
-    """Write the schedule as a tensor of frequencies, and a modelling file (.py) that reads it.
+    """Write the schedule as a tensor of frequencies, with a modelling file (.py) that uses it.
 
-    transformers runs such a file with `trust_remote_code`. It can hold any frequencies.
+    transformers runs such a file with `trust_remote_code`. The tensor can hold any frequencies.
 
     Raises:
         UnsupportedBake: For families without a modelling file, for two factor lists, and where only

@@ -218,7 +218,7 @@ def _apply(
 
     Args:
         tensor: A tensor of the checkpoint, or a result of earlier rules.
-        rule: What is done: `names` of the results, `times` with config keys of factors, and `how`,
+        rule: The change: `names` of the results, `times` with config keys of factors, and `how`,
             the name of a function of every number or of another conversion, such as "split".
         pattern: The regular expression for names of tensors to which the rule applies.
         sizes: The sizes of the model.

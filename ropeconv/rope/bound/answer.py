@@ -174,6 +174,8 @@ class Bound(Summary):
         if self.binding_distance is None:  # every base fits, so there is nothing else to show
             return values
 
+        # the distance at which the sum is 0 with the smallest base, the interval that opens there,
+        # and the first one that is wide enough to use; beyond the last violating base all fit
         values |= {
             "binding_distance": f"{self.binding_distance:,} tokens",
             "window": _describe_interval(self.window),

@@ -177,7 +177,7 @@ def kind_of_bytes(head: bytes) -> Kind:
     # ONNX, in protobuf: 0x08 is the tag of ir_version, a small number, and another field follows
     if len(head) > 2 and head[0] == 0x08 and 1 <= head[1] < 64 and head[2] in ONNX_FIELDS:
         return "onnx"
-    return _text(head)
+    return _kind_of_text(head)
 
 
 def _archive(head: bytes) -> Kind:
@@ -194,7 +194,7 @@ def _archive(head: bytes) -> Kind:
     return "zip"
 
 
-def _text(head: bytes) -> Kind:
+def _kind_of_text(head: bytes) -> Kind:
     """Return the kind of a file by its first bytes, if they are text; else "unknown"."""
     if b"\0" in head:
         return "unknown"

@@ -142,10 +142,22 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
             f"{name} has no readable safetensors header ({problem}); download it again"
         ) from None
 
-    # the format forbids holes: the tensors cover the data completely
-    # (https://github.com/huggingface/safetensors#format)
+    data_start = 8 + length
+    _check_places(tensors, size - data_start, name)
+    return Header(tensors, metadata, data_start)
+
+
+def _check_places(tensors: Mapping[str, Tensor], data_size: int, name: str) -> None:
+    """Raise BadSource where tensors do not cover the data of a file completely, each byte once.
+
+    The format forbids holes (https://github.com/huggingface/safetensors#format).
+
+    Args:
+        tensors: The tensors of the header.
+        data_size: The bytes behind the header.
+        name: The name of the file, for messages.
+    """
     end = 0
-    data_size = size - 8 - length
     for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
         if tensor.start != end:
             raise BadSource(
@@ -164,7 +176,6 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
             f"{name} has {data_size - end} bytes behind its last tensor; it is damaged, download"
             " it again"
         )
-    return Header(tensors, metadata, 8 + length)
 
 
 def _tensor(name: str, entry: _Entry) -> Tensor:

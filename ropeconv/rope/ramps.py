@@ -58,13 +58,14 @@ class RampApproximation:
         """How far the frequencies and angles are off, in words."""
         # the pair that is furthest off: "3.0 times slower", or "20% slower" for small changes
         times = max(self.ratio, 1 / self.ratio)
-        how = f"{times:.1f} times"
         if times < 2:
-            how = f"{abs(self.ratio - 1):.0%}"
+            how_much = f"{abs(self.ratio - 1):.0%}"
+        else:
+            how_much = f"{times:.1f} times"
         speed = "slower" if self.ratio < 1 else "faster"
         rotate = "pair rotates" if self.pairs == 1 else "pairs rotate"
         return (
-            f"{self.pairs} of {self.of} {rotate} at another speed (pair {self.pair} is {how}"
+            f"{self.pairs} of {self.of} {rotate} at another speed (pair {self.pair} is {how_much}"
             f" {speed}), and angles are up to {self.turns:,.1f} rotations off at {self.context:,}"
             " tokens"
         )
@@ -103,9 +104,9 @@ def approximate_ramp(
 
     # a pair twice as fast and one half as fast are equally far off, so logarithms are compared;
     # pairs that stand still do so in both ramps
-    right = schedule.inv_freq
+    wanted = schedule.inv_freq
     computed = _round_ends(schedule, form, beta_fast, beta_slow).inv_freq
-    ratio = np.divide(computed, right, out=np.ones(len(right)), where=right > 0)
+    ratio = np.divide(computed, wanted, out=np.ones(len(wanted)), where=wanted > 0)
     distance = np.abs(np.log(ratio))
     differing = int(np.sum(distance > SAME))
     if differing == 0:
@@ -113,7 +114,7 @@ def approximate_ramp(
 
     # the angle of a pair is position times frequency: off most at the end of the context
     worst = int(np.argmax(distance))
-    largest_difference = float(np.max(np.abs(computed - right)))
+    largest_difference = float(np.max(np.abs(computed - wanted)))
     rotations_off = largest_difference * schedule.context / (2 * np.pi)
     return RampApproximation(
         beta_fast=beta_fast,
@@ -121,7 +122,7 @@ def approximate_ramp(
         ratio=float(ratio[worst]),
         pair=worst,
         pairs=differing,
-        of=len(right),
+        of=len(wanted),
         turns=rotations_off,
         context=schedule.context,
         inv_freq=tuple(float(frequency) for frequency in computed),

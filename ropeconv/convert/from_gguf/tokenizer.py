@@ -47,9 +47,9 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
     """
     # llama.cpp's names of the two kinds are those of the models that had them first
     kind = file.get("tokenizer.ggml.model")
-    makers = {"llama": _sentencepiece, "gpt2": _byte_level}
-    if kind not in makers:
-        why = f"only {' and '.join(makers)} are converted back"
+    make_parts = {"llama": _sentencepiece, "gpt2": _byte_level}
+    if kind not in make_parts:
+        why = f"only {' and '.join(make_parts)} are converted back"
         raise UnsupportedBake(f"a tokenizer of the kind {shown(kind)}", "tokenizer.json", why, TAKE)
 
     texts = _texts(file)
@@ -59,7 +59,7 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
             f"{file.name} has {len(texts)} tokens and another number of their kinds; download it"
             " again"
         )
-    parts = makers[kind](file, family, texts, kinds)
+    parts = make_parts[kind](file, family, texts, kinds)
 
     # the tokens that are found in a text before it is split into words, such as <s> and <unk>;
     # SentencePiece writes their spaces as U+2581

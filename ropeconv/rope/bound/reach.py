@@ -533,6 +533,8 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     if rotates.any():
         largest_change_at = int(np.where(rotates, change, 0.0).argmax())
 
+    # Numbers of dimensions are twice those of pairs. The pairs that saw every angle are the fast
+    # ones, which tell near tokens apart.
     length = min(visible, FARTHEST, MOST_COUNTED // len(inv_freq))
     return Profile(
         reach=reach(inv_freq, spec.unrotated, length),

@@ -83,15 +83,20 @@ class Sweep:
         proof: Proof | None = None,
         tell: Tell = lambda log_base: None,
     ) -> None:
-        """Prepare a search for the first base at which no distance below `length` violates."""
+        """Prepare a search for the first base at which no distance below `length` violates.
+
+        `proof` collects the intervals of bases that are ruled out, and `tell` gets the progress.
+        """
         self.sums = sums
         self.length = length
         self.proof = proof
         self.tell = tell
-        # distances that are tried first, the largest error of a sum in float64, and the group of
-        # blocks that had the last violation
+
+        # the distances that are tried first at each base
         self.pool = np.arange(1, min(length, POOL))
+        # the largest error of a sum in float64
         self.error = float64_error(sums.rotary_dim // 2, length)
+        # the group of blocks of distances that had the last violation
         self.group = 0
 
     def feasible_from(self, log_base: float) -> float:

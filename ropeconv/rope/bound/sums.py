@@ -181,7 +181,7 @@ def scan(
     """
     # the limit for the sum of the cosines alone, higher by the error of float32 (`slack`)
     blocks = Blocks(inv_freq, unrotated)
-    cosine_limit = limit - unrotated + blocks.slack
+    cosine_limit = limit + (blocks.slack - unrotated)
     found = [np.empty(0, dtype=np.int64)]
     # some blocks of 256 distances at a time, each named by its first distance
     for first_distances in starts(start, stop):

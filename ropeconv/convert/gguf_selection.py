@@ -98,7 +98,7 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
     gain_edit = _multiply_queries(approximation.gain, model, edit)
     edit = edit.merge(Edit(keys)).merge(gain_edit)
 
-    # The third is the frequencies, for the file as it is after the first two.
+    # The third is the frequencies, for the file after the first two.
     in_keys = QueryScaling(approximation.beta, approximation.length)
     scaled = replace(schedule, log_n=None, query_scaling=in_keys)
     edit = edit.merge(tensor(scaled, model.after(edit)))

@@ -128,8 +128,8 @@ def _refuse(request: EncodeRequest) -> None:
     if TENSOR in request.tensors():
         raise _refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
 
-    # The modelling file with log-n cannot pass a sliding window to attention. `window_switch` is
-    # the config key that switches windows on, such as use_sliding_window of Qwen 2.
+    # With log-n the modelling file has attention of its own, which does not read the config key
+    # that switches windows on, such as use_sliding_window of Qwen 2.
     switch = family.code.window_switch
     if schedule.log_n and switch and part.get(switch):
         raise _refusal("log-n with window layers", f"the code has no {switch}")

@@ -58,7 +58,7 @@ NAMES = ("model.embed_tokens", "model.norm", "lm_head", *(LAYER + name for name 
 def family_of(file: GgufFile) -> Family:
     """Return the family whose checkpoints become GGUF files like this one.
 
-    Several families may become files of one architecture. They are told apart by the keys that
+    Several families may become files of one architecture. They differ in the keys that
     their conversions write.
 
     Raises:

@@ -234,9 +234,9 @@ def _reorder(tensor: StoredRows, stored: NDArray[np.generic]) -> NDArray[np.gene
 def _checkpoint_rows(rows: Rows) -> NDArray[np.generic]:
     """Rows as a file has them, in the dtype of the file, [rows, columns].
 
-    Rows may have gaps between them, where other tensors' rows are: `stride` is the distance from
-    row to row in the file, and `apart` that from number to number in a row. `extent` is the bytes
-    from the first number to the last, with the gaps.
+    Rows may have gaps between them, such as every second row of a matrix: `stride` is the distance
+    from row to row in the file, and `apart` that from number to number in a row. `extent` is the
+    bytes from the first number to the last, with the gaps.
     """
     dtype = np.dtype(STORED[rows.dtype])
     shape = (rows.rows, rows.columns)

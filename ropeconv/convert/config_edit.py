@@ -51,6 +51,7 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
     baked = copy.deepcopy(config)
     # a model with an encoder and a decoder has the settings of both
     for part in text_parts(baked, family):
+        # the new RoPE dictionary, then the keys beside it: lengths, bases, and shares of a head
         rope = _with_kept_keys(part, family, spec, written.rope)
         _put_context(part, family, written.context)
         _put_bases(part, family, spec, written.theta)
@@ -60,11 +61,11 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
         _put_query_scale(part, family, rope)
         _put_rotating_share(part, family, spec)
 
-        # the schema of transformers 4, then that of transformers 5
+        # the dictionary in the schema of transformers 4, then in that of transformers 5
         if family.writing.rope_scaling:
             put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
         else:
-            # transformers takes even a null there for the whole of rope_parameters
+            # transformers would read this key, even null, in place of rope_parameters
             part.pop("rope_scaling", None)
         modern = _modern(part, rope, written.theta, family, spec)
         put(part, "rope_parameters", modern, after="rope_scaling")
@@ -126,22 +127,29 @@ def _put_bases(part: Config, family: Family, spec: RopeSpec, theta: float) -> No
         spec: The RoPE of the source.
         theta: The new base.
     """
+    # Step 3.5 has a list with the base of each layer under rope_theta. It is kept here, since a
+    # single base replaces it below.
     keys = family.keys
-    # Step 3.5 has a list under rope_theta, which the loop below would overwrite
-    listed = part.get(keys.layer_theta) if keys.layer_theta else None
+    base_of_layers = part.get(keys.layer_theta) if keys.layer_theta else None
 
-    # the usual name, the family's first name, and its other names where the config has them
-    always = {"rope_theta", *keys.theta[:1]}
-    for key in dict.fromkeys((*keys.theta, "rope_theta")):
-        if key in part or key in always:
-            put(part, key, theta, after=keys.context[0])
+    # The base has several names. It is written under "rope_theta" and the family's first name, and
+    # under the other names of the family where the config has them.
+    names = list(keys.theta)
+    if "rope_theta" not in names:
+        names.append("rope_theta")
+    always_written = {"rope_theta", *keys.theta[:1]}
+    for name in names:
+        if name in part or name in always_written:
+            put(part, name, theta, after=keys.context[0])
 
-    if isinstance(listed, list) and listed:
-        kinds = kinds_of(part, family, layer_names(part, family, len(listed)))
+    # the list again, with the new base for global layers
+    if isinstance(base_of_layers, list) and base_of_layers:
+        kinds = kinds_of(part, family, layer_names(part, family, len(base_of_layers)))
         bases = []
-        for base, kind in zip(listed, kinds, strict=False):
+        for base, kind in zip(base_of_layers, kinds, strict=False):
             # 0 is the base of a layer that does not rotate
-            bases.append(theta if base and kind == "global" else base)
+            rotates_globally = base and kind == "global"
+            bases.append(theta if rotates_globally else base)
         put(part, keys.layer_theta, bases)
     if spec.local_form is not None and keys.local_theta:
         put(part, keys.local_theta[0], spec.local_form.theta, after="rope_theta")
@@ -187,10 +195,12 @@ def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObje
     if sizes:
         kept["partial_rotary_factor"] = sizes[0] / sum(sizes)
 
-    # Ministral 3 scales queries by position in units of this length, so it stays with the scaling,
-    # whose key is the first that is kept
-    if writing.pinned_original and writing.keep and writing.keep[0] in kept:
-        kept = {"original_max_position_embeddings": spec.query_length, **kept}
+    # Ministral 3 scales queries by position, in units of original_max_position_embeddings. Where
+    # the source has that scaling, whose key is the first of `keep`, the length must stay with it.
+    if writing.pinned_original and writing.keep:
+        has_query_scaling = writing.keep[0] in kept
+        if has_query_scaling:
+            kept = {"original_max_position_embeddings": spec.query_length, **kept}
     return {key: _number(key, value) for key, value in {**rope, **kept}.items()}
 
 
@@ -212,7 +222,8 @@ def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
         rope: The new RoPE dictionary.
         family: The family of the model.
     """
-    # null means no scaling, unless the class has a default scaling that null would bring back
+    # Without scaling the value is null. But some classes have a default scaling, which a null would
+    # bring back, and some need keys of the architecture in the dictionary (`keep`).
     kind = rope["rope_type"]
     has_kept_keys = bool(set(rope) & set(family.writing.keep))
     null_means_none = family.defaults.scaling is None
@@ -223,6 +234,7 @@ def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
     for key, value in rope.items():
         if key != "rope_type":
             full[key] = value
+    # some classes refuse keys that they do not know; None where all keys are accepted
     allowed = family.writing.legacy_keys.get(kind)
     if allowed is None:
         return full
@@ -241,7 +253,8 @@ def _modern(
         family: The family of the model.
         spec: The RoPE of the source.
     """
-    # one dictionary, which has the base too; some classes refuse keys that they do not know
+    # One dictionary, which has the base too. Classes that refuse unknown keys in `rope_scaling`
+    # refuse them here too; `allowed` is None where all keys are accepted.
     allowed = family.writing.legacy_keys.get(rope["rope_type"])
     modern = {}
     for key, value in rope.items():
@@ -276,7 +289,7 @@ def _local_settings(part: Config, theta: float, family: Family, spec: RopeSpec) 
 
 
 def _share(part: Config, family: Family, spec: RopeSpec) -> float:
-    """The share of a head that rotates, which gives exactly the rotary_dim of the source."""
+    """The partial_rotary_factor to write, which gives exactly the rotary_dim of the source."""
     share = rotary_share(part, family)
     if int(spec.head_dim * share) == spec.rotary_dim:
         return float(share)

@@ -82,12 +82,12 @@ class EncodeRequest:
 
     @cached_property
     def versions(self) -> list[tuple[Runtime, ...]]:
-        """The current versions, the newest last, of each runtime that must compute the output.
+        """For each runtime that must compute the output, its current versions, the newest last.
 
-        The user names them. "all" means the runtimes that support the family and were tested.
+        The user names the runtimes. "all" means those that support the family and were tested.
         """
-        # Without a name, it is the first default runtime that loads the model and its weights: Kimi
-        # K2 needs code of its own in transformers, and vLLM has its class.
+        # Without a name, it is the first default runtime that can load the model: vLLM for Kimi K2,
+        # whose class transformers does not have.
         names = list(self.target.runtimes)
         if not names:
             loading = [name for name in DEFAULT_RUNTIMES if self._loads(newest(name))]
@@ -101,7 +101,8 @@ class EncodeRequest:
                 wanted.append(name)
                 continue
             for row in runtimes():
-                if without_config(row, self.family) is None:
+                refusal = without_config(row, self.family)
+                if refusal is None:
                     wanted.append(row.name)
         return [self.judge.find(name) for name in dict.fromkeys(wanted)]
 
@@ -207,9 +208,10 @@ Setting = Callable[[Schedule, RopeSpec, Family], RopeSetting]
 
 
 def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting], Setting]:
-    """Return a decorator for an encoding that only changes config.json.
+    """Return a decorator that registers an encoding which only changes config.json.
 
-    It registers a function from a schedule to a RopeSetting.
+    The decorated function gives the RopeSetting of a schedule, which is then written into the
+    config. The function itself is returned unchanged.
 
     Args:
         name: The name of the encoding.
@@ -222,7 +224,10 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
             return _encode_in_config(name, make_setting, request)
 
         known = Encoding(
-            encode=encode, max_ulp=max_ulp, config_only=True, model_type=lambda name: name
+            encode=encode,
+            max_ulp=max_ulp,
+            config_only=True,
+            model_type=lambda source_type: source_type,  # the output has the class of the source
         )
         ENCODINGS.add(name, known, make_setting.__module__, order)
         return make_setting
@@ -326,17 +331,16 @@ def _select(request: EncodeRequest) -> CheckpointResult:
             f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}"
         )
 
-    # A named encoding is written even where no runtime is named and none was tested. It is refused
-    # where a runtime would silently compute another RoPE, or a named one does not run it.
     result = ENCODINGS[target.encoding].encode(request)
     result.refuse_approximate(request.schedule, target, "use --encoding buffers")
 
+    # A named encoding is refused where a runtime would silently compute another RoPE. Where the
+    # user named runtimes too, it is also refused where one of them does not run it.
     accepted = (*RUNS, UNTESTED) if target.allow_untested else RUNS
     is_silently_wrong = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
     user_named_runtimes = bool(target.runtimes)
-    if is_silently_wrong:
-        raise nothing_fits([result], {}, request)
-    if user_named_runtimes and not result.suits(request.runtimes, accepted):
+    fails_in_named = user_named_runtimes and not result.suits(request.runtimes, accepted)
+    if is_silently_wrong or fails_in_named:
         raise nothing_fits([result], {}, request)
     return result
 
@@ -375,7 +379,8 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     fitting = [result for result in results if result.suits(request.runtimes)]
     selected = max(fitting, key=partial(_exact_versions, request), default=None)
 
-    # then those that change weights or add code, one by one: each may have to read the checkpoint
+    # then those that change weights or add code, one by one, since each may have to read the
+    # checkpoint; weights that are multiplied may be rounded, so "rounded" is good enough here
     for name, encoding in ENCODINGS.items():
         if selected is not None:
             break
@@ -470,18 +475,19 @@ def _describe_result(result: CheckpointResult, is_selected: bool, request: Encod
         is_selected: Whether "auto" selected it.
         request: The schedule, and the runtimes that the user named.
     """
-    named = " and ".join(row.display_name for row in request.runtimes)
-    verdicts = [result.verdict_of(row) for row in request.runtimes]
+    named = " and ".join(runtime.display_name for runtime in request.runtimes)
+    verdicts = [result.verdict_of(runtime) for runtime in request.runtimes]
     if is_selected:
         statuses = dict.fromkeys(verdict.status for verdict in verdicts)
         return f"{' and '.join(statuses)} in {named}; {result.exact_share}"
 
+    # not selected because a named runtime does not compute it exactly
     for verdict in verdicts:
         if verdict.status != "exact":
             return f"{verdict.display_name}: {verdict.reason or verdict.status}"
 
-    # it is exact as well, and the selected one is exact in more versions, or in as many and comes
-    # earlier in ENCODINGS, where the plainest is the first
+    # All named runtimes compute this one exactly too, so another reason decided: the selected one
+    # is exact in more of their versions, or in as many and is plainer (earlier in ENCODINGS).
     return f"not plainer, and no better in the versions of {named}; {result.exact_share}"
 
 
@@ -516,16 +522,18 @@ def nothing_fits(
         refusals: Errors of encodings that cannot hold the schedule.
         request: The schedule and the runtimes.
     """
+    # why: several runtimes that need different encodings, then what each runtime computes with each
+    # encoding; where no encoding can hold the schedule, their refusals
     rows = request.runtimes
     reasons = []
     if len(rows) > 1:
         reasons += _conflict(results, rows)
     why_not = _why_not_exact(results, rows)
-    if not why_not:  # every encoding refused the schedule
+    if not why_not:
         why_not = [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
     reasons += why_not
 
-    # what to do: the most specific repair that is known
+    # what to do: an untested encoding, if there is one, and the most specific other repair
     repairs = []
     untested = _best_untested(results, request)
     if untested is not None:
@@ -581,25 +589,27 @@ def _dropped_key(request: EncodeRequest) -> str:
 
 
 def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
-    """The repair where no encoding fits: the first that applies, the most specific first.
+    """Advice on what to do where no encoding fits: the first that applies, the most specific first.
 
     Args:
-        results: The encodings that can hold the schedule, none of which every named runtime
-            computes.
+        results: The encodings that can hold the schedule. None of them is computed by every named
+            runtime.
         request: The schedule, and the runtimes that the user named.
     """
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
 
+    # a runtime that supports the model, and was not tested with some encoding
     for row in request.runtimes:
         statuses = {result.verdict_of(row).status for result in results}
-        if "unknown" in statuses and "unsupported" not in statuses:
+        only_untested = "unknown" in statuses and "unsupported" not in statuses
+        if only_untested:
             return (
                 f"leave {row.name} out, and measure what it computes with `ropeconv validate"
                 " OUTPUT --server URL` or record it with scripts/lab"
             )
 
-    # another base, where it helps, is offered beside each of the following
+    # "use --theta ..., or " where another base would help, in front of each of the following
     or_base = _base_instead(request)
     if len(request.runtimes) > 1:
         return f"{or_base}name one of them, and bake a second output for the others"

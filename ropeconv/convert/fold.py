@@ -99,7 +99,9 @@ def fold(
     tensors: Mapping[str, Tensor],
     fold_into: FoldInto = "k",
 ) -> Fold:
-    """Return the fold of the attention factor and softmax scale of a schedule into weights.
+    """Return what to multiply so that weights have the attention factor and softmax scale.
+
+    An attention factor A scales queries and keys by A, and so their products by A^2.
 
     Args:
         schedule: The factors.
@@ -143,14 +145,16 @@ def fold(
             part=part,
             tensors=tensors,
         )
-        scalings += of_layer.scalings(schedule, sides, len(fold_into))
+        scalings += of_layer.scalings(schedule, sides, is_shared=fold_into == "qk")
     if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise _refusal(family.display_name, "no layer is extended")
     return Fold(fold_into, tuple(scalings), _expected_kl(scalings, tensors))
 
 
 def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> float:
-    """The KL in nats that rounding costs.
+    """The KL divergence of the output distribution, in nats, that rounding the weights may cost.
+
+    It is 0 where no weight is rounded, else the value that was measured for the dtype.
 
     Args:
         scalings: The elements that are multiplied.
@@ -160,17 +164,23 @@ def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> floa
         UnsupportedBake: For dtypes that cannot be scaled.
     """
     dtypes = {tensors[scaling.tensor].dtype for scaling in scalings}
-    strange = dtypes - FLOATS.keys()
-    if strange:
-        names = [each.tensor for each in scalings if tensors[each.tensor].dtype in strange]
+    unsupported = dtypes - FLOATS.keys()
+    if unsupported:
+        names = [each.tensor for each in scalings if tensors[each.tensor].dtype in unsupported]
         repair = "dequantise the checkpoint first, or use --encoding native"
         raise _refusal(
-            f"{names[0]} in {min(strange)}", "only floats of 16 bits and more can be scaled", repair
+            f"{names[0]} in {min(unsupported)}",
+            "only floats of 16 bits and more can be scaled",
+            repair,
         )
 
-    # a power of two only changes exponents
-    rounds = any(scaling.plus_one or not _is_power_of_two(scaling.factor) for scaling in scalings)
-    if not rounds:
+    # A power of two only changes exponents, so nothing is rounded. A norm that stores its weight
+    # minus 1 (`plus_one`, as in Gemma) is rounded when the 1 is added.
+    is_rounded = False
+    for scaling in scalings:
+        if scaling.plus_one or not _is_power_of_two(scaling.factor):
+            is_rounded = True
+    if not is_rounded:
         return 0.0
     return max(FLOATS[dtype] for dtype in dtypes)
 
@@ -187,7 +197,9 @@ def _refusal(target: str, reason: str, repair: str = "use --encoding native") ->
 def times_queries(
     gain: float, spec: RopeSpec, family: Family, tensors: Mapping[str, Tensor]
 ) -> tuple[Scaling, ...]:
-    """Return the scalings that multiply all queries by a power of two, which changes exponents.
+    """Return the scalings that multiply all queries of a model by a power of two.
+
+    That changes the exponents of their weights only, so that no bit is lost.
 
     Args:
         gain: The power of two.
@@ -196,7 +208,7 @@ def times_queries(
         tensors: Its tensors by name.
 
     Raises:
-        UnsupportedBake: For dtypes other than F32 and BF16, whose exponents may overflow.
+        UnsupportedBake: For dtypes other than F32 and BF16, whose exponents have too small a range.
     """
     scalings = []
     for number in range(len(spec.layers)):
@@ -210,7 +222,7 @@ def times_queries(
         name = layer.queries
         projection = tensors[name]
         if projection.dtype not in ("F32", "BF16"):
-            # float16 has numbers down to 6e-8, and weights times 2^-13 would lose their last bits
+            # float16 has no numbers below 6e-8, so small weights times 2^-13 would lose bits
             raise UnsupportedBake(
                 f"a factor of {gain:g} in the queries",
                 f"{name} in {projection.dtype}",
@@ -273,22 +285,25 @@ class _Layer:
             raise BadSource(f"config.json has no {key}; add it")
         return gate
 
-    def scalings(self, schedule: Schedule, sides: Iterable[Which], count: int) -> Iterator[Scaling]:
-        """Yield the scalings of the layer, for an attention factor A and a softmax scale.
+    def scalings(
+        self, schedule: Schedule, sides: Iterable[Which], is_shared: bool
+    ) -> Iterator[Scaling]:
+        """Yield what to multiply in this layer, for an attention factor A and a softmax scale.
 
         Args:
             schedule: The factors.
-            sides: The sides that are multiplied in this layer: queries, keys, or both.
-            count: The number of sides that share the factor in the model, 1 or 2.
+            sides: The sides of the logits that are multiplied in this layer: "q", "k", or both.
+            is_shared: Whether queries and keys of the model share the factor, else one side has it.
         """
-        # logits are products of queries and keys: both sides by A, or one of them by A^2
+        # logits are products of queries and keys: each side by A, or one of them by A^2
         squared = schedule.attention_factor**2
-        factor = schedule.attention_factor if count == 2 else squared
+        factor = schedule.attention_factor if is_shared else squared
         if abs(factor - 1) > NEGLIGIBLE:
             for which in sides:
                 yield from self._side(which, factor)
 
-        # an indexer compares queries and keys of its own, of which the keys get the whole A^2
+        # An indexer (DeepSeek V3.2) chooses the keys that attention sees by products of its own
+        # queries and keys, whichever side attention scales: the norm of its keys gets A^2.
         if abs(squared - 1) > NEGLIGIBLE:
             yield from self._further_norms("product", squared)
 
@@ -332,7 +347,9 @@ class _Layer:
         yield from self._further_norms(which, factor)
 
     def _projection(self, which: Which, factor: float) -> Iterator[Scaling]:
-        """Yield the scalings of the projection of queries or of keys, and of its bias.
+        """Yield what to multiply in the projection of queries or of keys, and in its bias.
+
+        These are the rows whose outputs rotate, as ranges of elements of the flat tensor.
 
         Args:
             which: "q" for queries, "k" for keys.
@@ -340,7 +357,7 @@ class _Layer:
         """
         tensors = self.tensors
         weights = self.family.weights
-        if weights.fused:
+        if weights.fused:  # one tensor has the rows of queries, keys and values
             name = f"{self.prefix}{weights.fused}.weight"
             rotating_rows = self._fused_blocks(which, tensors[name].shape[0])
         else:
@@ -365,12 +382,13 @@ class _Layer:
         return tuple((start, start + spec.rotary_dim) for start in starts)
 
     def _blocks(self, which: Which, rows: int) -> tuple[Span, ...]:
-        """The rows of a projection of queries or of keys that rotate.
+        """The rows of a projection of queries or of keys that rotate, as spans [start, stop).
 
         Args:
             which: "q" for queries, "k" for keys.
             rows: The rows of the whole projection.
         """
+        # usually the first rows of each head rotate
         spec = self.spec
         weights = self.family.weights
         if which == "k" and weights.keys_and_values:  # the second half is values
@@ -378,41 +396,47 @@ class _Layer:
         if weights.rows == "first":
             return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
 
-        # latent attention: a head of queries has its rotated rows last, before an output gate, and
-        # all heads share the rotated rows of one key
+        # latent attention (MLA): one key for all heads rotates, which is the last rows
         if which == "k":
             return ((rows - spec.rotary_dim, rows),)
+
+        # and the last rows of each head of queries, or those before the rows of an output gate
         heads = head_count(self.part, self.family)
         head_rows = rows // heads
         spans = []
         for head in range(heads):
-            end = (head + 1) * head_rows - self.gate
-            spans.append((end - spec.rotary_dim, end))
+            end_of_head = (head + 1) * head_rows
+            stop = end_of_head - self.gate
+            spans.append((stop - spec.rotary_dim, stop))
         return tuple(spans)
 
     def _further_norms(
         self, side: Literal["q", "k", "product"], factor: float
     ) -> Iterator[Scaling]:
-        """Yield the scalings of norms beside those of attention's own queries and keys.
+        """Yield what to multiply in the norms of queries and keys that are not attention's own.
+
+        Some models rotate further queries or keys, such as those of an indexer, behind norms of
+        their own. The weight and the bias of such a norm are multiplied where they rotate.
 
         Args:
             side: "q" or "k" for norms of further queries or keys; "product" for norms that take the
-                factor of both, such as that of an indexer's keys.
+                factor of both sides, such as that of an indexer's keys.
             factor: The factor of that side.
         """
         rotary_dim = self.spec.rotary_dim
         for norm in self.family.weights.further_norms:
             if norm.side != side:
                 continue
-            plus_one = norm.kind == "rms-plus-one"
+            stores_minus_1 = norm.kind == "rms-plus-one"
             for name in (f"{self.prefix}{norm.name}.weight", f"{self.prefix}{norm.name}.bias"):
                 if name not in self.tensors:
                     continue
+                # the dimensions that rotate are the first or the last of the vector
                 start = 0
-                if norm.rows == "last":  # the dimensions that rotate are the end of the vector
+                if norm.rows == "last":
                     start = prod(self.tensors[name].shape) - rotary_dim
                 rotating = (start, start + rotary_dim)
-                yield Scaling(name, (rotating,), factor, plus_one=plus_one)
+                yield Scaling(name, (rotating,), factor, plus_one=stores_minus_1)
 
     def _norms(self, norm: str) -> list[str]:
         """The tensors of a norm that is before the rotation; empty without one."""
@@ -479,7 +503,8 @@ def scale_numbers(
         old: The numbers as numpy reads them, BF16 as uint16.
         dtype: "F64", "F32", "F16" or "BF16".
         factor: The factor.
-        plus_one: Compute factor (1 + w) - 1.
+        plus_one: Whether they are the weights of a norm that multiplies by 1 + w, as in Gemma. The
+            result is then factor (1 + w) - 1, so that the norm multiplies by factor (1 + w).
     """
     values: NDArray[Any] = old.astype(np.float64) if dtype == "F64" else widen(old, dtype)
     if plus_one:

@@ -83,8 +83,8 @@ class GgufModel:
         return replace(self, kept=replace(unscaled, local_attention_factor=1.0))
 
     def after(self, edit: Edit) -> GgufModel:
-        """Return the model after an edit, without writing anything."""
-        # only keys, tensors and rope tensors count for the RoPE, so places in the file are 0 here
+        """Return the model as it would be after an edit, without writing anything."""
+        # the header with the new keys; nothing is read from this file, so it has no places
         edited = rewrite(self.header, edit)
         header = GgufHeader(
             version=3,
@@ -107,7 +107,7 @@ class GgufModel:
             if name in edit.added:
                 vectors[name] = _floats(edit.added[name])
 
-        # the tensors of all shards; the edited header has those of the first, with new places
+        # the tensors of all shards; those of the first, which an edit moves, are in the new header
         tensors = {name: info for name, info in self.tensors.items() if name not in edit.removed}
         tensors |= edited.tensors
         return GgufModel(header=header, tensors=tensors, vectors=vectors, kept=self.kept)
@@ -182,8 +182,9 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     beta_slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
     has_usual_betas = beta_fast == 32.0 and beta_slow == 1.0
 
-    # the last three features are not about the RoPE itself: single readers of GGUF assume something
-    # where a file has these values (gguf_readers.py has them in words)
+    # For the last three features, some reader computes another RoPE than llama.cpp: a usual base
+    # without scaling, a long context without scaling keys, and a Gemma 3 of three sizes whose
+    # factor is not 8 (`WORDS` in gguf_readers.py).
     theta = file.number("rope.freq_base", 10000.0)
     has_type = file.get("rope.scaling.type") is not None
     has_factor = file.get("rope.scaling.factor") is not None
@@ -206,35 +207,42 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
 def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
     """Which features of RoPE a file uses beside its scaling keys.
 
-    These are rope tensors (with divisors other than 1), layers with a window, and other scales.
+    A reader of GGUF may lack any of them, so they decide which readers compute the file. They are
+    rope tensors (with divisors other than 1), layers with a window, and other scales.
 
     Args:
         file: The keys of the file.
         model: The file, with the numbers of its rope tensors.
     """
+    # rope tensors whose divisors are all 1 change nothing
     arch = file.arch
     in_use = {name for name, vector in model.vectors.items() if not np.all(vector == 1)}
 
-    # ik_llama.cpp requires embedding_length / head_count / 2 divisors in rope_freqs, whatever width
-    # heads have
-    freqs = model.vectors.get(FREQS)
+    # ik_llama.cpp takes the width of a head to be embedding_length / head_count, and refuses a
+    # rope_freqs with another number of pairs
+    rope_freqs = model.vectors.get(FREQS)
     heads = file.get("attention.head_count")
-    expected_width = 0
-    if freqs is not None and isinstance(heads, int):
-        expected_width = 2 * len(freqs) * heads
+    width_of_heads = 0
+    if rope_freqs is not None and isinstance(heads, int):
+        width_of_head = 2 * len(rope_freqs)
+        width_of_heads = width_of_head * heads
+    has_other_width = rope_freqs is not None and width_of_heads != file.whole("embedding_length")
 
-    # keys that count only for architectures that read them
+    # keys that count only for architectures that read them: the base of layers with a window, ...
     window = arch.window
     theta = file.number("rope.freq_base", 10000.0)
     has_window_theta = False
     if window is not None:
-        usual_theta = window.theta or theta
-        has_window_theta = window_theta(file, window, theta) != usual_theta
+        default_theta = window.theta or theta
+        has_window_theta = window_theta(file, window, theta) != default_theta
+
+    # ... a multiplier of the logits, and a query scaling by position
     has_multiplier = False
     if arch.log_multiplier:
         has_multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0) != 0
     has_temperature = False
-    if arch.query_length != "":
+    reads_query_scaling = arch.query_length != ""
+    if reads_query_scaling:
         has_temperature = file.number("attention.temperature_scale", 0.0) != 0
 
     return {
@@ -244,7 +252,7 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
         "factors": not in_use.isdisjoint((LONG, SHORT)),
         "window_theta": has_window_theta,
         "window_norms": abs(file.number(WINDOW_NORM, 1.0, prefix="") - 1) > CLOSE,
-        "rope_freqs_shape": freqs is not None and expected_width != file.whole("embedding_length"),
+        "rope_freqs_shape": has_other_width,
     }
 
 
@@ -265,14 +273,16 @@ class GgufResult(EncodeResult):
     def verdict_by(self, reader: Reader) -> Verdict:
         """Return the verdict on a reader of GGUF files.
 
-        `verdicts` has it already, unless the user named one version inside a range of versions.
+        `verdicts` has it already, one for each range of versions, unless the user named a single
+        version inside such a range.
         """
         for verdict in self.verdicts:
-            if verdict.runtime == reader.key and verdict.through == reader.last:
+            is_of_range = verdict.through == reader.last
+            if verdict.runtime == reader.key and is_of_range:
                 return verdict
 
         if reader.key not in self._of_versions:
-            llamacpp = self.verdicts[0]
+            llamacpp = self.verdicts[0]  # `judge_result` puts it first
             verdict = judge_reader(reader, self.features, self.arch, llamacpp)
             verdict = with_deviation(verdict, self.deviation)
             verdict = with_ramp(verdict, self.ramp)
@@ -311,9 +321,10 @@ def judge_result(
     deviation: float = 0.0,
     **more: Any,
 ) -> GgufResult:
-    """Return the result of an edit after `take_back`, with the verdicts of all readers.
+    """Return the result of an edit, with the verdicts of all readers, that of llama.cpp first.
 
-    The verdict of llama.cpp is the first. Raises as `judge_edit`.
+    The edit is completed by `take_back`, which keeps the attention factor of window layers. Raises
+    as `judge_edit`.
 
     Args:
         encoding: The name of the encoding.
@@ -334,14 +345,15 @@ def judge_result(
     verdicts = [llamacpp, *judge_readers(features, arch, llamacpp)]
     verdicts = [with_deviation(verdict, deviation) for verdict in verdicts]
 
-    kept = (model.kept or model.reading()).spec
+    # the RoPE whose window layers must not change, which is usually that of the file
+    kept = model.kept or model.reading()
     return GgufResult(
         encoding,
         tuple(verdicts),
         edit=edit,
         arch=arch,
         features=features,
-        kept=kept,
+        kept=kept.spec,
         deviation=deviation,
         **more,
     )
@@ -357,7 +369,8 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
     table = arch_table()
     arch = model.reading().arch
 
-    # what llama.cpp computes is the meaning of the file, so that its own verdict is exact
+    # A file means what llama.cpp computes from it, so llama.cpp is exact by definition, unless it
+    # refuses the file or the architecture is not in the table of those that were read.
     scaling = file.get(f"{arch.name}.rope.scaling.type")
     status: Status = "exact"
     if refused_tensors(model.reading(), model.vectors, scaling):
@@ -392,16 +405,17 @@ def judge_edit(
     Raises:
         UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
     """
-    # the edited header is read back by the rules of llama.cpp, and what comes out is compared with
-    # the schedule: the encoding does not judge itself
+    # The edited header is read back by the rules of llama.cpp, and what comes out is compared with
+    # the schedule: the encoding does not judge itself. `before` is the RoPE whose window layers
+    # must not change, which is usually that of the file.
     table = arch_table()
     planned = model.after(edit)
     before = model.kept or model.reading()
     after = planned.reading()
-    reason_against = _why_wrong(schedule, before, after, planned)
-    if reason_against:
+    why_wrong = _why_wrong(schedule, before, after, planned)
+    if why_wrong:
         raise UnsupportedBake(
-            "this schedule", f"{table.display_name} with {name}", reason_against, ANOTHER
+            "this schedule", f"{table.display_name} with {name}", why_wrong, ANOTHER
         )
 
     exact = Verdict(
@@ -430,20 +444,22 @@ def _why_wrong(schedule: Schedule, before: Reading, after: Reading, planned: Ggu
         after: The RoPE that it computes after the edit.
         planned: The file after the edit.
     """
-    # first whether it loads, then the layers that are extended, then those that must stay
+    # whether llama.cpp loads the file with these rope tensors
     scaling = planned.get(f"{after.arch.name}.rope.scaling.type")
     refused = refused_tensors(after, planned.vectors, scaling)
     if refused:
         return f"it does not load {after.arch.name} with {refused[0]}"
 
+    # the layers that are extended: their frequencies and factors, and which layers they are
     reason = difference(schedule, before.spec, after.spec)
     if reason:
         return reason
     if after.spec.layers != before.spec.layers:
         return "other layers would rotate"
+
+    # the layers with a window, which must stay as they were
     if "local" not in after.spec.layers:
         return ""
-
     new = after.local_attention_factor
     old = before.local_attention_factor
     if math.isclose(new, old, rel_tol=TOLERANCE):
@@ -469,7 +485,7 @@ def _evidence(family: str, encoding: str) -> Evidence:
 def nothing_suits(
     results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
 ) -> UnsupportedBake:
-    """Return the error, with what every reader does with every encoding, and a repair.
+    """Return the error where no encoding suits all readers: what each computes, and what to do.
 
     Args:
         results: The encodings that llama.cpp computes exactly, the wanted one first.
@@ -488,15 +504,17 @@ def nothing_suits(
         reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
     reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
 
-    # what to do: the first encoding that is not known to be wrong may be written untested
+    # what to do: write the first encoding that is not known to be wrong in a reader, if it is only
+    # untested there, or what `_way_out` finds
     repairs = []
-    for result in results:
-        if result.suits(readers, untested=True):
-            if not result.suits(readers):
-                repairs.append(
-                    f"pass --allow-untested, which writes it with {result.encoding} all the same"
-                )
-            break
+    not_known_wrong = [result for result in results if result.suits(readers, untested=True)]
+    if not_known_wrong:
+        first = not_known_wrong[0]
+        is_untested = not first.suits(readers)
+        if is_untested:
+            repairs.append(
+                f"pass --allow-untested, which writes it with {first.encoding} all the same"
+            )
     repairs.append(_way_out(results, readers))
     names = " and ".join(reader.display_name for reader in readers)
     return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(repairs))
@@ -511,20 +529,20 @@ def _words(verdict: Verdict, named: bool) -> str:
 
 
 def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
-    """The repair where no encoding suits all readers.
+    """Advice on what to do where the wanted encoding does not suit all readers.
 
     Args:
         results: The encodings that llama.cpp computes exactly, the wanted one first.
         readers: The readers that must compute the schedule.
     """
-    # another encoding keeps all readers, so it comes before leaving a reader out
+    # another encoding that all readers compute
     for result in results:
         if result.suits(readers):
             if result.encoding == "carrier":
                 return f"take --carrier {result.arch}"
             return f"take --encoding {result.encoding}"
 
-    # else the reader that is in the way of the wanted encoding, an unknown one before a wrong one
+    # else to leave a reader out that does not compute the wanted one: first one that was not tested
     wanted = results[0]
     for reader in readers:
         if wanted.verdict_by(reader).status == "unknown":
@@ -558,12 +576,12 @@ def fitting_keys(arch: Arch) -> str:
 
 
 def start(model: GgufModel, schedule: Schedule) -> Edit:
-    """Return the edit that declares the context and removes an earlier scaling.
+    """Return the edit that every encoding begins with: the new context, without an earlier scaling.
 
-    Every encoding begins with it. Where the context is not the trained one, the trained one is
-    stated too: llama.cpp reads that key under every type and uses it only for yarn, for two factor
-    lists, and for query scaling, where it must not change (src/llama-model.cpp:1410,
-    ggml_rope_yarn).
+    Where the context is not the trained one, the trained one is written too, as
+    original_context_length. llama.cpp reads that key under every scaling type, but it counts only
+    for yarn, for two factor lists, and for query scaling (src/llama-model.cpp:1410,
+    ggml_rope_yarn). A file with query scaling keeps the length that it has.
     """
     prefix = model.get("general.architecture")
     values = {f"{prefix}.context_length": u32(schedule.context)}
@@ -578,12 +596,18 @@ def without_scaling(model: GgufModel) -> Edit:
     prefix = model.get("general.architecture")
     stale = {f"{prefix}.rope.scaling.{key}" for key in SCALING}
     stale.add(f"{prefix}.rope.scale_linear")  # the factor in files from before rope.scaling.*
+
+    # Ministral 3 scales queries in units of this length, which must stay
     if pinned_original(model):
         stale.remove(f"{prefix}.rope.scaling.original_context_length")
+
+    # in some architectures with latent attention (MLA), the multiplier scales all logits; elsewhere
+    # it only takes part in the attention factor of a scaling, and has no effect without one
     if arch_of_header(model).softmax:
-        # in other architectures the multiplier only has a part in the attention factor
         stale.add(f"{prefix}.rope.scaling.{MULTIPLIER}")
-    # a tensor that is removed would move the data behind it; divisors of 1 change nothing
+
+    # Rope tensors are kept, with divisors of 1, which change nothing: without the tensor, all data
+    # behind it would move.
     ones = {}
     for name, vector in model.vectors.items():
         if name in ROPE_TENSORS:
@@ -631,7 +655,8 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     """Return the edit with changed norms, so that the window layers keep their attention factor.
 
     In llama.cpp, rope.scaling.attn_factor also applies to layers with a sliding window, which a
-    method must not change. Their query norms are divided by what it adds.
+    method must not change. If it multiplies their attention factor by a, their logits grow by a^2.
+    So the weights of their query norms, by which logits grow linearly, are multiplied by a^-2.
 
     Args:
         model: The GGUF file before.
@@ -640,6 +665,7 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     Raises:
         UnsupportedBake: Where window layers have no F32 query norm.
     """
+    # a; `before` is the RoPE whose window layers must not change, which is usually that of the file
     after = model.after(edit).reading()
     before = model.kept or model.reading()
     excess = after.local_attention_factor / before.local_attention_factor
@@ -648,8 +674,8 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     if abs(excess - 1) < NEGLIGIBLE:
         return edit
 
-    # the norm multiplies all dimensions of a head, and the factor only those that rotate, so all
-    # must rotate
+    # The norm multiplies all dimensions of a head, and the attention factor only those that rotate,
+    # so all must rotate. A `halved` architecture declares twice the width that its heads have.
     all_rotate = after.spec.rotary_dim == after.spec.head_dim or after.arch.halved
     changes = {}
     for index, kind in enumerate(after.spec.layers):
@@ -665,10 +691,10 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
                 " could undo that",
                 "choose an --attention-factor that does not change the key (for yarn its default)",
             )
-        # logits scale by the square of the attention factor, and linearly by this norm
         changes[name] = scaled_floats(info.size, excess**-2)
 
-    # a key of ours says how the norms were scaled; an earlier edit may have scaled them already
+    # A key of ours records what the norms take back. It is an attention factor, 1 / a, and not the
+    # 1 / a^2 of the weights. An earlier edit may have scaled them already.
     earlier = model.get(WINDOW_NORM, 1.0)
     return edit.merge(Edit({WINDOW_NORM: f32(earlier / excess)}, changes=changes))
 

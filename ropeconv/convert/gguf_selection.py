@@ -46,8 +46,8 @@ from .target import (
     say_untested,
 )
 
-TO = "mistral3"
-"""The architecture that multiplies queries by position."""
+LOG_N_ARCH = "mistral3"
+"""The architecture that multiplies queries by position, as log-n needs."""
 EXPONENT = 20  # the factor is applied in float32
 
 
@@ -68,12 +68,13 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
     """
     assert schedule.log_n is not None
     name = model.get("general.architecture")
-    if name != TO and carrier != TO:
+    is_other_arch = name != LOG_N_ARCH
+    if is_other_arch and carrier != LOG_N_ARCH:
         raise UnsupportedBake(
             f"--log-n {schedule.log_n.kind}",
             f"the GGUF architecture {name}",
             "it does not scale queries by position",
-            f"take --carrier {TO}, which llama and qwen2 can become, or leave --log-n out",
+            f"take --carrier {LOG_N_ARCH}, which llama and qwen2 can become, or leave --log-n out",
         )
     if model.reading().spec.query_scaling is not None:
         raise UnsupportedBake(
@@ -83,52 +84,53 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
             "leave --log-n out",
         )
 
-    # three edits that build on one another: the other architecture, ...
-    steps = approximate_log_n(schedule.log_n, EXPONENT)
+    # The edit has three parts. The first makes the file one of mistral3.
     edit = Edit()
-    if name != TO:
-        edit = carry(model, TO)
+    if is_other_arch:
+        edit = carry(model, LOG_N_ARCH)
 
-    # ... the query scaling, whose gain is a number that multiplies all queries, ...
+    # The second is the query scaling: keys for beta and O, and a factor for all queries.
+    approximation = approximate_log_n(schedule.log_n, EXPONENT)
     keys = {
-        f"{TO}.attention.temperature_scale": f32(steps.beta),
-        f"{TO}.rope.scaling.original_context_length": u32(steps.length),
+        f"{LOG_N_ARCH}.attention.temperature_scale": f32(approximation.beta),
+        f"{LOG_N_ARCH}.rope.scaling.original_context_length": u32(approximation.length),
     }
-    gain = _gain(steps.gain, model, edit)
-    edit = edit.merge(Edit(keys)).merge(gain)
+    gain_edit = _multiply_queries(approximation.gain, model, edit)
+    edit = edit.merge(Edit(keys)).merge(gain_edit)
 
-    # ... and the frequencies
-    scaled = replace(schedule, log_n=None, query_scaling=QueryScaling(steps.beta, steps.length))
+    # The third is the frequencies, for the file after the first two.
+    in_keys = QueryScaling(approximation.beta, approximation.length)
+    scaled = replace(schedule, log_n=None, query_scaling=in_keys)
     edit = edit.merge(tensor(scaled, model.after(edit)))
 
     # how far the file is from the formula, for the verdicts and the user
-    off = deviation(schedule.log_n, steps, schedule.context)
-    notes: tuple[str, ...] = (_note(steps, off, schedule.context),)
+    off = deviation(schedule.log_n, approximation, schedule.context)
+    notes: tuple[str, ...] = (_note(approximation, off, schedule.context),)
     encoding = "tensor"
-    if name != TO:
-        notes = (NOTE.format(to=TO), *notes)
+    if is_other_arch:
+        notes = (NOTE.format(to=LOG_N_ARCH), *notes)
         encoding = "carrier"
     return judge_result(
         encoding,
         scaled,
         model,
         edit,
-        f"the architecture {TO}",
+        f"the architecture {LOG_N_ARCH}",
         off,
         notes=notes,
-        log_n_approximation=steps,
+        log_n_approximation=approximation,
     )
 
 
-def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
+def _multiply_queries(gain: float, model: GgufModel, edit: Edit) -> Edit:
     """The edit that multiplies all queries by a number.
 
-    It adds a scale tensor for each projection, and changes biases.
+    It adds a scale tensor for each projection, since weights may be quantised, and changes biases.
 
     Args:
         gain: The number.
         model: The GGUF file before.
-        edit: An edit that comes first, and may change biases too.
+        edit: An edit that is applied before, and may change biases too.
     """
     if gain == 1:
         return Edit()
@@ -158,7 +160,7 @@ def _gain(gain: float, model: GgufModel, edit: Edit) -> Edit:
                 "full log-n", f"{bias.name}", "it is not F32", "choose --log-n clamped"
             )
         change = scaled_floats(bias.size, gain)
-        if bias.name in edit.changes:
+        if bias.name in edit.changes:  # the first edit's change, and then this one
             change = edit.changes[bias.name].then(change)
         changes[bias.name] = change
 
@@ -221,7 +223,11 @@ def select_gguf(schedule: Schedule, model: GgufModel, target: Target) -> GgufRes
 def _select(
     schedule: Schedule, model: GgufModel, target: Target, readers: tuple[Reader, ...]
 ) -> GgufResult:
-    """The result as in `select_gguf`, without the note on untested readers."""
+    """The result of the encoding that was named, or of the best one for "auto".
+
+    An encoding is a way to write the schedule: "keys", "tensor", or "carrier", which writes the
+    model as another architecture. A reader is a program that reads GGUF files.
+    """
     # some architectures read no scaling, or can have no attention factor, whatever the encoding is
     arch = arch_of_header(model)
     present = model.reading().spec
@@ -239,14 +245,14 @@ def _select(
     untested = target.allow_untested
     if schedule.log_n is not None:
         if encoding == "carrier" and not carrier:
-            carrier = TO
+            carrier = LOG_N_ARCH
         result = with_log_n(schedule, model, carrier)
         result.refuse_approximate(schedule, target, "take --log-n full")
         return _check_suits(result, {}, readers, untested)
 
-    # "auto" and "keys" may fall back on the ramp of YaRN that llama.cpp computes, since keys can
-    # describe it
-    tries = _tries(schedule, model, carrier)
+    # With "auto" or "keys", a YaRN schedule that no encoding can hold exactly may be written with
+    # the ramp that llama.cpp computes, since keys can describe that.
+    tries = _possible_tries(schedule, model, carrier)
     may_use_keys = encoding in ("auto", "keys") and not carrier
     if may_use_keys:
         try:
@@ -254,14 +260,16 @@ def _select(
         except UnsupportedBake as refusal:
             return _other_ramp(schedule, model, target, refusal)
 
-    # the encoding that the user named
+    # else the encoding that the user named, by --encoding or by --carrier
     name = "carrier" if carrier else encoding
     if name not in tries and name == "carrier":
         return _encode_carrier(schedule, model, "")  # raises: the architecture has no carrier
     if name not in tries:
         known = ", ".join(GGUF_ENCODINGS)
         raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
-    others = {other: make for other, make in tries.items() if other != name}
+
+    # the others are only tried for advice, where a reader does not compute this one
+    others = {other: encode for other, encode in tries.items() if other != name}
     return _check_suits(tries[name](), others, readers, untested)
 
 
@@ -271,7 +279,7 @@ def _exact(
     """The result of "auto", or of "keys", that holds a schedule exactly."""
     if encoding == "auto":
         return _plainest(tries, arch, readers, untested)
-    others = {name: make for name, make in tries.items() if name != encoding}
+    others = {name: encode for name, encode in tries.items() if name != encoding}
     return _check_suits(tries[encoding](), others, readers, untested)
 
 
@@ -326,10 +334,10 @@ def _keep_fixed(schedule: Schedule, model: GgufModel) -> GgufResult:
     return judge_result("keys", schedule, model, edit)
 
 
-def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
-    """A function for each encoding that can be tried, by name.
+def _possible_tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
+    """The encodings that can be tried for a schedule, each as a function that writes it, by name.
 
-    There is none for "carrier" where the architecture cannot be written as another one.
+    "carrier" (another architecture) is one of them unless the file cannot be written as any other.
 
     Args:
         schedule: The schedule to write.
@@ -340,11 +348,12 @@ def _tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries:
     for name in GGUF_ENCODINGS:
         tries[name] = partial(_encode, name, schedule, model)
 
+    # the carrier that the user named, else the usual one of the architecture, else its first
     arch = arch_of_header(model)
     if not carrier:
         carrier = DEFAULT_CARRIERS.get(arch.name, "")
     if not carrier and arch.carriers:
-        carrier = next(iter(arch.carriers))
+        carrier = arch.carriers[0]
     if carrier:
         tries["carrier"] = partial(_encode_carrier, schedule, model, carrier)
     return tries
@@ -359,21 +368,25 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bo
         readers: The readers that must compute the schedule.
         untested: Whether a reader may be one that was not tested with an encoding.
     """
+    # first the encodings that keep the architecture, if all readers compute one of them
     plain = {name: encode for name, encode in tries.items() if name != "carrier"}
     results, refusals = attempts(plain)
     fitting = [result for result in results if result.suits(readers)]
 
-    # another architecture is the last resort: tools show its name, and queries and keys change
+    # then another architecture (a carrier): tools show its name, and queries and keys change
     if not fitting and arch in DEFAULT_CARRIERS:
-        carried, refused = attempts({"carrier": tries["carrier"]})
-        results += carried
-        refusals |= refused
-        fitting = [result for result in carried if result.suits(readers)]
+        carrier_results, carrier_refusals = attempts({"carrier": tries["carrier"]})
+        results += carrier_results
+        refusals |= carrier_refusals
+        fitting = [result for result in carrier_results if result.suits(readers)]
+
+    # at last, where the user allows it, any encoding that was not tested with a reader
     if not fitting:
         fitting = [result for result in results if result.suits(readers, untested=untested)]
     if not fitting:
         raise _nothing_plain(results, refusals, arch, readers)
 
+    # the one that most readers compute exactly, with the reason for and against each
     selected = max(fitting, key=GgufResult.exact_count)
     reasons = _reasons(selected, results, refusals, readers)
     considered = []
@@ -387,7 +400,7 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bo
 def _nothing_plain(
     results: list[GgufResult], refusals: Refusals, arch: str, readers: tuple[Reader, ...]
 ) -> UnsupportedBake:
-    """The error where "auto" finds no encoding that fits.
+    """The error where "auto" finds no encoding that fits: why, and the best advice.
 
     Args:
         results: The encodings that llama.cpp computes exactly.
@@ -395,13 +408,16 @@ def _nothing_plain(
         arch: The architecture of the file.
         readers: The readers that must compute the schedule.
     """
+    # llama.cpp would compute it, and another reader does not
     if results:
         return nothing_suits(results, refusals, readers)
+    # the carrier was the last resort, so its reason is the one that counts
     if "carrier" in refusals:
         return refusals["carrier"]
+
+    # the advice of an encoding that knows more than the general "choose another method"
     why = "; ".join(f"by {name}, {refusal.reason}" for name, refusal in refusals.items())
     repairs = [refusal.alternatives for refusal in refusals.values()]
-    # "another method" is said where an encoding knows nothing better
     specific = [words for words in repairs if words not in (OTHERWISE, ANOTHER)]
     repair = specific[0] if specific else repairs[-1]
     return UnsupportedBake("this schedule", f"the GGUF architecture {arch}", why, repair)
@@ -410,7 +426,7 @@ def _nothing_plain(
 def _reasons(
     selected: GgufResult, results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
 ) -> dict[str, str]:
-    """Why "auto" selected each encoding that it tried, or not, by name.
+    """The reason why "auto" selected an encoding or not, for each that it tried, by name.
 
     Args:
         selected: The result that "auto" selected, one of `results`.
@@ -426,7 +442,7 @@ def _reasons(
             reason = f"llama.cpp reads it exactly; {result.exact_share}"
         elif wrong:
             reason = f"{wrong[0].display_name}: {wrong[0].reason}"
-        else:  # it would do, and is not the best
+        else:  # all readers compute it, but the selected one is exact in more or is plainer
             reason = f"no more readers read it exactly; {result.exact_share}"
         reasons[result.encoding] = reason
     return reasons

@@ -73,7 +73,8 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
 
     def _check_values(self) -> None:
         """Raise UsageError for values that an option cannot have."""
-        # encodings of features and of GGUF are checked where one is selected
+        # options with a list of choices; only the encoding is checked later, where it is selected,
+        # since features and GGUF have encodings of their own
         for option in options(Target):
             value = getattr(self, option.name)
             if not option.choices or option.name == "encoding" or value is None:
@@ -87,7 +88,7 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
         if isinstance(self.runtimes, str):
             raise UsageError(f"runtimes is a tuple of names; write ({self.runtimes!r},)")
         for name in self.runtimes:
-            find_any(name)
+            find_any(name)  # raises for a name that is not known
 
     def _check_folder(self, from_gguf: bool) -> None:
         """Raise UsageError for options that a folder as output does not have."""

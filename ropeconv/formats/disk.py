@@ -152,6 +152,8 @@ def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         yield start, stop
         return
 
+    # from `at` on, where the next data begins and where it ends (lseek(2)); lseek also moves the
+    # position from which the caller reads on, so that is put back
     position = os.lseek(file, 0, os.SEEK_CUR)
     at = start
     while at < stop:
@@ -160,15 +162,15 @@ def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
             end = min(os.lseek(file, begin, os.SEEK_HOLE), stop)
         except OSError as problem:
             end = stop
-            if problem.errno == errno.ENXIO:  # no data behind `at`
+            if problem.errno == errno.ENXIO:  # only a hole is left
                 begin = stop
-            else:  # a filesystem that does not tell: all of the rest may be data
+            else:  # the filesystem cannot say, so all of the rest counts as data
                 begin = at
         finally:
-            os.lseek(file, position, os.SEEK_SET)  # the caller reads on from where it was
+            os.lseek(file, position, os.SEEK_SET)
         if begin < end:
             yield begin, end
-        at = max(end, at + 1)  # goes on even where a filesystem answers with an empty part
+        at = max(end, at + 1)  # one byte further at least, whatever a filesystem answers
 
 
 def write_at(file: int, data: bytes | memoryview, place: int) -> int:

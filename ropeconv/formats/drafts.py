@@ -92,13 +92,12 @@ def write_file(path: Path, content: str | bytes) -> None:
 def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Iterator[Path]:
     """Yield the hidden file that gets the name `path` at the end of the block.
 
-    Missing folders above it are made.
-
-    A draft that a killed process left is written over. After an error the draft is removed. Where
-    two processes write the same file, the second waits.
+    Missing folders above it are made. A draft that a killed process left is written over. After an
+    error the draft is removed. Where two processes write the same file, the second waits. Within a
+    block of `together`, the file gets its name at the end of that block.
 
     Args:
-        path: As for `write_file`, and so are the errors.
+        path: The final name, as for `write_file`, whose errors this raises too.
         draft: The hidden file, on the same filesystem; by default beside `path`.
         fsync: Wait until the file and its name are on the disk.
     """
@@ -113,7 +112,7 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
             yield opened
         return
 
-    # one of a set gets it at the end of `together`
+    # one of a set gets its name at the end of `together`; what it contains is on the disk before
     try:
         opened = files.draft_of(path, draft, fsync)
         yield opened
@@ -148,9 +147,11 @@ def _draft_of(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
             for folder in {draft.parent, target.parent}:
                 sync_folder(folder)
     except OSError as problem:
+        # where this file is one of a set (`together`), the error may come from another file of it,
+        # and have the right name already
         files = _open_set.get()
         if files is not None and problem.filename in files.asked_for:
-            raise  # it is about another file of the set, and has its name
+            raise
         # the user knows the name that was asked for, and not that of the draft
         raise OSError(problem.errno, problem.strerror, str(path)) from None
 
@@ -187,31 +188,39 @@ def _final_name(draft: Path) -> str:
 
 
 def _open_locked(draft: Path) -> BinaryIO:
-    """Open and lock a draft, after other processes have given theirs its name.
+    """Open and lock a draft, and wait while another process writes the same one.
+
+    A draft is a hidden file that is renamed to its final name when it is complete, and the lock is
+    held until then.
 
     Raises:
         OSError: Where it cannot be opened.
-        RopeconvError: In a set, where another process does not end.
+        RopeconvError: Where the draft belongs to a set of files (`together`), and another process
+            does not end: each may wait for a file of the other.
     """
     end = time.monotonic() + PATIENCE
     while True:
-        if _open_set.get() is not None and time.monotonic() > end:
+        is_in_set = _open_set.get() is not None
+        if is_in_set and time.monotonic() > end:
             raise RopeconvError(
                 f"another ropeconv is writing {draft.parent / _final_name(draft)}; wait for it, and"
                 " run this again"
             )
         file = draft.open("ab")
         try:
-            # the lock first: until then, another process may give the file its final name
-            is_mine = try_lock(file) != "busy"
-            if is_mine:
-                has_its_name = os.path.samestat(os.fstat(file.fileno()), draft.stat())
-                if has_its_name:
+            # Between opening and locking, another process may have renamed the file, and the lock
+            # is then on its finished file. So the draft's name must still be that of the open file.
+            is_locked = try_lock(file) != "busy"
+            if is_locked:
+                is_still_draft = os.path.samestat(os.fstat(file.fileno()), draft.stat())
+                if is_still_draft:
                     return file
         except FileNotFoundError:
-            pass  # another process has renamed it since it was opened
+            pass  # it was renamed, and no process has begun another draft
         except BaseException:
             file.close()
             raise
+
+        # try again, with the draft that is there then or a new one
         file.close()
         time.sleep(PAUSE)

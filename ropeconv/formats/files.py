@@ -230,9 +230,12 @@ def _lock(folder: Path) -> tuple[int, bool]:
             LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place
         )
         try:
+            # another run may have removed the file since it was opened, and begun a new one: then
+            # this lock is on a file without a name
             status = try_lock(lock)
             there = os.stat(LOCK, dir_fd=place, follow_symlinks=False)
-            if status == "busy" or not os.path.samestat(os.fstat(lock), there):
+            is_current = os.path.samestat(os.fstat(lock), there)
+            if status == "busy" or not is_current:
                 raise BlockingIOError(f"{folder} is another run's")
         except OSError:
             os.close(lock)

@@ -114,13 +114,17 @@ class Journal(Generic[L]):
         self.notes = list[str]()
         """Sentences for the user on damaged lines, and on the file that `fresh` moved."""
 
+        # The first line names the model and the version. The checksums of all others begin with its
+        # own (`encode_line`, without the last brace), so that lines of another journal do not fit.
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
         self._seed = zlib.crc32(msgspec.json.encode(self._head)[:-1])
 
+        # `make_folder` removes a folder that it has made if the file cannot be opened
         with make_folder(path.parent):
             self._file = self._open_locked()
             try:
-                self._begin(self._read(fresh), fresh)
+                complete = self._read(fresh)
+                self._begin(complete, fresh)
             except BaseException:
                 self._file.close()
                 raise
@@ -160,34 +164,41 @@ class Journal(Generic[L]):
             file.close()
 
     def _read(self, fresh: bool) -> int:
-        """Read the lines of the file.
+        """Read the lines of the file, and refuse a file that is not this journal.
 
         Args:
             fresh: Whether a new journal is begun, so that damaged lines do not matter.
 
         Returns:
-            The length of the complete lines in bytes; 0 for a file that may be written over.
+            The length of the complete lines in bytes, behind which new ones are written; 0 for a
+            file that may be written over.
         """
+        # a journal that was only begun has its first line and no others
         self._file.seek(0)
         data = self._file.read(FIRST)
         first_line = encode_line(self._head)
         if data == first_line:
             return 0 if fresh else len(first_line)
 
-        # a part of a first line, or its zeros: a loss of power keeps the length of a file whose
-        # bytes were not on the disk
+        # A run that was killed may have left an empty file, or a part of the first line. A loss of
+        # power may leave zeros for it: a file whose length came to the disk, and whose bytes did
+        # not.
         is_zeroed = len(data) <= len(first_line) and not data.strip(b"\0")
         if first_line.startswith(data) or is_zeroed:
             return 0
-        if CHECKSUM[:10] not in data:
+
+        # every line of a journal ends in a checksum, `,"crc32":"...`
+        has_checksums = CHECKSUM[:10] in data
+        if not has_checksums:
             raise self._not_a_journal()
 
-        # a run that was killed may have left a part of a line
+        # the complete lines; a run that was killed may have left a part of a line behind them
         data += self._file.read()
         complete = data.rfind(b"\n") + 1
         first, *others = data[:complete].removesuffix(b"\n").split(b"\n")
         head = decode_line(first, Head)
-        if head is not None and head != self._head:  # of another model or version
+        is_other_journal = head is not None and head != self._head
+        if is_other_journal:  # of another model or version
             self._refuse(head, fresh)
             return complete
 
@@ -206,6 +217,7 @@ class Journal(Generic[L]):
         if complete < len(data):
             damaged += 1
 
+        # neither the first line nor any other shows whose journal it is
         if head is None and not self.lines:
             raise self._not_a_journal()
         if damaged and not fresh:
@@ -219,19 +231,21 @@ class Journal(Generic[L]):
         """Make the file ready for more lines.
 
         Args:
-            complete: The length of the complete lines in bytes, behind which the others are cut.
+            complete: The length of its complete lines in bytes; what is behind them is cut off.
             fresh: Begin a new journal, and rename one that has lines.
         """
+        # a new file in place of one with lines, which gets another name; its lock is kept until the
+        # new one has its own, so that no other run comes between
         if fresh and complete:
-            # the lock of the earlier file is kept until the new one has its own
             earlier = self._file
             self.lines = {}
-            complete = 0
             self.notes.append(f"The earlier journal is now {self._set_aside()}.")
             self._file = self._open_locked()
             earlier.close()
+            complete = 0
+
         self._file.truncate(complete)
-        if not complete:
+        if not complete:  # a new file, or one that was only begun
             self._write(encode_line(self._head))
             sync_folder(self.path.parent)
 

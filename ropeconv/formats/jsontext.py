@@ -138,9 +138,10 @@ class Number:
 def numbers(
     blocks: Iterable[bytes], name: str, outer: Collection[str], first: bool = False
 ) -> Iterator[Number]:
-    """Yield the numbers under some keys of a JSON object, in bounded memory.
+    """Yield the numbers under some keys of a JSON object, without reading all of it into memory.
 
-    The JSON is not validated.
+    For `outer` = ("model",), the text {"model": {"a": 1, "b": [2]}, "c": 3} gives the number 1 with
+    the path ("model", "a"). The JSON is not validated.
 
     Args:
         blocks: The text in pieces.
@@ -151,9 +152,11 @@ def numbers(
     Raises:
         BadSource: For a string that is too long.
     """
-    levels = list[str | None]()  # the present key of each open object, None for a list
+    # For each object or list that is open, from the outermost one on: the present key of the object
+    # ("" before its first key, and for keys that do not count), or None for a list.
+    levels = list[str | None]()
     string = b""  # the last string, a key or a value
-    missing = set(outer)
+    missing = set(outer)  # keys that have not come yet
 
     # a token is a string, a bracket, a colon, or a number
     for start, token in _tokens(blocks, name):
@@ -168,18 +171,23 @@ def numbers(
             levels = levels[:-1]  # not pop(), which fails on a text with too many brackets
 
         elif begin == b":":  # the string before it was a key
-            if not levels or levels[-1] is None:
+            if not levels or levels[-1] is None:  # not in an object: the text is not JSON
                 continue
             at_top = len(levels) == 1
             if first and at_top and not missing:
                 return
+            # only keys of the outermost object, and those below one of `outer`, are decoded
             levels[-1] = ""
-            if at_top or levels[0] in outer:  # other keys are not decoded, since they do not count
+            if at_top or levels[0] in outer:
                 levels[-1] = _key(string)
             if at_top:
                 missing.discard(levels[-1])
 
-        elif levels and levels[0] in outer and None not in levels:  # a number under one of the keys
+        else:  # a number
+            is_below_outer = bool(levels) and levels[0] in outer
+            is_in_list = None in levels
+            if not is_below_outer or is_in_list:
+                continue
             path = tuple(key for key in levels if key is not None)
             with suppress(ValueError):  # such as 1-2, which the pattern accepts
                 yield Number(path=path, value=float(token), start=start, stop=start + len(token))
@@ -193,13 +201,15 @@ def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
         name: The name of the file, for messages.
     """
     at = 0  # the place of `data` in the text
-    rest = b""  # the end of the last block, which may be the beginning of a token
+    rest = b""  # the end of the last block, which is read again together with the next one
     depth = 0
 
     for block in chain(blocks, (None,)):  # None ends the text, so that its last token is complete
         is_last = block is None
         data = rest + (block or b"")
-        rest = data[-1:]  # may be a sign, whose digits come with the next block
+        # The token at the end of a block may go on in the next one, and is left for that. So is a
+        # last byte that is not a token yet: it may be a sign, whose digits follow.
+        rest = data[-1:]
         for match in TOKEN.finditer(data):
             token = match[0]
             may_continue = match.end() == len(data) and not is_last

@@ -177,7 +177,7 @@ def kind_of_bytes(head: bytes) -> Kind:
     # ONNX, in protobuf: 0x08 is the tag of ir_version, a small number, and another field follows
     if len(head) > 2 and head[0] == 0x08 and 1 <= head[1] < 64 and head[2] in ONNX_FIELDS:
         return "onnx"
-    return _text(head)
+    return _kind_of_text(head)
 
 
 def _archive(head: bytes) -> Kind:
@@ -194,14 +194,15 @@ def _archive(head: bytes) -> Kind:
     return "zip"
 
 
-def _text(head: bytes) -> Kind:
-    """Return the kind of a text; "unknown" for bytes that are none."""
+def _kind_of_text(head: bytes) -> Kind:
+    """Return the kind of a file by its first bytes, if they are text; else "unknown"."""
     if b"\0" in head:
         return "unknown"
     try:
         text = head.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        # in a whole head, a character may be cut off at its end
+        # a file may be longer than its head, which then may end within a character: UTF-8 has up to
+        # 4 bytes for one
         may_be_cut_off = len(head) >= HEAD and problem.start >= len(head) - 4
         if not may_be_cut_off:
             return "unknown"

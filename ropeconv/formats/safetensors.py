@@ -111,7 +111,8 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
     Raises:
         BadSource: As `read_header`.
     """
-    # the length is checked against the file before so many bytes are read
+    # A file begins with the length of its header (u64), which is checked before so much is read.
+    # Then come the header, as JSON, and the data.
     start = file.read(8)
     if len(start) < 8:
         raise BadSource(f"{name} is {size} bytes, too short for safetensors; download it again")
@@ -141,10 +142,22 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
             f"{name} has no readable safetensors header ({problem}); download it again"
         ) from None
 
-    # the format forbids holes: the tensors cover the data completely
-    # (https://github.com/huggingface/safetensors#format)
+    data_start = 8 + length
+    _check_places(tensors, size - data_start, name)
+    return Header(tensors, metadata, data_start)
+
+
+def _check_places(tensors: Mapping[str, Tensor], data_size: int, name: str) -> None:
+    """Raise BadSource where tensors do not cover the data of a file completely, each byte once.
+
+    The format forbids holes (https://github.com/huggingface/safetensors#format).
+
+    Args:
+        tensors: The tensors of the header.
+        data_size: The bytes behind the header.
+        name: The name of the file, for messages.
+    """
     end = 0
-    data_size = size - 8 - length
     for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
         if tensor.start != end:
             raise BadSource(
@@ -163,20 +176,20 @@ def parse_header(file: BinaryIO, size: int, name: str) -> Header:
             f"{name} has {data_size - end} bytes behind its last tensor; it is damaged, download"
             " it again"
         )
-    return Header(tensors, metadata, 8 + length)
 
 
 def _tensor(name: str, entry: _Entry) -> Tensor:
     """A tensor of a header. Raises ValueError where its size is not that of its numbers."""
     if entry.dtype not in BITS:
         raise ValueError(f"{shown(name)} has the dtype {shown(entry.dtype)}, which is not known")
+    # a damaged header may have very many sides, whose product would take long
     start, stop = entry.data_offsets
-    is_right = len(entry.shape) <= MAX_SIDES  # checked before they are multiplied
-    if is_right:
+    has_right_size = False
+    if len(entry.shape) <= MAX_SIDES:
         # rounded up to bytes: F4 and F6 have numbers of 4 and 6 bits
         bits = math.prod(entry.shape) * BITS[entry.dtype]
-        is_right = stop - start == -(-bits // 8)
-    if not is_right:
+        has_right_size = stop - start == -(-bits // 8)
+    if not has_right_size:
         raise ValueError(
             f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes"
         )

@@ -116,12 +116,13 @@ def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
         factor: s, above 1.
         attention_factor: The wanted factor, A.
     """
-    # any mscale_all_dim will do, and 1 is usual; but readers take an mscale of 0 for an absent one
+    # Any mscale_all_dim gives a right pair, with mscale = (A denominator - 1) / (0.1 ln s). 1 is
+    # usual. Where mscale would be 0, which readers take for an absent key, 2 is taken instead.
     for mscale_all_dim in (1.0, 2.0):
-        # mscale = (A (0.1 mscale_all_dim ln s + 1) - 1) / (0.1 ln s)
         denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)
         mscale = (attention_factor * denominator - 1) / (0.1 * math.log(factor))
-        if abs(mscale) > 1e-6:
+        is_zero = abs(mscale) <= 1e-6
+        if not is_zero:
             break
     return mscale, mscale_all_dim
 

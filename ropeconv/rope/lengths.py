@@ -101,10 +101,11 @@ def is_length(factor: object) -> bool:
 
 
 def normal_factor(factor: object) -> object:
-    """Write a whole number from 1,024 on, an int or its digits, as the text of that length.
+    """Write a factor that is meant as a length to reach, such as 131072, as its text, "128k".
 
-    Every other object is returned unchanged. A float stays a factor: it was computed, as a length
-    over a trained one.
+    Nobody extends a context 1,024 times, so a whole number from 1,024 on (an int or its digits) is
+    a length. Every other object is returned unchanged. A float stays a factor: it was computed, as
+    a length over a trained one.
     """
     is_digits = isinstance(factor, str) and re.fullmatch(r"\d{4,12}", factor) is not None
     is_whole = isinstance(factor, int) and not isinstance(factor, bool)
@@ -127,7 +128,7 @@ def parse_factor(text: str, flag: str) -> Factor:
     Raises:
         RecipeError: For anything else.
     """
-    # a length with a suffix stays as it is written, but for the case of the suffix
+    # a length with a suffix stays as it is written, but for leading zeros and the suffix's case
     suffixed = re.fullmatch(r"0*([1-9]\d{0,11})([kKmM])", text.strip())
     if suffixed:
         parse_tokens(text)  # refuses a length that is too long

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .forms import Vector, Yarn
+from .forms import Yarn
 from .schedule import Schedule
 
 SAME = 1e-6
@@ -51,37 +51,48 @@ class RampApproximation:
         """Return a schedule with this ramp, whose ends are rounded, in place of its own."""
         form = schedule.form
         assert isinstance(form, Yarn)
-        rounded = replace(form, beta_fast=self.beta_fast, beta_slow=self.beta_slow, truncate=True)
-        inv_freq = rounded.inv_freq(2 * len(schedule.inv_freq))
-        return replace(schedule, form=rounded, inv_freq=inv_freq)
+        return _round_ends(schedule, form, self.beta_fast, self.beta_slow)
 
     @property
     def distance(self) -> str:
-        """The distance in words."""
+        """How far the frequencies and angles are off, in words."""
+        # the pair that is furthest off: "3.0 times slower", or "20% slower" for small changes
         times = max(self.ratio, 1 / self.ratio)
-        how = f"{times:.1f} times"
         if times < 2:
-            how = f"{abs(self.ratio - 1):.0%}"
+            how_much = f"{abs(self.ratio - 1):.0%}"
+        else:
+            how_much = f"{times:.1f} times"
         speed = "slower" if self.ratio < 1 else "faster"
         rotate = "pair rotates" if self.pairs == 1 else "pairs rotate"
         return (
-            f"{self.pairs} of {self.of} {rotate} at another speed (pair {self.pair} is {how}"
+            f"{self.pairs} of {self.of} {rotate} at another speed (pair {self.pair} is {how_much}"
             f" {speed}), and angles are up to {self.turns:,.1f} rotations off at {self.context:,}"
             " tokens"
         )
 
 
+def _round_ends(schedule: Schedule, form: Yarn, beta_fast: float, beta_slow: float) -> Schedule:
+    """The schedule with other betas, and with the ends of the ramp rounded to whole pairs."""
+    rounded = replace(form, beta_fast=beta_fast, beta_slow=beta_slow, truncate=True)
+    inv_freq = rounded.inv_freq(2 * len(schedule.inv_freq))
+    return replace(schedule, form=rounded, inv_freq=inv_freq)
+
+
 def approximate_ramp(
     schedule: Schedule, beta_fast: float, beta_slow: float
 ) -> RampApproximation | None:
-    """Return YaRN with a ramp whose ends are rounded to whole pairs, in place of a schedule's own.
+    """Return the YaRN ramp that a runtime computes for a schedule, and how far off it is.
 
-    None where the schedule is not YaRN, or has exactly this ramp.
+    YaRN's ramp goes from the pairs whose frequency is unchanged to those whose frequency is divided
+    by the factor. The runtime rounds its ends to whole pairs and may have betas of its own.
 
     Args:
         schedule: The schedule whose ramp is replaced.
-        beta_fast: Rotations within the trained context at the fast end of the rounded ramp.
+        beta_fast: Rotations within the trained context at the fast end of the runtime's ramp.
         beta_slow: Rotations within the trained context at its slow end.
+
+    Returns:
+        The ramp; None where the schedule is not YaRN, or where the frequencies are the same.
     """
     form = schedule.form
     has_two_lists = schedule.short_inv_freq is not None
@@ -91,35 +102,11 @@ def approximate_ramp(
     if has_same_ends and form.truncate:
         return None
 
-    # the ramp gives the frequencies, by which its distance from the schedule is measured
-    unmeasured = RampApproximation(
-        beta_fast=beta_fast,
-        beta_slow=beta_slow,
-        ratio=1.0,
-        pair=0,
-        pairs=0,
-        of=len(schedule.inv_freq),
-        turns=0.0,
-        context=schedule.context,
-        inv_freq=(),
-    )
-    computed = unmeasured.apply_to(schedule).inv_freq
-    return _measure(unmeasured, computed, schedule.inv_freq)
-
-
-def _measure(
-    unmeasured: RampApproximation, computed: Vector, right: Vector
-) -> RampApproximation | None:
-    """The approximation with its distance; None where both ramps give the same frequencies.
-
-    Args:
-        unmeasured: The approximation without its distance.
-        computed: Its frequencies, radians per token, float64 [pairs].
-        right: The frequencies of the schedule, float64 [pairs].
-    """
     # a pair twice as fast and one half as fast are equally far off, so logarithms are compared;
     # pairs that stand still do so in both ramps
-    ratio = np.divide(computed, right, out=np.ones(len(right)), where=right > 0)
+    wanted = schedule.inv_freq
+    computed = _round_ends(schedule, form, beta_fast, beta_slow).inv_freq
+    ratio = np.divide(computed, wanted, out=np.ones(len(wanted)), where=wanted > 0)
     distance = np.abs(np.log(ratio))
     differing = int(np.sum(distance > SAME))
     if differing == 0:
@@ -127,13 +114,16 @@ def _measure(
 
     # the angle of a pair is position times frequency: off most at the end of the context
     worst = int(np.argmax(distance))
-    largest_difference = float(np.max(np.abs(computed - right)))
-    rotations_off = largest_difference * unmeasured.context / (2 * np.pi)
-    return replace(
-        unmeasured,
+    largest_difference = float(np.max(np.abs(computed - wanted)))
+    rotations_off = largest_difference * schedule.context / (2 * np.pi)
+    return RampApproximation(
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
         ratio=float(ratio[worst]),
         pair=worst,
         pairs=differing,
+        of=len(wanted),
         turns=rotations_off,
+        context=schedule.context,
         inv_freq=tuple(float(frequency) for frequency in computed),
     )

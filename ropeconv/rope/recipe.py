@@ -125,7 +125,10 @@ def on_top(
 
 
 def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
-    """The factor of a model's scaling, and the one by which a method multiplies it with `on_top`.
+    """The two factors whose product a model has after `on_top`: its scaling's, and the method's.
+
+    YaRN with factor 2 on top of a model that YaRN has extended by 4 gives (4, 2), since the result
+    is YaRN with factor 8.
 
     Args:
         method: The method that goes on top.
@@ -135,12 +138,16 @@ def total_factor(method: Method, spec: RopeSpec) -> tuple[float, float] | None:
         Both factors; None where the method is another one than the scaling, so that there is no
         product of factors.
     """
+    # the method as it is computed for the unscaled model: its lengths shrink with the context
     relative = method.relative(spec.context, spec.original_context)
     factor = relative.factor_over(spec.original_context)
     form = spec.form
     if factor is None or not isinstance(form, Scaled):
         return None
-    if relative.widen(form, factor) is None:
+
+    # a method can only widen the formula that it would give itself
+    is_same_method = relative.widen(form, factor) is not None
+    if not is_same_method:
         return None
     return form.factor, factor
 
@@ -166,12 +173,14 @@ def _widen(
     """
     if factor is None:
         return None
+    # the method with the product of both factors, and with the factor that the model has already
     with_both = method.widen(spec.form, factor, explicit)
     with_old = method.widen(spec.form, 1.0, explicit)
     if with_both is None or with_old is None:
         return None
 
-    # the model may have been trained with factors of its own, which grow as those of the method do
+    # The model may have another attention factor and softmax scale than the method gives for the
+    # old factor. So they are multiplied by how much the method's grow: A' = A law(f s) / law(f).
     before = schedule_of(with_old, unscaled)
     schedule = schedule_of(with_both, unscaled)
     attention_growth = schedule.attention_factor / before.attention_factor
@@ -188,6 +197,8 @@ def _widen(
 
 def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
     """The scaling of a model, multiplied by what a method does to the unscaled model.
+
+    It is the case of `on_top` where the method is another one than the scaling.
 
     Args:
         method: The schedule of the method for the unscaled model.
@@ -209,16 +220,18 @@ def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
     # the form that gives these frequencies, where there is one
     form: Form | None = None
     has_two_lists = scaling.short_inv_freq is not None or method.short_inv_freq is not None
+    is_other_base = method.form is not None and method.form == spec.base_form(method.form.theta)
     if has_two_lists:
-        # runtimes change from the short to the long list at the original context
+        # Runtimes change from the short to the long list at one length, `original`. Where only the
+        # method has two lists, its short one is for what the scaled model reaches.
         short = _short_or_only(scaling) * _ratio(_short_or_only(method), base)
         if scaling.short_inv_freq is None:
             original = spec.context
         form = _factor_lists(spec, short, inv_freq, original)
     elif spec.form == unscaled.form:  # the scaling is only an attention factor
         form = method.form
-    elif method.form is not None and method.form == spec.base_form(method.form.theta):
-        # the method is another base: the scaling keeps its formula
+    elif method.form is not None and is_other_base:
+        # the scaling keeps its formula, with the new base
         form = replace(spec.form, theta=method.form.theta)
         inv_freq = form.inv_freq(spec.rotary_dim)
 
@@ -263,13 +276,16 @@ SAME = 1e-9
 
 
 def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
-    """A schedule as LongRoPE's pair of factor lists, of which the short one keeps the source.
+    """The schedule as LongRoPE's two factor lists, so that short prompts keep the source's RoPE.
 
-    Short prompts then compute what the source computes. A runtime changes from the short to the
-    long list at one length: the context of a source that is scaled, and the trained context of
-    another. With theta_i = theta^(-2i/r) of the source's base and f_i the source's frequencies,
-    short_factor_i = theta_i / f_i (1 where it is not scaled) and
-    long_factor_i = theta_i / inv_freq_i.
+    A runtime divides the frequencies of the base, theta_i = theta^(-2i/r), by the short list up to
+    some length, and by the long list beyond. With f_i the frequencies of the source,
+
+        short_factor_i = theta_i / f_i        (1 where the source is not scaled)
+        long_factor_i = theta_i / inv_freq_i
+
+    The lists change at the length up to which the source computes well: its declared context if it
+    is scaled, else its trained context.
 
     Args:
         schedule: The frequencies of the method, inv_freq_i.
@@ -285,7 +301,7 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             " it out"
         )
 
-    # the length up to which the source is right as it is
+    # the length at which the lists change
     switch = source.context if source.scaled else schedule.original_context
     if schedule.context <= switch:
         raise RecipeError(
@@ -316,10 +332,11 @@ def keep_short(schedule: Schedule, source: RopeSpec) -> Schedule:
             " out"
         )
 
-    # pairs that stand still by architecture have the divisor 1e30; others cannot be written
-    still = source.rotary_dim // 2 - source.rotating_pairs
+    # A frequency of 0 has no finite divisor. Only the pairs that never rotate in this architecture
+    # (p-RoPE) may have it: their divisor is 1e30.
+    never_rotating = source.rotary_dim // 2 - source.rotating_pairs
     zeros = max(count_zero(schedule.inv_freq), count_zero(current.inv_freq))
-    if zeros > still:
+    if zeros > never_rotating:
         raise RecipeError(
             "--keep-short writes factor lists, which cannot hold frequencies that are 0; leave it"
             " out"
@@ -399,13 +416,12 @@ class Recipe:
                 f" {shown(self.method)}"
             )
 
-        # each check returns what is wrong with a value; None means that a modifier was not given,
-        # but for switches, which are True or False
+        # a modifier that was not given is None, but a switch is True or False and never None
         for name, check in CHECKS.items():
             value = getattr(self, name)
             if value is None and name not in SWITCHES:
                 continue
-            problem = check(value)
+            problem = check(value)  # such as "must be a token count"; empty for a right value
             if problem:
                 flag = name.replace("_", "-")
                 raise RecipeError(f"--{flag} {problem}, and {shown(value)} is not")
@@ -458,11 +474,13 @@ class Recipe:
         return source.unscaled()
 
     def schedule(self, spec: RopeSpec, source: RopeSpec | None = None) -> Schedule:
-        """The schedule of this recipe for a checkpoint.
+        """The frequencies, attention factor and context that this recipe gives a checkpoint.
 
         Args:
-            spec: The RoPE that it starts from, as `start` gives it.
-            source: The present RoPE of the checkpoint, for `keep_short`; by default the same.
+            spec: The RoPE that the method is applied to, from `start`: unscaled, or with `on_top`
+                the present one.
+            source: The present RoPE of the checkpoint, which `keep_short` keeps for short prompts;
+                by default the same as `spec`.
 
         Raises:
             RecipeError: Where the method does not fit it.
@@ -471,7 +489,8 @@ class Recipe:
         context = self.context or max(original, spec.context)
         start = replace(spec, original_context=original, context=context)
 
-        # numpy gives inf or nan without an error, which Schedule refuses
+        # the method, on top of the scaling that the model has or in place of it; numpy gives inf or
+        # nan without an error, which Schedule refuses
         try:
             with np.errstate(all="ignore"):
                 if self.on_top:
@@ -493,7 +512,9 @@ class Recipe:
                 f"{self.method.flag()} gives frequencies that are 0; check its parameters"
             )
 
-        # the modifiers, which replace what the method gives
+        # The modifiers, which replace what the method gives. In latent attention (MLA), llama.cpp
+        # multiplies whole logits by the attention factor squared (`softmax_follows`): a modifier
+        # that changes the factor changes them all.
         attention_factor = self._attention_factor(schedule)
         softmax_scale = schedule.softmax_scale
         if self.on_top and spec.softmax_follows:
@@ -515,13 +536,17 @@ class Recipe:
         return modified
 
     def _attention_factor(self, schedule: Schedule) -> float:
-        """The attention factor that the modifiers set, else that of the method."""
+        """The attention factor that the modifiers set, else that of the method.
+
+        The modifiers give it as a number, or as a and b of a ln s + b, with s a scale factor.
+        """
         if self.attention_factor is not None:
             return self.attention_factor
         if self.temperature_slope is None and self.temperature_intercept is None:
             return schedule.attention_factor
 
-        # s of a ln s + b: that of the method, else the whole growth of the context
+        # s is the method's own factor. On top of a scaling, and for methods without a factor, it is
+        # by how much the context has grown since training.
         factor = None
         if not self.on_top:
             factor = self.method.factor_over(schedule.original_context)
@@ -733,17 +758,17 @@ def flags(recipe: Recipe) -> list[str] | None:
     if any(isinstance(value, tuple) for value in vars(method).values()):
         return None
 
-    # switches are --on-top and --no-truncate, and all others have a value
-    values, options = _values(recipe)
-    words = [method.flag(), *values]
+    # the flag of the method with its value, then settings and modifiers that are not the defaults
+    method_value, options = _values(recipe)
+    words = [method.flag(), *method_value]
     for name, value in options.items():
         spelled = name.replace("_", "-")
         if not isinstance(value, bool):
             words += [f"--{spelled}", _text(value)]
         elif value:
-            words.append(f"--{spelled}")
+            words.append(f"--{spelled}")  # on_top is --on-top
         else:
-            words.append(f"--no-{spelled}")
+            words.append(f"--no-{spelled}")  # truncate=False is --no-truncate
     return words
 
 
@@ -812,20 +837,22 @@ def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
         The value of the method's flag, in a list that is empty for a method without a value; and
         all settings and modifiers that are not the defaults, by name.
     """
-    # the first field of a method is its value, and the others are options of their own
+    # the first field of a method is the value of its flag, as 16 in `--yarn 16`, but for methods
+    # whose flag is a switch
     method = recipe.method
     fields = dataclasses.fields(method)
-    values = []
+    method_value = []
     if fields and method.value is not Value.SWITCH:
-        values.append(_text(getattr(method, fields[0].name)))
+        method_value.append(_text(getattr(method, fields[0].name)))
 
+    # the other fields are options of their own, as `--beta-fast 32`
     options = {}
     for item in fields[1:]:
         value = getattr(method, item.name)
         is_given = value != item.default or item.name in recipe.explicit
         if is_given:
             options[item.name] = value
-    return values, options | recipe.modifiers()
+    return method_value, options | recipe.modifiers()
 
 
 def _text(value: object) -> str:

@@ -71,16 +71,19 @@ class QueryScaling:
 
 
 def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
-    """The log-n approximation: the QueryScaling that comes nearest to log-n.
+    """The QueryScaling that comes nearest to log-n, for runtimes that compute only a QueryScaling.
 
-    Log-n multiplies the query at position p by `ln(p + 1) / ln L`, for "clamped" at least by 1, and
-    a QueryScaling by `gain (1 + beta ln(1 + floor(p / length)))`.
+    Both multiply the query at position p by a factor that grows with p:
 
-    For "clamped", `beta = 1 / ln L` with length L gives 1 for p < L, and `ln(kL) / ln L` for p from
-    (k - 1) L to kL - 1, which is log-n at the last of these positions and above it before.
+        log-n "full"      ln(p + 1) / ln L
+        log-n "clamped"   the same, but at least 1
+        QueryScaling      gain (1 + beta ln(1 + floor(p / length)))
 
-    For "full", with length 1 and a large beta the 1 in front is negligible. The gain 2^-exponent
-    undoes beta; it is a power of two so that no bit of a weight is lost.
+    For "clamped", length = L, beta = 1 / ln L and gain = 1 give a staircase: 1 for the first L
+    positions, and `ln(kL) / ln L` for the k-th L positions, which is log-n at the last of them.
+
+    For "full", length is 1, and beta = 2^exponent / ln L is so large that the 1 in front is
+    negligible. The gain 2^-exponent takes the power of two back, and loses no bit of a weight.
 
     Args:
         log_n: The kind, and L in tokens.

@@ -68,8 +68,9 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
     if rotating and abs(inv_freq[0] - 1) > SAME:
         factor = float(1 / inv_freq[0])
 
-    # the first and the last pair that rotates differ by theta^(2 (n - 1) / r); bases are usually
-    # round numbers, which the division misses by its rounding
+    # The base follows from the first and the last pair that rotates: their ratio is
+    # theta^(2 (n - 1) / r). Bases are usually round numbers, which the division misses by its
+    # rounding, so the rounded one is tried first.
     bases = [theta]
     if rotating > 1 and inv_freq[0] > inv_freq[rotating - 1]:
         with np.errstate(over="ignore"):  # an infinite base is that of no vector
@@ -85,7 +86,7 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
 
 
 def rotating_share(form: Form, rotary_dim: int) -> float:
-    """The share of the pairs of a form that rotate.
+    """The share of the pairs of a form that rotate; those with the frequency 0 do not (p-RoPE).
 
     Args:
         form: The formula with its numbers.
@@ -94,15 +95,15 @@ def rotating_share(form: Form, rotary_dim: int) -> float:
     if isinstance(form, Proportional):
         return form.partial_rotary_factor
     inv_freq = form.inv_freq(rotary_dim)
-    still = count_zero(inv_freq)
-    if not still:
+    zeros = count_zero(inv_freq)
+    if not zeros:
         return 1.0
-    return share(len(inv_freq) - still, rotary_dim)
+    return share(len(inv_freq) - zeros, rotary_dim)
 
 
 def share(rotating: int, rotary_dim: int) -> float:
-    """The partial_rotary_factor p with which int(p * rotary_dim // 2) is a number of pairs."""
-    partial = 2 * rotating / rotary_dim
+    """The partial_rotary_factor p with which int(p * rotary_dim // 2) is `rotating`, in float64."""
+    partial = 2 * rotating / rotary_dim  # its rounding error may cost a pair
     if int(partial * rotary_dim // 2) == rotating:
         return partial
     return math.nextafter(partial, 2.0)

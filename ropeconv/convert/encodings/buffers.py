@@ -31,11 +31,13 @@ TRUST = (
 
 @encoding("buffers", order=5, max_ulp=0, model_type=lambda name: f"{name}{STORED_ROPE}")
 def buffers(request: EncodeRequest) -> CheckpointResult:
-    """Write the schedule as a tensor of frequencies and a modelling file.
+    """Write the schedule as a tensor of frequencies, with a modelling file (.py) that uses it.
+
+    transformers runs such a file with `trust_remote_code`. The tensor can hold any frequencies.
 
     Raises:
-        UnsupportedBake: For families without a modelling file, two factor lists, and only a
-            config.json.
+        UnsupportedBake: For families without a modelling file, for two factor lists, and where only
+            a config.json is given, without weights.
     """
     schedule = request.schedule
     family = request.family
@@ -104,7 +106,7 @@ def model_type(family: Family) -> str:
 
 
 def _refuse(request: EncodeRequest) -> None:
-    """Raise UnsupportedBake for a schedule or checkpoint without this encoding."""
+    """Raise UnsupportedBake for a schedule or checkpoint that `buffers` cannot write."""
     schedule = request.schedule
     family = request.family
 
@@ -113,6 +115,7 @@ def _refuse(request: EncodeRequest) -> None:
         raise _refusal(
             family.display_name, "there is code for Llama, Mistral, Qwen 2 and Qwen 3 only"
         )
+    # a multimodal config has the settings of the language model in a part of their own
     part: Config = text_part(request.config, family)
     if part is not request.config:
         raise _refusal("a model with a vision part", "there is code for the language model only")
@@ -125,7 +128,8 @@ def _refuse(request: EncodeRequest) -> None:
     if TENSOR in request.tensors():
         raise _refusal(f"a checkpoint with {TENSOR}", "it would be there twice")
 
-    # the config key that switches windows on, such as use_sliding_window of Qwen 2
+    # With log-n the modelling file has attention of its own, which does not read the config key
+    # that switches windows on, such as use_sliding_window of Qwen 2.
     switch = family.code.window_switch
     if schedule.log_n and switch and part.get(switch):
         raise _refusal("log-n with window layers", f"the code has no {switch}")

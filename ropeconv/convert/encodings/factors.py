@@ -45,11 +45,11 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if schedule.short_inv_freq is not None:
         raise UnsupportedBake("a pair of factor lists", target, "it holds one list", otherwise)
 
-    # a frequency of 0 is a pair of dimensions that does not rotate; those that stand still by
-    # architecture have a large divisor in the source too
+    # A frequency of 0 is a pair of dimensions that does not rotate. Pairs that never rotate in the
+    # architecture (p-RoPE) get a large divisor; others cannot be written.
     zeros = count_zero(schedule.inv_freq)
-    still_by_architecture = spec.rotary_dim // 2 - spec.rotating_pairs
-    if zeros > still_by_architecture:
+    never_rotating = spec.rotary_dim // 2 - spec.rotating_pairs
+    if zeros > never_rotating:
         be = "is" if zeros == 1 else "are"
         raise UnsupportedBake(
             f"{zeros} of {len(schedule.inv_freq)} frequencies that {be} 0",
@@ -66,23 +66,29 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     attention_factor = float(schedule.attention_factor)
     rope: JsonObject = {"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors}
 
-    # classes that derive the attention factor from two lengths get lengths that give it
+    # Classes like Phi-3's ("original") have no key for the attention factor. They derive it from
+    # the declared and the original context, so they get lengths that give it.
     if family.writing.longrope == "original":
         context, original, notes = original_for(schedule.context, attention_factor)
         return RopeSetting(
             rope=rope, theta=spec.rope_theta, context=context, top_original=original, notes=notes
         )
 
-    # others get both lengths equal, where any reader derives 1, and the attention factor as a key
-    original = spec.query_length if family.writing.pinned_original else schedule.context
+    # Others have a key for it. Readers that ignore the key derive it from the lengths, so both are
+    # equal, which gives 1; but Ministral 3 scales queries in units of the original context
+    # (`pinned_original`), which must stay then.
+    original = schedule.context
+    if family.writing.pinned_original:
+        original = spec.query_length
     rope |= {
         "factor": 1.0,
         "attention_factor": attention_factor,
         "original_max_position_embeddings": original,
     }
-    # vLLM has its own names for it, which it needs where it would not derive 1
-    derives_1 = attention_factor == 1 and original == schedule.context
-    if not derives_1 or family.writing.longrope == "mscale":
+    # vLLM reads the attention factor under two names of its own, else derives it. They are written
+    # where it would not derive the right one, and for classes that fail without them ("mscale").
+    derives_it = attention_factor == 1 and original == schedule.context
+    if not derives_it or family.writing.longrope == "mscale":
         rope["short_mscale"] = attention_factor
         rope["long_mscale"] = attention_factor
     return RopeSetting(
@@ -91,13 +97,13 @@ def factors(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
 
 
 def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.float32]:
-    """Return divisors f for which float32 `1 / (f * theta^x)` is nearest to `inv_freq`.
+    """Return the factor list with which runtimes compute `inv_freq` as exactly as float32 allows.
 
-    x is `2i / rotary_dim` for pair i. The runtimes round three times: theta^x, the product, and the
-    quotient. So the exact ratio, rounded to float32, may give a frequency that is 2 ulp off. One of
-    its float32 neighbours is usually at most 1 ulp off, and is chosen instead. Where theta^x is so
-    near the middle of two floats that a runtime may round it to either, the frequency must be
-    within 2 ulp for both.
+    For a factor f, a runtime computes `1 / (f * theta^x)` in float32, with x = `2i / rotary_dim`
+    for pair i. It rounds three times: theta^x, the product, and the quotient. So the exact factor,
+    rounded to float32, may give a frequency that is 2 ulp off. One of its float32 neighbours is
+    usually at most 1 ulp off, and is chosen instead. Where theta^x is so near the middle of two
+    floats that a runtime may round it to either, the frequency must be within 2 ulp for both.
 
     Args:
         inv_freq: Radians per token, float64 [rotary_dim / 2]; the divisor of 0 is infinite.
@@ -111,7 +117,8 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     rotates = inv_freq > 0
     wanted = inv_freq[rotates]
 
-    # theta^x as a float32, and the neighbour to which a runtime may round it
+    # theta^x as a float32, and the neighbour to which a runtime may round it: powf is off by up to
+    # DOUBT, so either is possible near the middle of both
     exponents = np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)
     exact_power = np.float64(np.float32(theta)) ** exponents.astype(np.float64)[rotates]
     power = exact_power.astype(np.float32)
@@ -120,14 +127,15 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     gap = np.abs(other_power.astype(np.float64) - power)
     may_round_to_other = np.abs(exact_power - power) > (0.5 - DOUBT) * gap
 
-    # the float32 neighbours of the exact ratio, which have consecutive bit patterns:
-    # [2 NEIGHBOURS + 1, pairs]
-    ratio = (1.0 / (exact_power * wanted)).astype(np.float32)
+    # Candidates for each factor, [2 NEIGHBOURS + 1, pairs]: the exact one and its float32
+    # neighbours, whose bits, read as integers, are the neighbouring integers.
+    exact_factor = (1.0 / (exact_power * wanted)).astype(np.float32)
     steps = np.arange(-NEIGHBOURS, NEIGHBOURS + 1)[:, None]
-    candidates = (ratio.view(np.int32) + steps).astype(np.int32).view(np.float32)
+    candidates = (exact_factor.view(np.int32) + steps).astype(np.int32).view(np.float32)
 
-    # choose by the error at worst, then by the usual error, then by the distance from the ratio.
-    # One number orders all three, since errors of good candidates and steps are below 10.
+    # The best has the smallest error at worst, then the smallest usual error, then the fewest steps
+    # from the exact factor. Errors are whole ulp, and those of good candidates and the steps are
+    # below 10, so a digit for each makes one number that orders them.
     error = _miss(candidates * power, wanted)
     other_error = _miss(candidates * other_power, wanted)
     worst_error = np.where(may_round_to_other, np.maximum(error, other_error), error)

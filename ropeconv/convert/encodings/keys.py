@@ -27,7 +27,7 @@ OTHERWISE = "use --encoding tensor where the architecture has it, or another met
 
 @gguf_encoding("keys", order=1)
 def keys(schedule: Schedule, model: GgufModel) -> Edit:
-    """Write the schedule in metadata keys.
+    """Write the schedule in metadata keys of GGUF: the base, and a scaling of type linear or yarn.
 
     Args:
         schedule: The frequencies and the attention factor. Its `form` is the formula that they
@@ -47,12 +47,13 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
         kind = form.kind if form else "an arbitrary frequency vector"
         raise UnsupportedBake(kind, "GGUF metadata", f"nothing names {kind}", OTHERWISE)
 
-    # the base, also of layers with a window that are extended like the others
+    # the base; layers with a sliding window may have a key of their own that follows it
     values: dict[str, GgufValue] = {f"{arch.name}.{arch.theta_key}": f32(form.theta)}
     if _window_base_follows(model):
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
 
-    # the scaling; in Ministral 3 query scaling uses the original context too, which is then pinned
+    # The scaling. Ministral 3 also scales queries in units of the original context, which is pinned
+    # then: `pinned` is that length, and 0 for other models.
     pinned = pinned_original(model)
     if not isinstance(form, Plain):
         original = schedule.original_context
@@ -106,7 +107,10 @@ def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
 
 
 def _check_softmax(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
-    """Raise UnsupportedBake where llama.cpp multiplies all logits, and no key takes that back.
+    """Raise UnsupportedBake where llama.cpp would compute another softmax scale than is wanted.
+
+    In latent attention (MLA), llama.cpp multiplies all logits by the attention factor too, and the
+    architectures that come here have no key that takes that back.
 
     Args:
         model: The GGUF file before.
@@ -163,17 +167,18 @@ def _with_log_multiplier(model: GgufModel, schedule: Schedule, edit: Edit, form:
     if form.factor <= 1:  # ln s would be 0
         return edit
 
-    # the softmax scale that llama.cpp computes without the key, which `start` has removed
+    # the softmax scale that llama.cpp computes without the key, which the edit does not have so far
     with_factor = with_attention_factor(model, schedule, edit)
     scale_without = model.after(with_factor).reading().spec.softmax_scale
 
-    # scale_without (1 + m ln s)^2 = the wanted softmax scale, solved for m
+    # scale_without (1 + m ln s)^2 = wanted, so m = (sqrt(wanted / scale_without) - 1) / ln s
     wanted = schedule.softmax_scale
     multiplier = (math.sqrt(wanted / scale_without) - 1) / math.log(form.factor)
     if abs(multiplier) < NEGLIGIBLE:
         return edit
 
-    # the attention factor was rounded to 32 bits, which changed the last digits of the multiplier
+    # A multiplier such as 0.1 comes out as 0.10000000149, since the attention factor was rounded to
+    # 32 bits. Six digits are written where they mean the same.
     short = float(f"{multiplier:.6g}")
     if abs(short - multiplier) < NEGLIGIBLE:
         multiplier = short

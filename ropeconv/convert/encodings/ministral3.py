@@ -32,7 +32,8 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
     """Write the schedule as a Ministral 3 checkpoint, whose class scales queries by position.
 
     Log-n multiplies queries by a logarithm of the position. The class multiplies them by
-    `1 + beta ln(1 + floor(p / O))` at position p, and beta and O are chosen so that this is near.
+    `1 + beta ln(1 + floor(p / O))` at position p. beta, O and a constant gain, which goes into the
+    weights, are chosen so that this is near log-n.
 
     Raises:
         UnsupportedBake: For families with another layout, and for a schedule without log-n.
@@ -48,28 +49,31 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
         )
     _check_layout(request.config, family)
 
-    # the rest of the schedule is written as for a Ministral 3 checkpoint, whose class has the query
-    # scaling; the gain is not in its config, and goes into the weights further below
-    steps = approximate_log_n(schedule.log_n)
-    in_config = QueryScaling(steps.beta, steps.length)
-    inner = replace(
+    # the source as if it were a Ministral 3 checkpoint that has this query scaling already: the
+    # request that remains is for the rest of the schedule
+    approximation = approximate_log_n(schedule.log_n)
+    in_config = QueryScaling(approximation.beta, approximation.length)
+    as_ministral3 = replace(
         request,
         schedule=replace(schedule, log_n=None, query_scaling=in_config),
         spec=replace(request.spec, query_scaling=in_config),
         family=by_name()[NAME],
         config=_as_ministral3(request.config, family, request.spec, in_config),
     )
-    try:
-        result = furthest(inner)
-    except UnsupportedBake:
-        # perhaps only the attention factor has no key, and weights can hold that
-        if inner.schedule.attention_factor == 1 or not inner.tensors():
-            raise
-        result = weights(inner)
 
-    # the gain multiplies all queries by a number, so it becomes part of their weights
+    # the rest of the schedule in config.json; where the attention factor may be what that cannot
+    # hold, it goes into the weights
+    try:
+        result = furthest(as_ministral3)
+    except UnsupportedBake:
+        if schedule.attention_factor == 1 or not request.tensors():
+            raise
+        result = weights(as_ministral3)
+
+    # The gain is a number by which all queries are multiplied, so it is folded into their weights,
+    # beside an attention factor that may have been folded above.
     folded = result.fold
-    if steps.gain != 1:
+    if approximation.gain != 1:
         tensors = request.tensors()
         if not tensors:
             raise UnsupportedBake(
@@ -77,24 +81,28 @@ def ministral3(request: EncodeRequest) -> CheckpointResult:
             )
         if folded is None:
             folded = Fold(request.target.fold_into or "k", scalings=(), expected_kl=0.0)
-        scalings = times_queries(steps.gain, request.spec, family, tensors)
+        scalings = times_queries(approximation.gain, request.spec, family, tensors)
         folded = replace(folded, scalings=(*folded.scalings, *scalings))
 
     # how far the output is from the formula of log-n, for the verdicts and the user
-    off = deviation(schedule.log_n, steps, schedule.context)
+    off = deviation(schedule.log_n, approximation, schedule.context)
     return replace(
         result,
         encoding=NAME,
         verdicts=tuple(with_deviation(verdict, off) for verdict in result.verdicts),
         fold=folded,
-        notes=(*result.notes, _note(steps, off, schedule.context)),
-        log_n_approximation=steps,
+        notes=(*result.notes, _note(approximation, off, schedule.context)),
+        log_n_approximation=approximation,
         deviation=off,
     )
 
 
 def _check_layout(config: Config, family: Family) -> None:
-    """Raise UnsupportedBake for a model whose weights the class does not have."""
+    """Raise UnsupportedBake for a model whose weights the class of Ministral 3 cannot load.
+
+    The class has the layers of Llama and Mistral, whose families have rules for it
+    (`family.ministral3`), but no biases.
+    """
     if family.ministral3 is None:
         raise UnsupportedBake(
             "log-n",
@@ -111,15 +119,16 @@ def _check_layout(config: Config, family: Family) -> None:
 
 
 def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
-    """The config as one of Ministral 3, with the defaults that Ministral 3 does not share.
+    """The config.json of the source as one that the class of Ministral 3 loads as the same model.
 
     Args:
         config: The whole config.json of the source.
-        family: The family of the source.
+        family: The family of the source, whose class transformers used so far.
         spec: The RoPE of the source.
         steps: The scaling of queries by position.
     """
-    # a key that is absent has the default of the old class, and must not get that of the new one
+    # A key that is absent stands for the default of the source's class. Where Ministral 3 has
+    # another default, the key is written: with a value, or with the null that absence means.
     renamed = copy.deepcopy(config)
     part = text_part(renamed, family)
     rules = family.ministral3
@@ -130,10 +139,14 @@ def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryS
         part.setdefault(key, None)
     heads = part.get("num_attention_heads", 32)
     part["num_key_value_heads"] = first_present(part, ("num_key_value_heads",), heads)
+
+    # the class; a text part within a larger config has no `architectures`
     part["model_type"] = NAME
-    if part is renamed:
+    is_whole_config = part is renamed
+    if is_whole_config:
         part["architectures"] = ["Ministral3ForCausalLM"]
 
+    # an unscaled RoPE with the query scaling, to which the encoding adds the rest
     put(part, "head_dim", spec.head_dim, after="hidden_size")
     part["rope_scaling"] = None
     part["rope_parameters"] = {

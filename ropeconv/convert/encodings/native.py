@@ -36,7 +36,7 @@ WITH_ZEROS = "use --encoding buffers, or --to gguf, which carry frequencies that
 # 64 ulp, since every runtime evaluates ramps and powers in float32
 @config_encoding("native", order=1, max_ulp=64)
 def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
-    """Write the schedule as a rope type of transformers.
+    """Write the schedule as a rope type of transformers, such as "yarn", with its keys.
 
     Args:
         schedule: The frequencies and the attention factor to write. Its `form` is the formula that
@@ -48,6 +48,7 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         UnsupportedBake: Where no rope type gives these frequencies and this attention factor, and
             where the class of the family does not support that type.
     """
+    # frequencies without a formula; with p-RoPE only some pairs rotate, and one type can say that
     form = schedule.form
     others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
     if form is None:
@@ -94,18 +95,22 @@ def _check_class(
 ) -> None:
     """Raise UnsupportedBake where the family's class does not compute a form with these keys.
 
+    It may not know the rope type, or give one of the keys another meaning: partial_rotary_factor,
+    or original_max_position_embeddings.
+
     Args:
         form: The formula of the frequencies, whose `kind` is the `rope_type` of transformers.
         schedule: The frequencies.
         spec: The RoPE of the source.
         family: The model family.
-        others: The repair where another encoding would do.
+        others: The advice to name another encoding, which can hold these frequencies.
     """
     kind = f"rope_type {form.kind}"
     has_two_lists = schedule.short_inv_freq is not None
     if form.kind not in family.writing.types:
         known = f"its class supports {', '.join(family.writing.types)}"
-        raise UnsupportedBake(kind, family.name, known, ONE_LIST if has_two_lists else others)
+        repair = ONE_LIST if has_two_lists else others  # other encodings hold one list only
+        raise UnsupportedBake(kind, family.name, known, repair)
 
     # `proportional` computes its exponents over the whole head. A family that rotates only a part
     # of each head reads the same key, partial_rotary_factor, as the size of that part.
@@ -117,13 +122,14 @@ def _check_class(
         )
         raise UnsupportedBake(kind, family.name, why, WITH_ZEROS)
 
-    # Ministral 3 scales queries by the length under original_max_position_embeddings, so a form
-    # that has another length there would change them
+    # Ministral 3 scales queries in units of original_max_position_embeddings (`pinned_original`).
+    # YaRN, Llama 3 and two lists of LongRoPE depend on that key too, so their length must be the
+    # same. One list does not: there is no other list to which a runtime could change at it.
     if not family.writing.pinned_original:
         return
     if not isinstance(form, (Yarn, Llama3, LongRope)):
         return
-    if isinstance(form, LongRope) and not has_two_lists:  # any length does: no list is switched
+    if isinstance(form, LongRope) and not has_two_lists:
         return
     if form.original_context != spec.query_length:
         why = f"that length is also the unit of its query scale and must remain {spec.query_length}"
@@ -136,9 +142,12 @@ def _check_class(
 def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     """The keys of YaRN, with the attention factor in each form that readers know.
 
-    transformers reads attention_factor. Others only read the pair of DeepSeek: with s the factor,
-    the attention factor is `(0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1)`, and for latent
-    attention the softmax scale is `(0.1 mscale_all_dim ln s + 1)^2`.
+    transformers reads attention_factor. Others only read the pair of DeepSeek, mscale and
+    mscale_all_dim. With s the factor, the attention factor A and, for latent attention (MLA), the
+    softmax scale S are
+
+        A = (0.1 mscale ln s + 1) / (0.1 mscale_all_dim ln s + 1)
+        S = (0.1 mscale_all_dim ln s + 1)^2
 
     Args:
         form: YaRN with its settings.
@@ -159,12 +168,14 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     is_usual = abs(attention_factor - temperature_attention_factor(form.factor)) < SAME
     has_softmax_scale = abs(schedule.softmax_scale - 1) > ROUNDING
     if spec.mla and has_softmax_scale:
-        # the two equations above, solved for the pair
+        # the equations solved for the pair: mscale_all_dim = (sqrt(S) - 1) / (0.1 ln s), and
+        # mscale = (A sqrt(S) - 1) / (0.1 ln s)
         slope = 0.1 * math.log(form.factor)
         root = math.sqrt(schedule.softmax_scale)
         rope["mscale"] = _as_written((attention_factor * root - 1) / slope)
         rope["mscale_all_dim"] = _as_written((root - 1) / slope)
-        # vLLM takes an attention_factor of 1 to mean that there is no softmax scale
+        # The pair gives both numbers, and vLLM takes an attention_factor of 1, which MLA usually
+        # has, to mean that there is no softmax scale. So that key is left out.
         del rope["attention_factor"]
     elif not spec.mla and not is_usual and form.factor > 1:
         mscale, mscale_all_dim = mscale_for(form.factor, attention_factor)
@@ -182,7 +193,11 @@ def _as_written(mscale: float) -> float:
 
 
 def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Family) -> RopeSetting:
-    """The setting of a pair of factor lists, in a class that reads the attention factor.
+    """The setting of LongRoPE with two factor lists, and with the attention factor.
+
+    Most classes read that from a key of the dictionary. `family.writing.longrope` is "original" for
+    classes like Phi-3's, which derive it from two lengths, and "mscale" for those that only read
+    short_mscale and long_mscale.
 
     Args:
         rope: The RoPE dictionary with its `rope_type`, to which keys are added.
@@ -195,6 +210,7 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     if family.writing.longrope == "original":
         return _longrope_from_lengths(rope, form, schedule, family)
 
+    # the factor s, and the attention factor that LongRoPE usually has for it
     factor = schedule.context / form.original_context
     usual = longrope_attention_factor(factor, form.original_context)
     rope |= {
@@ -202,8 +218,9 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
         "attention_factor": float(schedule.attention_factor),
         "original_max_position_embeddings": form.original_context,
     }
-    # the names under which vLLM reads the attention factor (Phi3LongRoPEScaledRotaryEmbedding)
-    if family.writing.longrope == "mscale" or abs(schedule.attention_factor - usual) > SAME:
+    # vLLM reads it under these names, else takes the usual one (Phi3LongRoPEScaledRotaryEmbedding)
+    is_usual = abs(schedule.attention_factor - usual) <= SAME
+    if family.writing.longrope == "mscale" or not is_usual:
         rope["short_mscale"] = schedule.attention_factor
         rope["long_mscale"] = schedule.attention_factor
     return RopeSetting(
@@ -214,9 +231,9 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
 def _longrope_from_lengths(
     rope: JsonObject, form: LongRope, schedule: Schedule, family: Family
 ) -> RopeSetting:
-    """The setting for classes like Phi-3's, which derive the attention factor from two lengths.
+    """The setting of LongRoPE for classes like Phi-3's, which have no key for the attention factor.
 
-    `rope` has the two factor lists already.
+    They derive it from the declared context and the original one.
 
     Args:
         rope: The RoPE dictionary, which has the two factor lists.
@@ -235,7 +252,8 @@ def _longrope_from_lengths(
             top_original=form.original_context,
         )
 
-    # other lengths give another attention factor, but one of them is where the lists change
+    # Other lengths would give the wanted attention factor. But with two different lists, the
+    # original context is also where the lists change, so it must stay.
     if schedule.short_inv_freq is not None:
         raise UnsupportedBake(
             "an attention_factor of your own",
@@ -244,6 +262,8 @@ def _longrope_from_lengths(
             f"pass --attention-factor {derived:.9g}, which it derives, give one list, or take"
             " --to gguf",
         )
+
+    # with one list, which length stands there does not matter for the frequencies
     context, original, notes = original_for(schedule.context, schedule.attention_factor)
     return RopeSetting(
         rope=rope, theta=form.theta, context=context, top_original=original, notes=notes

@@ -22,7 +22,10 @@ from ..gguf_encoding import (
 
 @gguf_encoding("tensor", order=2)
 def tensor(schedule: Schedule, model: GgufModel) -> Edit:
-    """Write the schedule as divisors of the base of the file.
+    """Write the schedule as rope tensors, by whose numbers llama.cpp divides the base frequencies.
+
+    One list of divisors is the tensor rope_freqs. Two lists, for long and for short prompts, are
+    the pair rope_factors_long and rope_factors_short. Each architecture loads the one or the other.
 
     Args:
         schedule: The frequencies, `inv_freq`, and perhaps others for short prompts,
@@ -35,7 +38,7 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     Raises:
         UnsupportedBake: Where llama.cpp uses no divisors.
     """
-    # llama.cpp divides the frequencies of the base, a float of 32 bits in the file
+    # the divisors, theta^(-2i/r) / inv_freq_i; the base theta is a float of 32 bits in the file
     arch = arch_of_header(model)
     spec = model.reading().spec
     base = Plain(float(np.float32(spec.rope_theta))).inv_freq(spec.rotary_dim)
@@ -45,20 +48,22 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
     if schedule.short_inv_freq is not None:
         short = divisors(base, schedule.short_inv_freq)
 
-    # llama.cpp loads the pair rope_factors_long and rope_factors_short for some architectures, and
-    # the single rope_freqs for others
+    # Some architectures always load the pair. Others load it with the scaling type longrope, which
+    # is taken where two lists need it, or where the file has the pair already.
     as_pair = arch.factors == "always"
     if arch.factors == "longrope":
         as_pair = two_lists or LONG in model.vectors
 
+    # neither the pair nor the single list can be written
     target = f"the GGUF architecture {arch.name}"
     if not as_pair and arch.freqs != "used":
-        repair = fitting_keys(arch)
-        if two_lists:
-            repair += ", without --keep-short"
-        if arch.carriers:
+        if arch.carriers:  # other architectures that compute the same network
             carriers = ", ".join(f"--carrier {name}" for name in arch.carriers)
             repair = f"name a carrier ({carriers})"
+        elif two_lists:
+            repair = f"{fitting_keys(arch)}, without --keep-short"
+        else:
+            repair = fitting_keys(arch)
         raise UnsupportedBake(
             "a frequency vector", target, "llama.cpp loads no rope_freqs for it", repair
         )
@@ -66,12 +71,13 @@ def tensor(schedule: Schedule, model: GgufModel) -> Edit:
         repair = "give one list: leave --keep-short out"
         raise UnsupportedBake("a pair of factor lists", target, "it supports one list", repair)
 
+    # the length of the tensors, which may be for more pairs than these layers rotate
     stored = stored_pairs(ArchKeys(model, arch), spec.rotary_dim)
     long = _fill(long, stored)
     short = _fill(short, stored)
 
-    # the divisors are the whole scaling, so the type is none but where llama.cpp loads the pair
-    # only under longrope
+    # The divisors are the whole scaling, so the scaling type is "none", but where llama.cpp loads
+    # the pair only under "longrope".
     scaling = f"{arch.name}.rope.scaling"
     kind = "longrope" if as_pair and arch.factors == "longrope" else "none"
     edit = start(model, schedule).merge(Edit({f"{scaling}.type": string(kind)}))

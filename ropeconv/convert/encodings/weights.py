@@ -32,7 +32,7 @@ def weights(request: EncodeRequest) -> CheckpointResult:
             change, "only a config.json", "its weights are not here", "give the whole folder"
         )
 
-    # both factors are folded into weights, so that the config has neither
+    # the frequencies go into the config, and both factors into the weights
     without_factors = replace(schedule, attention_factor=1.0, softmax_scale=1.0)
     result = furthest(replace(request, schedule=without_factors))
     folded = fold(
@@ -44,10 +44,12 @@ def weights(request: EncodeRequest) -> CheckpointResult:
         request.target.fold_into or "k",
     )
 
-    # a factor that is not a power of two rounds every weight that it multiplies
+    # A factor that is not a power of two rounds every weight that it multiplies, which costs a KL
+    # above 0. A runtime that computes the config exactly then computes with rounded weights.
+    are_rounded = folded.expected_kl > 0
     verdicts = []
     for verdict in result.verdicts:
-        if folded.expected_kl and verdict.status == "exact":
+        if are_rounded and verdict.status == "exact":
             verdict = replace(verdict, status="rounded")
         verdicts.append(verdict)
     return replace(result, encoding="weights", verdicts=tuple(verdicts), fold=folded)

@@ -56,9 +56,10 @@ NAMES = ("model.embed_tokens", "model.norm", "lm_head", *(LAYER + name for name 
 
 
 def family_of(file: GgufFile) -> Family:
-    """Return the family whose checkpoints become files like this one.
+    """Return the family whose checkpoints become GGUF files like this one.
 
-    Where several fit, it is the one with the most keys.
+    Several families may become files of one architecture. They differ in the keys that
+    their conversions write.
 
     Raises:
         UnsupportedBake: For an architecture that no known conversion writes.
@@ -69,10 +70,14 @@ def family_of(file: GgufFile) -> Family:
         if family.gguf is not None and family.gguf.config:
             convertible.append((family, family.gguf))
 
-    # several families may become files of one architecture, and differ in their keys
+    # the families of this architecture, of which some may have sliding windows and others not
     known = [(family, rules) for family, rules in convertible if rules.arch == arch]
     windows = {bool(rules.window) for _, rules in known}
-    fitting = [(family, rules) for family, rules in known if _has_keys_of(rules, windows, file)]
+    windows_differ = len(windows) == 2
+    fitting = []
+    for family, rules in known:
+        if _has_keys_of(rules, windows_differ, file):
+            fitting.append((family, rules))
     if not fitting:
         archs = ", ".join(sorted({rules.arch for _, rules in convertible}))
         raise UnsupportedBake(
@@ -87,15 +92,17 @@ def family_of(file: GgufFile) -> Family:
     return family
 
 
-def _has_keys_of(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
+def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
     """Whether a file has the keys that the conversion of a family writes.
 
     Args:
         rules: How checkpoints of the family become GGUF.
-        windows: Whether families of this architecture have sliding windows: True, False, or both.
+        windows_differ: Whether a sliding window tells the families of this architecture apart,
+            since some have one and others do not.
         file: The GGUF file.
     """
-    # integers that come from config keys, such as "num_experts"
+    # integers that come from config keys, such as "num_experts"; a file may lack those that
+    # `absent` gives a value for
     for key, expression in rules.u32.items():
         is_needed = names_in(expression) and expression not in rules.absent
         if is_needed and file.get(f"{rules.arch}.{key}") is None:
@@ -108,7 +115,7 @@ def _has_keys_of(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
         if file.get(f"{rules.arch}.{key}", rules.absent.get(key)) != expected:
             return False
 
-    if len(windows) == 1:  # windows do not tell the families of this architecture apart
+    if not windows_differ:
         return True
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
     return has_window == bool(rules.window)
@@ -117,7 +124,8 @@ def _has_keys_of(rules: Gguf, windows: set[bool], file: GgufFile) -> bool:
 def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, Shape]:
     """Return the shapes of a checkpoint's tensors by name, in the order of the GGUF file.
 
-    Rope tensors have no counterpart.
+    The names in GGUF do not say from which tensors of a checkpoint they come. So every name that a
+    checkpoint of the family may have is followed to the names that it would become in GGUF.
 
     Args:
         file: The GGUF file.
@@ -130,20 +138,22 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     rules = gguf_rules(family)
     gguf_map = gguf_names(rules.arch, layers)
 
-    # The map from names in checkpoints to those in GGUF is not one to one, so every name that such
-    # a checkpoint may have is converted. The first name that becomes a tensor of the file has it.
+    # For each tensor of the file, the tensor of the checkpoint that it comes from. Where several
+    # names become the same tensor, the first of them counts.
     by_target = dict[str, _TracedTensor]()
     for stem in _stems(file, family, rules, layers):
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
             traced = _trace(name, file, rules.convert, gguf_map)
-            if traced is None or any(target in by_target for target in traced.targets):
+            if traced is None:  # the file does not have it
+                continue
+            if any(target in by_target for target in traced.targets):
                 continue
             for target in traced.targets:
                 by_target[target] = traced
 
     shapes = dict[str, Shape]()
     for target in file.tensors:
-        if target.startswith("rope_f"):
+        if target.startswith("rope_f"):  # rope_freqs or rope_factors, which no checkpoint has
             continue
         if target not in by_target:
             checkpoint = f"a checkpoint of {family.display_name}"
@@ -152,10 +162,9 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
             )
         shapes |= _unstack(by_target[target], rules)
 
-    # tensors of one number, which are in metadata keys
-    scalars = dict(rules.scalars.values())
+    # tensors with a single number in each layer, which GGUF has in metadata keys
     for number in range(layers):
-        for name, shape in scalars.items():
+        for name, shape in rules.scalars.values():
             shapes[LAYER.format(layer=number) + name] = shape
     return shapes
 
@@ -184,25 +193,35 @@ class _TracedTensor(NamedTuple):
 def _trace(
     name: str, file: GgufFile, rules: tuple[Convert, ...], gguf_map: TensorNameMap
 ) -> _TracedTensor | None:
-    """Return what a tensor of this name becomes in GGUF, or None where a part is absent.
+    """Return the shape of a checkpoint's tensor, from the tensors that it becomes in a GGUF file.
+
+    Names are followed from the checkpoint to the file, rule by rule, and shapes back. For example,
+    a rule splits `qkv` into `q` and `k`, which the file has with 8 and 4 rows: then `qkv` has 12.
 
     Args:
         name: A name in a checkpoint, or a name that an earlier rule has made.
         file: The GGUF file.
-        rules: The conversions of the family that are still to be applied.
+        rules: The conversions of the family that are still to be applied, in their order.
         gguf_map: The names of gguf-py.
+
+    Returns:
+        The tensor with its shape, and the names in the file; None where the file lacks one of them,
+        or where the shape cannot be known.
     """
-    # the first rule that matches makes new names, and the rules behind it apply to those
+    # the first rule that matches makes new names, to which the rules behind it apply
     for number, rule in enumerate(rules, 1):
         if not re.search(rule.match, name):
             continue
+        rules_behind = rules[number:]
         new_names = [re.sub(rule.match, new, name) for new in rule.names] or [name]
         parts = list[_TracedTensor]()
         for new_name in new_names:
-            part = _trace(new_name, file, rules[number:], gguf_map)
+            part = _trace(new_name, file, rules_behind, gguf_map)
             if part is None:
                 return None
             parts.append(part)
+
+        # back from the shapes of the new tensors to that of the one before this rule
         shape = shape_before(rule.how, [part.shape for part in parts])
         if shape is None:
             return None
@@ -211,6 +230,7 @@ def _trace(
             targets += part.targets
         return _TracedTensor(name, shape, tuple(targets))
 
+    # no rule is left: the tensor is in the file under its name in GGUF
     target = gguf_map.get_name(key=name, try_suffixes=(".weight", ".bias"))
     if target not in file.tensors:
         return None
@@ -242,7 +262,7 @@ SPECIAL = ("bos", "eos", "padding")
 
 
 def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Config:
-    """Return the config.json of a GGUF model.
+    """Return the config.json of a GGUF model, as a checkpoint of the family has it.
 
     Args:
         file: The GGUF file.
@@ -257,6 +277,8 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     keys = ArchKeys(file, find_arch(rules.arch))
     _refuse_unread(file, family, rules)
 
+    # what all checkpoints of the family have, then what the keys of the file say, then what
+    # llama.cpp assumes without a key
     _, variant = family.hooks.gguf_variant(file.tensors)
     config: Config = {**rules.config, "model_type": family.text_type, **variant}
     config |= _sizes(keys, family, rules)
@@ -276,28 +298,37 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
         beta = _shortest(spec.query_scaling.beta)
         config["rope_parameters"] = {"rope_type": "default", family.keys.query_beta: beta}
     config["torch_dtype"] = dtype
-    return bake_config(config, family, spec, native(spec.current(), spec, family))
+
+    # the RoPE that the file has now, written as for any other checkpoint
+    rope_setting = native(spec.current(), spec, family)
+    return bake_config(config, family, spec, rope_setting)
 
 
 def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
-    """The sizes that every architecture has keys for.
+    """The sizes that every architecture has keys for, under their names in config.json.
 
     Args:
         keys: The keys of the GGUF file.
         family: The family of the model.
         rules: How checkpoints of the family become GGUF.
     """
+    # keys of `u32` come from other settings of this family, and are converted back in `_settings`
     config: Config = {}
     for key, name in SIZES.items():
         if key not in rules.u32:
             config[name] = keys.whole(key)
 
+    # a family may know several names of a setting, of which the first is the usual one
     heads = keys.whole("attention.head_count")
-    config[family.keys.heads[0]] = heads
+    heads_key = family.keys.heads[0]
+    config[heads_key] = heads
     if family.keys.kv_heads:
-        # converters write one key head for latent attention, as its cache has one
-        kv_heads = heads if family.mla else keys.whole("attention.head_count_kv", heads)
-        config[family.keys.kv_heads[0]] = kv_heads
+        kv_heads_key = family.keys.kv_heads[0]
+        if family.mla:
+            # GGUF has 1 for latent attention, whose cache has one key; a config has all heads
+            config[kv_heads_key] = heads
+        else:
+            config[kv_heads_key] = keys.whole("attention.head_count_kv", heads)
     return config
 
 
@@ -315,14 +346,15 @@ def _assumed(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
         is_for_small_models = need.below_layers > 0
         if is_for_small_models and len(spec.layers) >= need.below_layers:
             continue
-        if need.value != need.default:
+        if need.value != need.default:  # an absent key means the default already
             config[need.key] = need.value
 
     # switches of parts that llama.cpp computes where their tensors are there, such as biases
     for name, part in rules.present.items():
         config[name] = any(part in tensor for tensor in file.tensors)
 
-    # the activation, by the name that the class has as its default if that is one of its names
+    # The activation may have several names, such as "gelu_new | gelu_pytorch_tanh". The default of
+    # the class is preferred where it is one of them.
     if rules.act:
         names = rules.act.split(" | ")
         default = rules.defaults.get(rules.act_key)
@@ -352,7 +384,8 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
         rules: How checkpoints of the family become GGUF.
     """
     # An export computed each value by an expression over config keys, such as "num_experts" or
-    # "a * b". These equations are solved for the config keys.
+    # "a * b". With the values from the file these are equations, which are solved for the config
+    # keys: {"a * b": 6, "a": 2} gives a = 2 and b = 3.
     equations: Config = {}
     for key, expression in rules.u32.items():
         if keys.get(key) is not None:
@@ -365,7 +398,8 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
             equations[expression] = bool(keys.get(key))
     solved = solve(equations)
 
-    # what the absence of a key means; TOML has no null, so "none" stands for it
+    # what the absence of a key means; TOML has no null, so "none" stands for it. Names of `fixed`
+    # are keys of GGUF, and no settings of a config.
     defaults: Config = {}
     for name, value in rules.absent.items():
         if name not in rules.fixed:
@@ -424,15 +458,16 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
     if family.window.switch:  # such as use_sliding_window
         config[family.window.switch] = False
 
-    # transformers reads these names under layer_types, one for each layer
+    # transformers reads these names under layer_types, one for each layer; families with
+    # `layer_flags` have layers of another type, such as linear_attention, which do not rotate
     only_some_have_windows = bool(sizes) and None in spec.windows
     if rules.window == "pattern" or only_some_have_windows:
         config["layer_types"] = [
             "full_attention" if size is None else "sliding_attention" for size in spec.windows
         ]
-    for other in rules.layer_flags.values():  # the type of layers such as linear_attention
+    for type_without_rope in rules.layer_flags.values():
         config["layer_types"] = [
-            other if kind == "none" else "full_attention" for kind in spec.layers
+            type_without_rope if kind == "none" else "full_attention" for kind in spec.layers
         ]
 
     # a list such as no_rope_layers, with 1 for layers that rotate

@@ -73,6 +73,8 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         inspection = inspect_gguf(self.inner)
         file = self.inner.file
         receipt = valid_gguf_receipt(file, inspection.spec)
+        # ropeconv changes weights in two cases: where it writes the model as another architecture
+        # (a carrier), and where it scales the query norms of window layers, which a key records
         is_carried = receipt is not None and receipt.encoding == "carrier"
         norms_are_scaled = file.get(WINDOW_NORM) is not None
         if norms_are_scaled or is_carried:
@@ -115,15 +117,19 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         return in_shards(self._in_dtype(tensor) for tensor in tensors)
 
     def _in_dtype(self, tensor: RestoredTensor) -> RestoredTensor:
-        """The tensor in the dtype of the checkpoint.
+        """The tensor in the dtype of the checkpoint, or in F32 where that dtype would lose bits.
 
-        Vectors and routers, which are F32 in GGUF, are narrowed only where that is exact.
+        Converters write vectors and routers in F32, also for a model in BF16. Such a tensor gets
+        the dtype of the checkpoint only where all its numbers have it.
         """
         narrow = replace(tensor, dtype=self._dtype)
         types = {type_of(self.inner.file, part) for part in tensor.parts}
-        # In a file of F16 or BF16, a tensor in F32 may have been widened by the converter, or have
-        # more precision than the others. In a file that is F32 as a whole, the user asked for less.
-        if self._dtype == "F32" or types != {F32} or self.inner.file.usual_type == F32:
+        is_f32_in_file = types == {F32}
+        if self._dtype == "F32" or not is_f32_in_file:
+            return narrow
+
+        # where the whole file is F32, another dtype is what the user asked for
+        if self.inner.file.usual_type == F32:
             return narrow
         if is_exact_in(self.inner.file, tensor, self._dtype):
             return narrow

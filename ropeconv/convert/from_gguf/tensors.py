@@ -183,7 +183,7 @@ class RestoredTensor(ConvertedTensor):
 def restore_tensors(
     file: GgufFile, shapes: Mapping[str, Shape], rules: Gguf, sizes: ModelSizes
 ) -> list[RestoredTensor]:
-    """Return the tensors of a checkpoint in F32, with the rows of the GGUF file that they have.
+    """Return the tensors of a checkpoint in F32, each as the rows of the GGUF file that it gets.
 
     A checkpoint of these shapes is exported without its numbers. The export says which rows of the
     checkpoint each tensor of the file would get, and so where each row of the file belongs.
@@ -198,6 +198,7 @@ def restore_tensors(
         BadSource: Where a tensor has another shape than such a checkpoint gives.
         UnsupportedBake: Where a conversion leaves elements out.
     """
+    # a checkpoint whose tensors follow each other, from byte 0 on
     tensors = _empty_checkpoint(shapes)
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
     starts = [tensor.start for tensor in tensors]
@@ -206,7 +207,7 @@ def restore_tensors(
     # the same code as for an export says where every row would go, so both directions agree
     for out in out_tensors([(NOWHERE, header)], rules, sizes, F32):
         _check_shape(out, file)
-        first_in_gguf = 0
+        first_in_gguf = 0  # the index of the next element of the tensor in GGUF
         for rows in out.parts:
             # the export counts bytes from the beginning of the checkpoint, 4 for each element; the
             # tensor that the rows belong to is the last one that begins at or before them
@@ -253,11 +254,15 @@ def _check_shape(out: StoredRows, file: GgufFile) -> None:
 
 
 def _row_range(out: StoredRows, rows: Rows, first_in_gguf: int, first_in_tensor: int) -> RowRange:
-    """Some rows of an exported tensor, with the changes of the export that must be undone.
+    """The way back of some rows of an exported tensor: from where in GGUF to where in a checkpoint.
+
+    `stride` and `apart` say where the export took each row and each element of it from, and so
+    where they go now. `interleave`, `tiles` and `values` are what the export did to order and
+    numbers, which is undone when they are read (`_converted_rows`).
 
     Args:
-        out: The tensor as the export has it.
-        rows: Some of its rows.
+        out: The tensor as the export would write it.
+        rows: Some of its rows, as places in the checkpoint.
         first_in_gguf: The index of their first element in the tensor in GGUF.
         first_in_tensor: The index of their first element in the tensor of the checkpoint.
     """
@@ -311,23 +316,24 @@ def _regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
     # one region. With rows of 4 elements, rows 0 and 2 (elements 0 to 11) and rows 1 and 3
     # (elements 4 to 15) are a region of 16.
     groups: list[list[RowRange]] = []
-    ends = [0]  # of the regions, each of which begins at the end of the one before
+    borders = [0]  # each region goes from one border to the next
     for rows in sorted(ranges, key=lambda rows: rows.at):
-        is_behind_others = rows.at >= ends[-1]
+        is_behind_others = rows.at >= borders[-1]
         if is_behind_others:
             groups.append([])
-            ends.append(rows.at)
+            borders.append(rows.at)
         groups[-1].append(rows)
-        ends[-1] = max(ends[-1], rows.at + rows.extent)
+        borders[-1] = max(borders[-1], rows.at + rows.extent)
 
     regions = []
-    for group, start, end in zip(groups, ends[:-1], ends[1:], strict=True):
+    for group, start, end in zip(groups, borders[:-1], borders[1:], strict=True):
         placed = tuple(replace(rows, at=rows.at - start) for rows in group)
         regions.append(Region(end - start, placed))
 
-    # every element once: as many as the tensor has, and none behind its end
+    # Every element must have a place: together the ranges have as many elements as the tensor, and
+    # they end where it ends. They do not share places, since an export writes each element once.
     elements = sum(rows.rows * rows.columns for rows in ranges)
-    if elements != prod(tensor.shape) or ends[-1] != elements:
+    if elements != prod(tensor.shape) or borders[-1] != elements:
         why = "the GGUF file lacks some of its elements"
         repair = "take the checkpoint that the file was made from"
         raise UnsupportedBake(f"the tensor {tensor.name}", "a checkpoint", why, repair)
@@ -395,7 +401,9 @@ def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes
 
 
 def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
-    """Return whether the export of a tensor in another dtype gives the numbers of the GGUF file.
+    """Return whether a tensor loses nothing in another dtype.
+
+    It is converted to the dtype and exported again, which must give the numbers of the GGUF file.
 
     Args:
         file: The GGUF file.
@@ -407,15 +415,17 @@ def is_exact_in(file: GgufFile, tensor: RestoredTensor, dtype: str) -> bool:
             # the name of a function that a conversion to GGUF applied, such as "plus_one"
             function = part.values
 
-            # from GGUF to the checkpoint
+            # from GGUF to the checkpoint, by the inverse of the function (BACK)
             stored = _float_rows(file, part)
             values = BACK[function](stored) if function else stored
             narrow = encode(values, DTYPES[dtype])
 
-            # and back, as an export does it
+            # and back, as an export does it, by the function (VALUES)
             again = widen(narrow.view(STORED[dtype]), dtype)
             if function:
                 again = VALUES[function](again)
+
+            # exactly the same, but for functions such as exp, which libraries round differently
             tolerance = ROUNDED.get(function, 0.0)
             if not np.allclose(again, stored, rtol=tolerance, atol=0.0, equal_nan=True):
                 return False
@@ -435,19 +445,25 @@ def _as_bytes(array: NDArray[np.generic]) -> memoryview:
 
 
 def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
-    """The regions of a tensor, where those of one range are cut to about PIECE elements."""
+    """Yield the regions of a tensor in pieces of about PIECE elements, which fit into memory.
+
+    Only regions that are one range of rows without gaps are cut.
+    """
     for region in tensor.regions:
         part = region.parts[0]
-        if len(region.parts) > 1 or not part.is_packed:
+        is_one_range = len(region.parts) == 1 and part.is_packed
+        if not is_one_range:
             yield region
             continue
 
-        # a piece has whole heads, since rows move within a head; `interleave` is the rows of a head
+        # A piece has whole heads where the export reordered the rows of each head: `interleave` is
+        # then the rows of a head. It has at least one head.
         head_rows = part.interleave or 1
-        rows_of_piece = PIECE // max(1, part.columns)
-        step = max(head_rows, rows_of_piece // head_rows * head_rows)
-        for row in range(0, part.rows, step):
-            rows = min(step, part.rows - row)
+        most_rows = PIECE // max(1, part.columns)
+        heads_of_piece = max(1, most_rows // head_rows)
+        rows_of_piece = heads_of_piece * head_rows
+        for row in range(0, part.rows, rows_of_piece):
+            rows = min(rows_of_piece, part.rows - row)
             piece = replace(part, first=part.first + row * part.columns, rows=rows)
             yield Region(rows * part.columns, (piece,))
 
@@ -463,17 +479,18 @@ def _checkpoint_data(file: GgufFile, region: Region, dtype: str) -> NDArray[np.g
     if region.parts[0].is_packed:
         return _converted_rows(file, region.parts[0], dtype)
 
-    # Each part is a matrix in the region with gaps, which the other parts fill: `stride` elements
-    # from row to row, and `apart` from column to column. With rows of 4 elements, a part of every
-    # second row has the strides 8 and 1.
+    # Several parts lie between each other. For a region of four rows with 4 elements each, one part
+    # may be rows 0 and 2, and another rows 1 and 3: each is written through a view of its places.
+    # `at` is the first of them, `stride` the elements from row to row (8 here), and `apart` those
+    # from column to column (1).
     elements = np.empty(region.size, STORED[dtype])
     for part in region.parts:
-        view = np.lib.stride_tricks.as_strided(
+        places = np.lib.stride_tricks.as_strided(
             elements[part.at :],
             shape=(part.rows, part.columns),
             strides=(part.stride * elements.itemsize, part.apart * elements.itemsize),
         )
-        view[:] = _converted_rows(file, part, dtype).view(elements.dtype)
+        places[:] = _converted_rows(file, part, dtype).view(elements.dtype)
     return elements
 
 
@@ -507,11 +524,12 @@ def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
         file: The GGUF file.
         piece: The rows: the name of their tensor, `origin`, and their first element there.
     """
-    if piece.origin not in file.tensors:  # a metadata key that lists a number of each layer
+    if piece.origin not in file.tensors:  # a metadata key with a list, one number for each layer
         numbers = np.array(file.get(piece.origin), "<f4")
-        return numbers[piece.first :][:1].reshape(1, 1)
+        number_of_layer = numbers[piece.first : piece.first + 1]
+        return number_of_layer.reshape(1, 1)
 
-    # quantised types have blocks: 32 numbers of Q8_0 take 34 bytes
+    # elements as bytes; quantised types have blocks, as 32 numbers of Q8_0 take 34 bytes
     info = file.tensors[piece.origin]
     kind = TYPES[info.type]
     size = piece.rows * piece.columns // kind.block * kind.size
@@ -523,25 +541,24 @@ def _stored_rows(file: GgufFile, piece: RowRange) -> NDArray[np.generic]:
 
 
 def _restore_order(values: NDArray[S], piece: RowRange) -> NDArray[S]:
-    """Undo `interleave` for the rows of each head, and `tiles` for columns.
-
-    Rows 0 2 1 3 of a head with 4 rows become 0 1 2 3. Columns in the order (block, group) get the
-    order (group, block).
+    """Give rows, and the columns of each, the order of the checkpoint, which the export changed.
 
     Args:
         values: The rows as GGUF has them, [rows, columns].
-        piece: Their range.
+        piece: Their range. `interleave` is the rows of a head whose rotary pairs the export made
+            neighbours; `tiles` the groups of columns, and the blocks of each, that it dealt out.
     """
     shape = (piece.rows, piece.columns)
     if piece.interleave:
-        # [heads, pairs, 2, columns]: in GGUF the two rows of a pair are neighbours, and in a
-        # checkpoint they are half a head apart
-        half = piece.interleave // 2
-        pairs = values.reshape(-1, half, 2, piece.columns)
-        values = pairs.swapaxes(1, 2).reshape(shape)
+        # rows: [heads, pairs, 2] in GGUF become [heads, 2, pairs], where the two rows of a pair are
+        # half a head apart; in a head with 4 rows, the order 0 2 1 3 becomes 0 1 2 3
+        pairs_of_head = piece.interleave // 2
+        in_gguf = values.reshape(-1, pairs_of_head, 2, piece.columns)
+        values = in_gguf.swapaxes(1, 2).reshape(shape)
     if piece.tiles != (1, 1):
-        # the columns of a row are [blocks, groups, width], and become [groups, blocks, width]
+        # columns: [blocks, groups, width] in GGUF become [groups, blocks, width]; with 2 groups of
+        # 3 blocks, a0 b0 a1 b1 a2 b2 becomes a0 a1 a2 b0 b1 b2
         groups, blocks_of_group = piece.tiles
-        tiles = values.reshape(piece.rows, blocks_of_group, groups, -1)
-        values = tiles.swapaxes(1, 2).reshape(shape)
+        in_gguf = values.reshape(piece.rows, blocks_of_group, groups, -1)
+        values = in_gguf.swapaxes(1, 2).reshape(shape)
     return values

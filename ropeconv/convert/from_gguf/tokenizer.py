@@ -47,9 +47,9 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
     """
     # llama.cpp's names of the two kinds are those of the models that had them first
     kind = file.get("tokenizer.ggml.model")
-    makers = {"llama": _sentencepiece, "gpt2": _byte_level}
-    if kind not in makers:
-        why = f"only {' and '.join(makers)} are converted back"
+    make_parts = {"llama": _sentencepiece, "gpt2": _byte_level}
+    if kind not in make_parts:
+        why = f"only {' and '.join(make_parts)} are converted back"
         raise UnsupportedBake(f"a tokenizer of the kind {shown(kind)}", "tokenizer.json", why, TAKE)
 
     texts = _texts(file)
@@ -59,9 +59,10 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
             f"{file.name} has {len(texts)} tokens and another number of their kinds; download it"
             " again"
         )
-    parts = makers[kind](file, family, texts, kinds)
+    parts = make_parts[kind](file, family, texts, kinds)
 
-    # tokens that the splitting of words must not touch; SentencePiece writes spaces as U+2581
+    # the tokens that are found in a text before it is split into words, such as <s> and <unk>;
+    # SentencePiece writes their spaces as U+2581
     added = []
     for index, text in enumerate(texts):
         if kinds[index] not in (*ADDED, TokenKind.UNKNOWN):
@@ -134,7 +135,8 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
         texts: The text of each token.
         kinds: The `TokenKind` of each token.
     """
-    # some families have a name of their own for a pre-tokenizer that others use too
+    # the rules that split a text into words; some families have a name of their own in GGUF for
+    # rules that others use too, and those are known by the usual name
     name = file.get("tokenizer.ggml.pre")
     own_names = family.gguf.pre if family.gguf else {}
     for usual, own in own_names.items():
@@ -142,6 +144,7 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
             name = usual
     pre = _find_pre_tokenizer(name)
 
+    # the pairs of tokens that are merged, the first one first
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
@@ -248,7 +251,8 @@ def _sentencepiece(
 ) -> JsonObject:
     """The parts of tokenizer.json for SentencePiece, as transformers converts its models.
 
-    A space is a character of the vocabulary there, and a text begins with one that decoding strips.
+    SentencePiece writes a space as the character U+2581. It may put one in front of a text, so that
+    the first word is a token like the others, and decoding removes it again.
 
     Args:
         file: The GGUF file.

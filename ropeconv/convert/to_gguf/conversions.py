@@ -142,7 +142,7 @@ def _solve_for_unknown(text: str, value: object, config: Config) -> None:
     known_parts = [part for part in text.split(sign) if part not in unknown]
     known_values = [value_of(config, part) for part in known_parts]
     solution = reduce(INVERSE[sign], known_values, value)
-    for name in unknown:
+    for name in unknown:  # one key or none
         config[name] = solution
 
     # a division may have a remainder, and keys that were known may not fit
@@ -218,7 +218,8 @@ def _apply(
 
     Args:
         tensor: A tensor of the checkpoint, or a result of earlier rules.
-        rule: The names of the results, factors, and `how`: the name of a conversion.
+        rule: The change: `names` of the results, `times` with config keys of factors, and `how`,
+            the name of a function of every number or of another conversion, such as "split".
         pattern: The regular expression for names of tensors to which the rule applies.
         sizes: The sizes of the model.
     """
@@ -663,7 +664,10 @@ LAYER_NUMBER = re.compile(r"\blayers\.(\d+)\.")
 def scalars(
     headers: Iterable[tuple[ShardWeights, Header]], rules: Gguf, layers: int
 ) -> dict[str, GgufValue]:
-    """Return the metadata keys that list a number of every layer.
+    """Return the metadata keys for tensors with a single number in each layer, as lists.
+
+    GGUF has such numbers in one list: the tensor model.layers.3.mlp.act_fn.beta of Apertus is entry
+    3 of a list with an entry for each layer.
 
     Args:
         headers: The files of the checkpoint with their headers.
@@ -673,11 +677,10 @@ def scalars(
     Raises:
         BadSource: Where a layer has none.
     """
-    # a list needs a number of every layer, in order, and files may have them in any order: the
-    # tensor model.layers.3.mlp.act_fn.beta of Apertus is entry 3
+    # `ending` is that of the tensors' names; the shape beside it is for the way back
     values = {}
     for key, (ending, _) in rules.scalars.items():
-        numbers: dict[int, float] = {}
+        numbers: dict[int, float] = {}  # by layer, since files may have them in any order
         for file, header in headers:
             for name, tensor in header.tensors.items():
                 layer = LAYER_NUMBER.search(name)

@@ -136,9 +136,11 @@ def _check_shapes(header: GgufHeader, arch: str, demand: Demands) -> None:
 
 
 def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: RopeSpec) -> None:
-    """Compare the layers that llama.cpp computes from a header with those of the checkpoint.
+    """Compare each layer that llama.cpp computes from a header with that of the checkpoint.
 
-    An architecture without any windows is not refused: the plan warns.
+    llama.cpp derives from the header which layers have a window, rotate, and make keys, and
+    transformers from config.json. An architecture without any windows is not refused: the plan
+    warns.
 
     Args:
         header: The header of the converted model.
@@ -147,20 +149,18 @@ def check_layers(header: GgufHeader, sizes: ModelSizes, family: Family, spec: Ro
         spec: Its RoPE, with the kind and window of each layer.
 
     Raises:
-        UnsupportedBake: Where llama.cpp rotates other layers, has windows in others or of another
-            size, uses the keys of another layer, or computes with another number of key heads.
+        UnsupportedBake: Where a layer differs in its window, in its rotation, in the layer whose
+            keys it uses, or in its number of key heads.
     """
-    part = sizes.config
+    text_config = sizes.config
     arch = find_arch(header.get("general.architecture"))
-    file = ArchKeys(header, arch)
+    arch_keys = ArchKeys(header, arch)
 
-    # what llama.cpp derives from the header for each layer, against what transformers derives from
-    # config.json
-    _check_windows(file, family, spec, part)
-    _check_rotation(file, family, spec, part)
-    _check_shared_keys(file, family, key_layers(part, family, len(spec.layers)))
+    _check_windows(arch_keys, family, spec, text_config)
+    _check_rotation(arch_keys, family, spec, text_config)
+    _check_shared_keys(arch_keys, family, key_layers(text_config, family, len(spec.layers)))
     if not arch.mla:  # latent attention caches keys of one head, whatever the config says
-        _check_key_heads(file, heads_of_layers(sizes, family))
+        _check_key_heads(arch_keys, heads_of_layers(sizes, family))
 
 
 def _check_rotation(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObject) -> None:
@@ -192,10 +192,11 @@ def _check_key_heads(file: ArchKeys, wanted: Sequence[int]) -> None:
 
 
 def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
-    """The layer that makes the keys of each of `count` layers, as llama.cpp computes them.
+    """For each of `count` layers, the layer that makes its keys in llama.cpp.
 
-    A layer makes its own keys, unless the architecture shares them: then the layers behind the
-    first N use those of one of the last layers before, which differs for layers with a window.
+    Usually that is the layer itself. In some architectures, such as that of Gemma 3n, only the
+    first N layers make keys. The later ones use those of layer N - 1 or N - 2: one of these has a
+    window and the other has not, and each later layer takes the one of its own kind.
 
     Args:
         file: The keys of the GGUF file.
@@ -206,47 +207,58 @@ def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
     if not arch.shared_kv:
         return makers
 
-    # N is fixed, or a key says how many layers share keys
+    # N is fixed for the architecture, or a key of the file says how many layers make no keys
     if arch.kv_layers.isdigit():
         first_sharing = int(arch.kv_layers)
     else:
         first_sharing = count - file.whole(arch.kv_layers, 0)
 
-    # the architecture says how many layers before N the keys come from
+    # `shared_kv` says how many layers before N the keys come from, for both kinds of layers
     windows = layer_windows(file)
     for layer in range(max(first_sharing, 0), count):
-        distance = arch.shared_kv.window if windows[layer] else arch.shared_kv.other
-        makers[layer] = first_sharing - distance
+        if windows[layer]:
+            makers[layer] = first_sharing - arch.shared_kv.window
+        else:
+            makers[layer] = first_sharing - arch.shared_kv.other
     return makers
 
 
 def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) -> None:
     """Raise UnsupportedBake where llama.cpp uses the keys of other layers.
 
+    In models such as Gemma 3n, the last layers compute no keys and values, and use those of an
+    earlier layer.
+
     Args:
         file: The keys of the GGUF file.
         family: The family of the model.
-        makers: For each layer of the model, the number of the layer that makes its keys.
+        makers: For each layer of the model, the number of the layer that makes its keys: its own
+            number, or that of an earlier layer.
     """
     arch = file.arch
     count = len(makers)
-    used = _makers_in_llamacpp(file, count)
-    making = sum(maker == layer for layer, maker in enumerate(makers))
+    makers_in_llamacpp = _makers_in_llamacpp(file, count)
+    with_own_keys = sum(maker == layer for layer, maker in enumerate(makers))
     for layer, maker in enumerate(makers):
-        if maker == used[layer]:
+        used = makers_in_llamacpp[layer]
+        if maker == used:
             continue
-        change = f"{family.cache.shared[0]} = {count - making} with {counted(count, 'layer')}"
-        why = (
-            f"llama.cpp uses the keys of layer {used[layer]} in layer {layer}, and the model those"
-            f" of {maker}"
-        )
-        if arch.kv_layers.isdigit():
-            why = f"llama.cpp makes keys in the first {arch.kv_layers} layers"
-        raise _other_layers(change, arch, why)
 
-    if arch.shared_kv and making < 2:
+        # the config key that says how many layers use the keys of others
+        shared_key = family.cache.shared[0]
+        setting = f"{shared_key} = {count - with_own_keys} with {counted(count, 'layer')}"
+        if arch.kv_layers.isdigit():  # llama.cpp has a fixed number, and reads no key
+            why = f"llama.cpp makes keys in the first {arch.kv_layers} layers"
+        else:
+            why = (
+                f"llama.cpp uses the keys of layer {used} in layer {layer}, and the model those of"
+                f" {maker}"
+            )
+        raise _other_layers(setting, arch, why)
+
+    if arch.shared_kv and with_own_keys < 2:
         raise _other_layers(
-            f"{making} layer that makes keys", arch, "llama.cpp stops with fewer than two"
+            f"{with_own_keys} layer that makes keys", arch, "llama.cpp stops with fewer than two"
         )
 
 
@@ -263,25 +275,29 @@ def _check_windows(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonObj
     if arch.window is None:
         return
 
+    # the window of each layer in llama.cpp, and in the checkpoint; None for the whole context
     count = len(spec.layers)
     windows = layer_windows(file)
     expected_windows = spec.windows or (None,) * count
     types_key = family.hooks.types_key  # such as layer_types
-    stated = f"{types_key} = {shown(part.get(types_key))}"
+    layer_types = f"{types_key} = {shown(part.get(types_key))}"
+
     for layer, (window, expected) in enumerate(zip(windows, expected_windows, strict=True)):
         if window == expected:
             continue
-        has = f"a window of {window} tokens" if window else "no window"
-        why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
-        # some architectures have windows only with a certain number of layers
+        # some architectures have windows only with one number of layers, which is `present` then
         present = arch.window.present
         if present.isdigit() and count != int(present):
-            stated = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
+            setting = f"{family.window.key} = {expected} with {counted(count, 'layer')}"
             why = f"llama.cpp has windows there in models of {present} layers only"
-        raise _other_layers(stated, arch, why)
+            raise _other_layers(setting, arch, why)
+        has = f"a window of {window} tokens" if window else "no window"
+        why = f"llama.cpp computes {has} in layer {layer} (the first is 0)"
+        raise _other_layers(layer_types, arch, why)
 
+    # the file has a window that no layer uses
     if window_in_use(file, count) and not any(windows):
-        raise _other_layers(stated, arch, "llama.cpp stops without a layer that has a window")
+        raise _other_layers(layer_types, arch, "llama.cpp stops without a layer that has a window")
 
 
 def _other_layers(change: str, arch: Arch, why: str) -> UnsupportedBake:
@@ -302,10 +318,10 @@ def _sizes(header: GgufHeader, arch: str) -> JsonObject:
             if isinstance(value, int):  # else a list with a number for each layer
                 sizes[name] = value
 
-    if sizes["n_expert"] is None:
+    if sizes["n_expert"] is None:  # a model without experts has no key
         sizes["n_expert"] = 0
     if f"{arch}.attention.key_length_swa" in header.values:
-        # heads of layers with a window have another width
+        # heads of layers with a window have another width, so there is no size for all
         sizes["n_embd_head_k"] = None
         sizes["n_embd_head_v"] = None
 
@@ -314,7 +330,7 @@ def _sizes(header: GgufHeader, arch: str) -> JsonObject:
     for letter in ("k", "v"):
         width = sizes[f"n_embd_head_{letter}"]
         sizes[f"n_embd_{letter}_gqa"] = width * heads if width and heads else None
-    sizes["n_embd_gqa"] = sizes["n_embd_v_gqa"]
+    sizes["n_embd_gqa"] = sizes["n_embd_v_gqa"]  # as load_tensors in llama.cpp names it
     return sizes
 
 

@@ -264,8 +264,8 @@ def describe(
     for logger in ("gguf", "metadata"):  # gguf-py logs on stderr how it reads a card
         logging.getLogger(logger).setLevel(logging.CRITICAL)
 
-    # gguf-py guesses from the card and from the name; the keys are made once here, to see whether
-    # it can write what it has guessed
+    # gguf-py guesses from the card and from the name. It may fail on a card, or on writing what it
+    # has guessed from one, which is tried here. Then it guesses from the name alone.
     guess = gguf.Metadata.apply_metadata_heuristic
     origin = Path(repository or name)
     try:
@@ -278,9 +278,9 @@ def describe(
         metadata = guess(gguf.Metadata(), {}, {}, origin, total)
 
     metadata.name = metadata.name or name
-    if not metadata.size_label:  # 8B, or 8x7B with the weights of one expert and the others
-        shared = total - expert * experts
-        metadata.size_label = gguf.size_label(total, shared, expert, experts)
+    if not metadata.size_label:  # 8B, or 8x7B for a model with experts
+        weights_of_no_expert = total - expert * experts
+        metadata.size_label = gguf.size_label(total, weights_of_no_expert, expert, experts)
 
     metadata.basename = metadata.basename or metadata.name
     if not label:

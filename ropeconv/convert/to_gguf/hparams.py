@@ -202,7 +202,8 @@ def hparams(
         if key not in rules.u32 and key not in rules.computed:
             keys[key] = u32(count(part, name))
 
-    # the keys of this architecture, by the tables of the family; later ones replace earlier ones
+    # The keys of this architecture, by the tables of the family; later ones replace earlier ones.
+    # First those that come from one setting of the config each.
     keys |= _settings(part, rules)
     if sizes.prediction:
         keys["block_count"] = u32(sizes.layers + sizes.prediction)
@@ -218,6 +219,8 @@ def hparams(
         names += [""] * sizes.prediction
         for key, kind in rules.layer_flags.items():
             keys[key] = array(BOOL, [name == kind for name in names])
+
+    # keys with a function of their own, and keys that are the same for every model of the family
     for key, rule in rules.computed.items():
         keys[key] = COMPUTED[rule](sizes, family)
     for key, value in rules.fixed.items():
@@ -245,10 +248,13 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         value = value_of(part, name)
         if value is not None:
             keys[key] = f32(float(number(value, name)))
-        elif key.startswith("attention.layer_norm"):
+            continue
+        # llama.cpp loads no model without the epsilon of its norms
+        if key.startswith("attention.layer_norm"):
             raise BadSource(f"config.json has no {name}, which GGUF needs; add it")
-        elif rules.defaults.get(name) is not None:
-            # the class has a default, so the config itself says null: the model does without
+        # An absent setting has the default of the class here. Where there is one and the value is
+        # null all the same, the config says null: the model does without.
+        if rules.defaults.get(name) is not None:
             raise _not_supported(f"{name} = null", rules, "llama.cpp cannot switch it off")
 
     for key, name in rules.flag.items():
@@ -291,16 +297,19 @@ def gguf_rules(family: Family) -> Gguf:
 
 
 def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
-    """Raise UnsupportedBake for settings that llama.cpp computes otherwise.
+    """Raise UnsupportedBake for settings of a config that llama.cpp computes otherwise.
+
+    GGUF has no keys for them: llama.cpp has one value in the code of the architecture.
 
     Args:
         part: The text part of the config.
         rules: How checkpoints of the family become GGUF.
         spec: The RoPE of the checkpoint.
     """
-    # settings that have no key in GGUF, since llama.cpp computes with one value of them
+    # settings of the family's table; some count only for small models, or with another setting
     for need in rules.need:
-        if need.below_layers and len(spec.layers) >= need.below_layers:
+        is_for_small_models = need.below_layers > 0
+        if is_for_small_models and len(spec.layers) >= need.below_layers:
             continue
         if need.when and not part.get(need.when):
             continue
@@ -321,16 +330,17 @@ def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
     if rules.tied and part.get("tie_word_embeddings") is False:
         raise _not_supported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
 
-    # Gemma: no key has the scale of queries, so it must be the one that llama.cpp chooses by the
-    # number of layers
+    # Gemma scales queries by 1 / sqrt(query_pre_attn_scalar). llama.cpp takes the width of a head
+    # for it, and for the 27B models, which it recognises by their number of layers
+    # (`scale_layers`), hidden_size / heads.
     if rules.scale_layers:
-        width = spec.head_dim
+        expected = spec.head_dim
         if len(spec.layers) == rules.scale_layers:
-            width = count(part, "hidden_size") // count(part, "num_attention_heads")
+            expected = count(part, "hidden_size") // count(part, "num_attention_heads")
         scalar = part.get("query_pre_attn_scalar", 256)
-        if scalar != width:
+        if scalar != expected:
             setting = f"query_pre_attn_scalar = {shown(scalar)}"
-            raise _not_supported(setting, rules, f"llama.cpp computes {width} for this size")
+            raise _not_supported(setting, rules, f"llama.cpp computes {expected} for this size")
 
 
 def _finite_or_not(value: Any) -> Any:

@@ -200,7 +200,7 @@ class StoredRows:
 
     @property
     def matrices(self) -> list[Rows]:
-        """The parts cut so that each is one matrix; for a vector, its numbers as rows of one.
+        """The parts cut so that each is one matrix, or a vector as a matrix with one column.
 
         A stack [8, 64, 16] gives 8 parts of 64 rows, and a bias [64] one part of 64 rows.
         """
@@ -209,8 +209,8 @@ class StoredRows:
         height = self.shape[-2]
         matrices = []
         for part in self.parts:
-            for first in range(0, part.rows, height or 1):
-                matrices.append(part.part(first, height))
+            for first_row in range(0, part.rows, max(1, height)):
+                matrices.append(part.part(first_row, height))
         return matrices
 
 

@@ -100,22 +100,24 @@ def _used_tensors(
         rules: How the family becomes GGUF.
         sizes: The sizes of the model.
     """
-    # tied embeddings may be in a checkpoint a second time
-    without_output = rules.tied or sizes.config.get("tie_word_embeddings") is True
+    # with tied embeddings, output weights in a checkpoint are the embeddings a second time
+    is_tied = rules.tied or sizes.config.get("tie_word_embeddings") is True
     unwanted = re.compile(rules.skip) if rules.skip else None
     tensors = []
     for file, header in headers:
         for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
+            # the name as in a model for text alone, and as one of a numbered layer (Qwen's `mtp`)
             name = as_layer(plain_name(tensor.name), sizes.layers)
             # layers that predict further tokens, where the architecture has none
             if not rules.prediction and predicts(name, sizes.layers):
                 continue
-            # buffers, vision parts, and what the family leaves out
+            # buffers and vision parts
             if UNUSED.search(name):
                 continue
+            # what this family leaves out
             if unwanted is not None and unwanted.search(name):
                 continue
-            if without_output and name in OUTPUTS:
+            if is_tied and name in OUTPUTS:
                 continue
             # scales of MXFP4, which are read together with their blocks
             if name.endswith("_scales") and tensor.dtype == "U8":

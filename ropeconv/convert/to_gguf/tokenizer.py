@@ -153,14 +153,16 @@ def _merge_all(text: str, ranks: dict[tuple[str, ...], int]) -> bool:
 
 
 def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
-    """Return the steps of a pre-tokenizer in the words of pre.toml.
+    """Return how a pre-tokenizer splits a text, as the steps that pre.toml has words for.
 
-    None for a step that pre.toml does not have.
+    pre.toml lists the steps of each pre-tokenizer that llama.cpp knows, such as
+    ("split ...", "gpt2"), by which the right one is found. An empty tuple is a pre-tokenizer that
+    splits nothing; None is one with a step that pre.toml has no word for.
     """
     if pre_tokenizer is None:
         return None
 
-    # every setting that would cut otherwise than the word says makes the step unknown
+    # a word stands for a step with certain settings; with others, there is no word
     kind = pre_tokenizer.type
     pattern = pre_tokenizer.pattern
     if kind == "Sequence":
@@ -211,29 +213,32 @@ def tokenizer_keys(
         )
 
     # SentencePiece first: a folder with tokenizer.model often has a tokenizer.json made from it,
-    # and only the model has the scores. A tokenizer.json with byte fallback is one of these too.
+    # and only the model has the scores. A tokenizer.json with byte fallback is SentencePiece too.
+    # The tokens come with a flag whether a space is put in front of a text.
     model = folder / "tokenizer.model"
     data = read(folder / "tokenizer.json", TokenizerJson)
-    pieces = from_model(model, vocabulary) if model.is_file() else None
-    if pieces is None and data is not None and data.kind.byte_fallback:
-        pieces = from_json(data, vocabulary)
-    if pieces is not None:
-        tokens, prefix_space = pieces
+    sentencepiece = None
+    if model.is_file():
+        sentencepiece = from_model(model, vocabulary)
+    if sentencepiece is None and data is not None and data.kind.byte_fallback:
+        sentencepiece = from_json(data, vocabulary)
+    if sentencepiece is not None:
+        tokens, prefix_space = sentencepiece
         tokens.add(_added_tokens(folder, data))
         keys = _piece_keys(tokens, prefix_space, pre or "default")
         return keys | _special(folder, vocabulary, merges=False)
 
-    # else byte-level BPE
+    # else byte-level BPE, whose rules for splitting a text into words have a name in llama.cpp
     if data is None:
         raise BadSource(
             "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the"
             " tokenizer too"
         )
-    tokens, name = _byte_level_tokens(data, vocabulary, names, pre)
+    tokens, pre_name = _byte_level_tokens(data, vocabulary, names, pre)
     tokens.add(_added_tokens(folder, data))
     keys = {
         "tokenizer.ggml.model": string("gpt2"),
-        "tokenizer.ggml.pre": string(name),
+        "tokenizer.ggml.pre": string(pre_name),
         "tokenizer.ggml.tokens": strings(tokens.texts),
         "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
     }

@@ -159,12 +159,13 @@ def decode_json(data: bytes, kind: type[T], name: str) -> T:
     Raises:
         BadSource: Where it is not of this type.
     """
-    # Checked before the text becomes objects, which may take fifty times its bytes: those of a
-    # Python string (two quotes of 40), of a container, and of an entry.
-    strings = data.count(b'"')
+    # As Python objects the text may take fifty times its bytes, so these are estimated first: 80
+    # for a string, which has two quotes, 64 for a list or an object, and 16 for each entry.
+    quotes = data.count(b'"')
     containers = data.count(b"[") + data.count(b"{")
-    objects = 40 * strings + 64 * containers + 16 * data.count(b",")
-    if objects > MOST_OBJECTS:
+    entries = data.count(b",")
+    bytes_of_objects = 40 * quotes + 64 * containers + 16 * entries
+    if bytes_of_objects > MOST_OBJECTS:
         raise BadSource(f"{name} has more entries than any tokenizer; {TOO_MANY}")
 
     try:
@@ -335,9 +336,9 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
 
 
 def _check_model(content: bytes) -> None:
-    """Raise BadSource for a model that llama.cpp does not compute.
+    """Raise BadSource for a tokenizer.model whose tokens llama.cpp would not give.
 
-    It joins pieces by their scores, as BPE does, and normalizes nothing but spaces.
+    llama.cpp joins pieces by their scores, as BPE does, and normalizes nothing but spaces.
     """
     from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
@@ -349,9 +350,10 @@ def _check_model(content: bytes) -> None:
         )
     rules = model.normalizer_spec
     if rules.precompiled_charsmap or rules.remove_extra_whitespaces:
-        step = "removes extra spaces"
         if rules.precompiled_charsmap:
             step = f"normalizes text by {shown(rules.name)}"
+        else:
+            step = "removes extra spaces"
         raise BadSource(
             f"tokenizer.model {step}, which llama.cpp does not do, so its tokens would differ"
         )

@@ -95,24 +95,26 @@ def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
 
 
 def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
-    """The tasks that write a tensor from the byte `place` on.
+    """Yield the tasks that write a tensor from the byte `place` on, each for a thread.
 
     Args:
         tensor: The tensor, and its rows in the checkpoint.
         place: The byte of the output at which it begins.
         target: The open output.
     """
+    # a computed tensor, whose bytes are in memory
     file = target.fileno()
     if tensor.data:
         yield partial(write_at, file, tensor.data, place)
         return
 
+    # a tensor whose bytes do not change: neither order nor numbers, nor their type
     is_plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
     if is_plain and all(_is_copied(part, tensor.type) for part in tensor.parts):
         yield from _copy_tasks(tensor, place, target)
         return
 
-    # several pieces for each task, since a task has a cost of its own
+    # all others are converted, several pieces of rows in each task, since a task has its own cost
     pieces = _pieces(tensor, place)
     several = list(islice(pieces, PIECES))
     while several:
@@ -230,15 +232,20 @@ def _reorder(tensor: StoredRows, stored: NDArray[np.generic]) -> NDArray[np.gene
 
 
 def _checkpoint_rows(rows: Rows) -> NDArray[np.generic]:
-    """Rows as a file has them, [rows, columns]; of rows with gaps only the needed numbers."""
+    """Rows as a file has them, in the dtype of the file, [rows, columns].
+
+    Rows may have gaps between them, such as every second row of a matrix: `stride` is the distance
+    from row to row in the file, and `apart` that from number to number in a row. `extent` is the
+    bytes from the first number to the last, with the gaps.
+    """
     dtype = np.dtype(STORED[rows.dtype])
     shape = (rows.rows, rows.columns)
-    if rows.zeros:
+    if rows.zeros:  # numbers that no file has
         return np.zeros(shape, dtype)
+    has_gaps = not rows.is_one_piece
     count = rows.extent // dtype.itemsize
-    sparse = not rows.is_one_piece
-    stored = rows.file.numbers(STORED[rows.dtype], rows.start, count, sparse=sparse)
-    if rows.is_one_piece:
+    stored = rows.file.numbers(STORED[rows.dtype], rows.start, count, sparse=has_gaps)
+    if not has_gaps:
         return stored.reshape(shape)
 
     # a view of the mapped file that skips the gaps; the copy reads only the pages that it touches
@@ -247,7 +254,10 @@ def _checkpoint_rows(rows: Rows) -> NDArray[np.generic]:
 
 
 def mxfp4(rows: Rows) -> NDArray[np.uint8]:
-    """Return blocks of 32 numbers in MXFP4 as ggml has them.
+    """Return blocks of 32 numbers in MXFP4 as ggml has them, from those of a checkpoint.
+
+    A number has 4 bits, so a block is 16 bytes (NIBBLES) and a scale of one byte. Checkpoints have
+    the scales in another tensor, and ggml has them in front of each block.
 
     Args:
         rows: Rows of a checkpoint, which has the scales of its blocks apart from their numbers.
@@ -292,6 +302,8 @@ def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
     """
     import gguf
 
+    # Blocks of zeros divide by 0, and large numbers overflow in F16: no reason for a warning. For
+    # Q8_0, gguf-py is asked only where the fast way cannot do it.
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         if type == Q8_0:
             encoded = _q8_0(values)
@@ -301,24 +313,26 @@ def encode(values: NDArray[np.float32], type: int) -> NDArray[np.generic]:
 
 
 def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
-    """Blocks of Q8_0, the same bytes as from gguf-py in half the time.
+    """Blocks of Q8_0, the same bytes as from gguf-py in half the time; None where that cannot be.
 
-    None where a scale is not a number or infinite. A half is rounded away from zero: the integer
-    part of twice the number says on which side of a half it is.
+    A block of 32 numbers x is stored as a scale d = max |x| / 127 and the whole numbers
+    round(x / d), a half rounded away from zero. Where d or 1 / d is infinite or not a number, the
+    result is None.
     """
-    # without the sign bit, floats compare like the integers with the same bits
+    # max |x|: without the sign bit (the highest), floats compare like the integers with their bits
     blocks = values.reshape(-1, TYPES[Q8_0].block)
     absolute = blocks.view(np.int32) & 0x7FFFFFFF
     largest = absolute.max(axis=1, keepdims=True).view(np.float32)
     scale = largest / np.float32(127)
-    twice = np.where(scale == 0, np.float32(0), 2 / scale)
-    if not (scale.max() < np.inf and twice.max() < np.inf):
+    twice_inverse = np.where(scale == 0, np.float32(0), 2 / scale)
+    if not (scale.max() < np.inf and twice_inverse.max() < np.inf):
         return None
 
-    # 2x cut to a whole number: 1.5 is 3, and (3 + 1) >> 1 = 2; -1.5 is -3, and -3 >> 1 = -2.
-    # numbers >> 15 is -1 for negative numbers, so that only the others get the 1.
-    numbers = (blocks * twice).astype(np.int16)
-    numbers += 1 + (numbers >> 15)
+    # round(y) from t, the integer part of 2y: (t + 1) >> 1 for y >= 0, and t >> 1 for y < 0. For
+    # example, y = 1.5 has t = 3 and gives 2, and y = -1.5 has t = -3 and gives -2.
+    numbers = (blocks * twice_inverse).astype(np.int16)
+    sign = numbers >> 15  # 0, or -1 for negative numbers
+    numbers += 1 + sign
     numbers >>= 1
 
     # a block of 34 bytes: the scale as float16, then 32 numbers of 8 bits

@@ -18,19 +18,23 @@ def bound(
     proof: list[tuple[float, float, int]] | None = None,
     tell: Callable[[str], None] = lambda message: None,
 ) -> Bound:
-    """Return the smallest base that keeps near tokens preferred up to a length.
+    """Return the smallest base (`rope_theta`) that keeps similar tokens preferred up to a length.
 
-    The bound of Men et al. 2024, https://arxiv.org/abs/2405.14591: sum_i cos(m theta_i) + (d - r)/2
-    must not be negative for any distance m.
+    Let a query of d dimensions, of which r rotate with the frequencies theta_i, meet a similar key
+    m tokens before it, and a random one. The logit of the similar key is larger, on average, if
+    sum_i cos(m theta_i) + (d - r)/2 is positive. The bound of Men et al. 2024,
+    https://arxiv.org/abs/2405.14591, is that this sum is not negative for any distance m below the
+    length. The bases that keep it are intervals, with gaps between them.
 
     Args:
         length: Tokens, or a text such as "128k".
         rotary_dim: Dimensions r of a head that rotate; None for all.
         head_dim: Dimensions d of a head; None for 128.
         windows: Look for the first interval of bases that is 1 % wide, and the last base that
-            violates the bound; None where that is quick.
-        proof: A list to which (from ln b, to ln b, distance) is appended for each interval of bases
-            that the distance rules out.
+            violates the bound. None looks up to 1M tokens for the former, and up to 128k for the
+            latter, which takes half a minute each.
+        proof: A list to which (ln b1, ln b2, m) is appended for each interval of bases b1 to b2 in
+            which the sum at distance m is negative. These intervals have no gaps up to the result.
         tell: Is called with sentences about the progress of long searches.
 
     Raises:

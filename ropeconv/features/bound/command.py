@@ -126,28 +126,32 @@ def _search_heads(
     return lengths
 
 
-def _show_weighted(label: str, at: Reach, reached: HeadLengths, screen: Screen) -> None:
+def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Screen) -> None:
     """Show the worst head of each layer, and the effective lengths over all heads.
+
+    The paper's sum takes all components of queries and keys to have the same variance. The weights
+    w_i of a head are from the variances that this model has.
 
     Args:
         label: The name of the schedule.
-        at: Its reach with equal variances, as the paper has it.
-        reached: Its reach with the variances of each head.
+        equal: Its effective length with equal variances, as the paper has it.
+        weighted: Its effective lengths with the variances of each head.
         screen: Where they are shown.
     """
-    (table,) = reached.shown_tables()
+    (table,) = weighted.shown_tables()
     title = f"{label}: sum_i w_i cos(m theta_i), with weights per head"
     screen.table(title, table.columns, table.rows, right=table.columns)
 
-    longest = max(layer.below for layer in reached.layers)
-    worst = _length_in_words(reached.worst, longest)
-    median = _length_in_words(reached.median, longest)
-    has = "has" if reached.violating == 1 else "have"
-    violating = f"{reached.violating} of {counted(reached.heads, 'head')} {has}"
+    # distances below this were searched, so a head without a negative sum reaches further
+    searched = max(layer.below for layer in weighted.layers)
+    worst = _length_in_words(weighted.worst, searched)
+    median = _length_in_words(weighted.median, searched)
+    has = "has" if weighted.violating == 1 else "have"
+    violating = f"{weighted.violating} of {counted(weighted.heads, 'head')} {has}"
     screen.say(
-        f"{label}: with equal variances the effective length is {_effective_length(at)}. With this"
-        f" model's, {violating} a negative sum; the effective length of the worst is {worst}, the"
-        f" median {median}."
+        f"{label}: with equal variances the effective length is {_effective_length(equal)}. With"
+        f" this model's, {violating} a negative sum; the effective length of the worst is {worst},"
+        f" the median {median}."
     )
 
 
@@ -351,7 +355,8 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
         screen.say(f"{title}: every base above 1 keeps the sum from being negative.")
         return
 
-    # The bases that keep the bound are intervals, of which the first ones are very narrow.
+    # The bases with which the sum is not negative at any distance below the length form intervals.
+    # The first ones are very narrow: their smallest base has the sum 0 at one distance.
     sum_is_zero = f"the sum is 0 at distance {bases.binding_distance:,}"
     width = "" if bases.width is None else f"{bases.width:.2g} wide"
     rows = [
@@ -366,6 +371,7 @@ def _show_bound(bases: Bound, screen: Screen) -> None:
         rows.append(("last base that violates", base, "all larger ones will do"))
     for source, published in bases.published.items():
         rows.append(("published", f"{published:.2g}", source))
+    # what the smallest base tends to for heads of ever more dimensions
     estimate = asymptotic_base(bases.length)
     rows.append(("estimate L / x0", f"{estimate:,.0f}", "for ever wider heads"))
     screen.table(title, ("", "base", ""), rows)

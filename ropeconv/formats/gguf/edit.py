@@ -93,8 +93,9 @@ class Edit:
 
     def merge(self, other: Edit) -> Edit:
         """Return both edits as one; where both set the same key or tensor, `other` wins."""
-        # `rewrite` removes keys before it sets others; a key that both edits name gets what
-        # `other` wants
+        # A key that one edit sets and the other removes gets what `other` wants: `rewrite` removes
+        # keys before it sets others. `base` and `removed` are those of an edit that restores an
+        # earlier file, and such an edit comes first.
         values = {key: value for key, value in self.values.items() if key not in other.dropped}
         dropped = self.dropped - other.values.keys()
         return Edit(
@@ -135,6 +136,9 @@ class RewrittenHeader:
     def moves(self, header: GgufHeader) -> list[tuple[int, int, int]]:
         """Return which ranges of the old data stay, and where they are in the new file.
 
+        Tensors that move together are one range: A at 0 and B at 64 that both stay in place, and D
+        at 192 that goes to 128 since C was removed, give (0, 0, 128) and (192, 128, 64).
+
         Args:
             header: The header before the edit.
 
@@ -143,8 +147,9 @@ class RewrittenHeader:
         """
         ranges: list[tuple[int, int, int]] = []
         for name, info in self.tensors.items():
+            # added tensors are behind all that stay, also one that has the name of a removed one
             old = header.tensors.get(name)
-            if old is None or info.offset >= self.kept:  # a new tensor, perhaps with an old name
+            if old is None or info.offset >= self.kept:
                 continue
 
             # a tensor that moves as far as the one before it belongs to the same range, together
@@ -196,27 +201,29 @@ class RewrittenHeader:
         return bare + bytes(-len(bare) % self.alignment)
 
     def place(self, before: int) -> bytes:
-        """Return the header with a reserve, so that data can share blocks with the original file.
+        """Return the header with space for further keys, so that data can be shared with a file.
 
-        A filesystem shares a block where data moves by whole blocks, so the header gets the length
-        of the old one plus or minus a multiple of 64 KiB. If the alignment of the tensors forbids
-        all such lengths, the next one that it allows is taken.
+        The space is a key of blanks, the reserve. Filesystems with reflinks let a copy share the
+        blocks of the original, if the data moves by whole blocks: so the header gets the length of
+        the old one plus or minus a multiple of 64 KiB. If the alignment of the tensors forbids all
+        such lengths, the next one that it allows is taken.
 
         Args:
             before: Bytes before the data in the original file, 0 for a new one.
         """
-        # the shortest length with some space for further keys
+        # the shortest length that has the reserve, and is a number of pages from the old one
         least = len(self._render(self.values)) + ROOM
         pages = math.ceil((least - before) / PAGE)
-        start = before + pages * PAGE
+        length = before + pages * PAGE
 
-        # `layout` has no answer for a length that is not aligned, or too short for the reserve
+        # a longer one where `layout` cannot fill that: it may not be aligned, or leave a gap that
+        # is too short for a key
         can_share = before % self.alignment == 0
         step = PAGE if can_share else 1
-        head = self.layout(start)
+        head = self.layout(length)
         while head is None:
-            start += step
-            head = self.layout(start)
+            length += step
+            head = self.layout(length)
         return head
 
     def _render(self, values: dict[str, GgufValue], version: int = 3) -> bytes:
@@ -297,14 +304,15 @@ def recount(value: GgufValue, more: int) -> GgufValue:
     number = value.decode()
     is_whole = isinstance(number, int) and not isinstance(number, bool)
 
-    # gguf-py writes an i32. The number keeps the width that it has in the file, and stays in the
-    # range of a signed one, which suits an unsigned one too.
+    # gguf-py writes an i32. The number keeps the width that it has in the file, and the new one
+    # must not exceed the largest signed number of that width, which suits an unsigned one too.
     width = len(value.raw)
     most = (1 << (8 * width - 1)) - 1
     if not is_whole or not 0 <= number + more <= most:
+        most_before = most - max(0, more)
         raise BadSource(
             f"the header has {COUNT} = {shown(number)}, where a whole number from 0 to"
-            f" {most - max(0, more):,} belongs; fetch the file again"
+            f" {most_before:,} belongs; fetch the file again"
         )
     return replace(value, raw=(number + more).to_bytes(width, "little"))
 
@@ -353,7 +361,7 @@ def write_new(
 
 
 def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Advance) -> None:
-    """Write one edited shard, with the parameters of `write_new`."""
+    """Write one edited shard of a GGUF model as a new file, with the parameters of `write_new`."""
     header = source.headers[shard]
     path = source.shards[shard].path()
     changes = {name: change for name, change in edit.changes.items() if name in header.tensors}
@@ -366,22 +374,27 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
             write_changes(file, header, header.data_start, changes)
         return
 
-    # the first shard: its header, the data that stays, and new tensors
+    # the first shard: its header, then the ranges of data that stay, each at its new place
     changes = {name: change for name, change in changes.items() if name not in edit.removed}
     edited = rewrite(header, edit)
     head = head_bytes(edited, header, edit)
     with path.open("rb") as reader, target.open("wb") as writer:
         writer.write(head)
         advance(len(head))
-        for old, new, size in edited.moves(header):
-            copy_part(reader, header.data_start + old, writer, len(head) + new, size, advance)
+        for old_offset, new_offset, size in edited.moves(header):
+            old_place = header.data_start + old_offset
+            new_place = len(head) + new_offset
+            copy_part(reader, old_place, writer, new_place, size, advance)
 
-        # changed tensors are copied with the others first, then their pieces are replaced
+        # changed tensors have been copied with the others, and their new numbers replace the old;
+        # new tensors come behind
         write_changes(writer, replace(header, tensors=edited.tensors), len(head), changes)
         for name, data in edit.added.items():
             writer.seek(len(head) + edited.tensors[name].offset)
             writer.write(data)
             advance(len(data))
+
+        # a file that is restored may have had padding behind its last tensor
         if edit.layout is not None:
             writer.truncate(len(head) + edited.data_size + edit.layout.tail)
 
@@ -389,15 +402,17 @@ def _write(source: GgufFile, shard: int, edit: Edit, target: Path, advance: Adva
 def head_bytes(
     edited: RewrittenHeader, header: GgufHeader, edit: Edit, keep_data: bool = False
 ) -> bytes:
-    """Return the bytes of a header after an edit.
+    """Return the bytes of a header after an edit, with the padding in front of the data.
 
     Args:
         edited: The header as keys and tensor infos.
         header: The header of the source.
         edit: The changes.
-        keep_data: The data stays where it is if the new header fits.
+        keep_data: Whether the header gets the length of the old one, if it fits, so that the data
+            stays where it is.
     """
-    if edit.layout is not None:  # the file is restored, byte by byte
+    # an edit that restores an earlier file knows the length that its header had
+    if edit.layout is not None:
         return edited.exact(edit.layout)
     if keep_data:
         same_length = edited.layout(header.data_start)

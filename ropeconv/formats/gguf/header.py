@@ -356,10 +356,12 @@ def read_value(kind: int, raw: bytes) -> GgufValue:
     Raises:
         BadSource: Where they are of another type.
     """
-    # the number of the type is put in front again, as the reader of a header expects it; one that
-    # does not fit into 32 bits becomes a number that no type has
+    # In a header, the number of the type is in front of a value, so it is put there for the reader.
+    # A number that is not known may not fit into its 32 bits: U32_MAX, which no type has, stands
+    # for it. "the value" and "it" are the words for the file and the key in messages.
     known_kind = kind if kind in NAMES else U32_MAX
-    reader = _HeaderReader(U32.pack(known_kind) + raw, 4 + len(raw), "the value")
+    type_and_value = U32.pack(known_kind) + raw
+    reader = _HeaderReader(type_and_value, len(type_and_value), "the value")
     value = reader.value("it")
     if reader.at != reader.size:
         raise BadSource(
@@ -506,8 +508,10 @@ class _HeaderReader:
             raise self._bad(f"has {noun} that is not UTF-8") from None
 
     def value(self, key: str) -> GgufValue:
-        """Read a value with the number of its type; `key` is its name in messages."""
-        # the reader only finds where the value ends; its bytes are decoded when somebody asks
+        """Read a value with the number of its type; `key` is its name in messages.
+
+        Only the end of the value is found here. Its bytes are decoded when the value is used.
+        """
         kind = self._number(U32)
         start = self.at
         if kind == STRING:
@@ -526,8 +530,10 @@ class _HeaderReader:
         else:
             raise self._bad(f"has a value of unknown type {kind} under {key!r}")
 
-        self._refuse_long(self.at - start, key)
-        self.values += self.at - start
+        # a limit for the bytes of all values; `_reach` asks for more of a file that is not here yet
+        length = self.at - start
+        self._refuse_long(length, key)
+        self.values += length
         self._reach(self.at)
         return GgufValue(kind, self.view[start : self.at])
 
@@ -546,9 +552,14 @@ class _HeaderReader:
         self.at += length
 
     def _skip_strings(self, count: int, key: str) -> None:
-        """Pass over strings, of which only the lengths are read."""
-        # even empty strings take 8 bytes each, those of their length
-        if count * 8 > min(self.size - self.at, MAX_VALUES):
+        """Pass over strings, of which only the lengths are read.
+
+        A string is a length of 8 bytes, and so many bytes of text. `view` may be only the beginning
+        of the file, which has `size` bytes.
+        """
+        # even empty strings take 8 bytes each, so the claimed number is checked before the loop
+        most_bytes = min(self.size - self.at, MAX_VALUES)
+        if count * 8 > most_bytes:
             raise self._bad(f"claims {count} strings under {key!r}, more than a header can hold")
 
         # vocabularies have some hundred thousand strings, and local names take half the time
@@ -560,8 +571,9 @@ class _HeaderReader:
             if at > last_in_view:
                 if at > self.size - 8:
                     raise self._bad(f"is cut off within {key!r}")
-                # the view may be the beginning of a file on the Hub: `_reach` asks for more of it,
-                # but not for a string that claims to be longer than all values of a header
+                # The file has more, and the view not: `_reach` raises an error that asks for so
+                # many bytes from the Hub. A string that claims to be longer than all values of a
+                # header may be is refused before.
                 self._refuse_long(at - self.at, key)
                 self._reach(at + 8)
             (length,) = unpack(view, at)

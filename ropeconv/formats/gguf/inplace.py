@@ -77,21 +77,24 @@ class KeptNeighbour(msgspec.Struct, frozen=True):
 def change_by_phases(
     source: GgufFile, edit: Edit, beside: Neighbour | None = None
 ) -> Generator[str, None, None]:
-    """Change the first shard of a model in place. Yields the name of each finished phase.
+    """Change the first shard of a GGUF model in place. Yields the name of each finished phase.
 
-    An error that is thrown into it before "done" undoes the change.
+    First all bytes that will be overwritten are written to a journal beside the file. From then on,
+    a change that a kill interrupts is undone from the journal, by the next command (`recover`). An
+    error that is thrown into this generator before "done" undoes the change at once.
 
     Args:
         source: The model.
         edit: The change.
-        beside: A text beside the model that changes together with it.
+        beside: A text beside the model, such as a Modelfile, that changes together with it.
 
     Raises:
         RopeconvError: Where the edit changes another shard, the file has other names, the
             filesystem cannot make space or the disk fails, and where another process changes the
             file or has changed it since it was read; nothing is changed then.
     """
-    # the new header, by how much it moves the data, and the ranges that will be overwritten
+    # The new header, and by how many bytes it is longer than the old one (`shift`), which is by how
+    # much the data moves; then the ranges that will be overwritten (`places`).
     path = source.path
     header = source.header
     rewritten = _rewrite_in_place(header, edit, path)
@@ -101,7 +104,8 @@ def change_by_phases(
     places = _places(header, edit, rewritten)
     changes = {name: change for name, change in edit.changes.items() if name not in edit.removed}
 
-    # under the lock, whether the file is still the one that was planned, and can be changed so
+    # under the lock: the file must still be the one for which the change was planned, and the
+    # change must be possible and undoable
     with lock_file(path) as file:
         refuse_interrupted(path)
         source.refuse_changed()
@@ -114,16 +118,19 @@ def change_by_phases(
                 f"too much of {path.name} changes for doing it in place; write a new file with -o"
             )
 
-        # From here on a kill is undone from the journal. The data is moved first: the new header
-        # is written to where it will be, and `_undo` sees by the size whether that has happened.
         neighbour = _keep_neighbour(path, beside)
         with keep_journal(path, file, shift, places, neighbour):
             yield "journal"
+
+            # The data moves first, to make space for the header. That changes the size of the file,
+            # by which `_undo` sees whether it has happened.
             if shift:
                 move_data(file, shift)
                 yield "room"
             write_at(file, head, 0)
             yield "header"
+
+            # tensors that change, tensors that are added, and the end of the file
             for at, block in changed_pieces(file, header, len(head), changes):
                 write_at(file, block, at)
             yield "tensors"
@@ -132,6 +139,8 @@ def change_by_phases(
             if edit.removed or edit.layout:
                 os.ftruncate(file, size)
             yield "added"
+
+            # when all that is on the disk, the text beside the model; then the journal can go
             os.fsync(file)
             yield "durable"
             if neighbour is not None and neighbour.before != neighbour.after:
@@ -443,7 +452,7 @@ def _read_journal(path: Path, file: int, kept: int) -> KeptChange:
             " the journal, else fetch the model again"
         )
 
-    # the ranges, each with its old bytes behind it
+    # the ranges that were to be overwritten: first byte, length, and the old bytes behind them
     entries = []
     at = BODY + FIXED.size
     for _ in range(count):
@@ -463,10 +472,18 @@ def _read_journal(path: Path, file: int, kept: int) -> KeptChange:
         if neighbour is None:
             raise damaged
 
-    # numbers that no change of ropeconv has: undoing them would lengthen or empty the file
+    # Numbers that no change of ropeconv has. Data moves by whole pages, and neither the old file
+    # nor the one with moved data is empty.
     is_possible_shift = shift % PAGE == 0 and abs(shift) <= MAX_KEPT
-    if not is_possible_shift or min(size, size + shift) <= 0:
+    if not is_possible_shift:
         raise damaged
+    size_after_shift = size + shift
+    if size <= 0 or size_after_shift <= 0:
+        raise damaged
+
+    # The old file cannot have been larger than the present one together with the bytes that may
+    # have been cut off at its end, which are in the journal, and those removed in front. Undoing
+    # would fill the rest with zeros.
     kept_bytes = sum(length for _, length, _ in entries)
     removed_in_front = max(0, -shift)
     if size > status.st_size + kept_bytes + removed_in_front:
@@ -538,11 +555,18 @@ def _refuse_not_undoable(path: Path, header: GgufHeader, edit: Edit, shift: int,
 
 
 def can_insert(path: Path) -> bool:
-    """Return whether the filesystem inserts ranges, by a test on a file that never has a name."""
+    """Return whether the filesystem can insert bytes at the front of a file, without moving data.
+
+    ext4 and XFS can (fallocate(2), FALLOC_FL_INSERT_RANGE). It is tried on a file without a name.
+    """
+    # O_TMPFILE opens a file that has no name and goes when it is closed; some filesystems lack it,
+    # and so do other systems than Linux
     try:
         probe = os.open(path.resolve().parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC)
     except (OSError, AttributeError):
         return False
+
+    # a file of two pages has three after one was inserted
     try:
         write_at(probe, bytes(2 * PAGE), 0)
         move_data(probe, PAGE)
@@ -563,7 +587,8 @@ def keep_journal(
 ) -> Iterator[None]:
     """Keep the bytes that a change in place overwrites, until the change is on the disk.
 
-    A change that fails is undone.
+    The block changes the file. They are in a journal beside it from before the block until its end.
+    An error in the block undoes the change.
 
     Args:
         path: The file.
@@ -582,18 +607,21 @@ def keep_journal(
 
     changed = False
     try:
-        # the journal and its name are on the disk before the first byte of the model changes,
-        # and it goes when the last one is on the disk (`change_by_phases` waits for that)
+        # the journal is complete under a hidden name (the draft) before it gets its own, and both
+        # are on the disk before the first byte of the model changes
         _write_journal(kept, file, shift, places, neighbour)
         os.replace(draft, journal)
         sync_folder(folder)
         yield
+
+        # the block has waited until the last byte is on the disk
         changed = True
         journal.unlink()
         sync_folder(folder)
     except (Exception, KeyboardInterrupt) as problem:
-        # a signal may come right after the journal has gone, which makes the change final
-        if changed and not os.path.lexists(journal):
+        # without its journal the change is final, although an error or a signal came after that
+        is_final = changed and not os.path.lexists(journal)
+        if is_final:
             if isinstance(problem, KeyboardInterrupt):
                 raise Interruption(f"interrupted; {path} is changed in place as a whole") from None
             raise RopeconvError(
@@ -606,7 +634,7 @@ def keep_journal(
 
 
 def recover(path: Path) -> bool:
-    """Undo an interrupted change of a file. Returns False where there was none.
+    """Undo an interrupted change of a file, from its journal. Returns False where there was none.
 
     Raises:
         BadSource: For a journal that is damaged or of another file.
@@ -618,8 +646,8 @@ def recover(path: Path) -> bool:
         return False
 
     with lock_file(path, hard_links=True) as file:
-        # nothing has changed before a draft became the journal; opening it shows that it is not
-        # another process's, or a link
+        # A draft is a journal that is not complete, so nothing of the model has changed, and it is
+        # removed. It is opened first, which fails for a link and while another process has it.
         if os.path.lexists(draft):
             os.close(_open_journal(draft, os.O_RDONLY))
             draft.unlink()
@@ -648,7 +676,9 @@ def _undo(path: Path, file: int, kept: int) -> None:
         file: Its locked descriptor.
         kept: Descriptor of the journal.
     """
-    # the data first; a change that moves it also changes the size (`_refuse_not_undoable`)
+    # First the data moves back, if the change had moved it: then the file has another size than
+    # before (`_refuse_not_undoable` sees to that). What the change added at the end is cut off
+    # before, and a kill after the move leaves the old size, so that it does not move twice.
     size, shift, entries, neighbour = _read_journal(path, file, kept)
     data_has_moved = os.fstat(file).st_size != size
     if shift and data_has_moved:
@@ -687,7 +717,7 @@ def _undo_neighbour(place: Path, neighbour: KeptNeighbour) -> None:
 
 
 def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:
-    """Undo a change that failed, and return the error to raise.
+    """Undo a change that failed, and return the error to raise, which says what the file is now.
 
     Args:
         path: The file.
@@ -696,15 +726,17 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
         problem: The error that ended the change.
     """
     reason = _reason_of(problem)
-
-    # without a journal the change had not begun
     draft = _draft_of(path)
     journal = journal_of(path)
+
+    # The journal is complete before the first byte changes, so without one nothing is to be undone.
+    # It goes when all is undone: an error after that leaves the file restored.
     try:
         if journal.exists():
             _undo(path, file, kept)
     except (OSError, RopeconvError) as worse:
-        if journal.exists():
+        is_undone = not journal.exists()
+        if not is_undone:
             why_not = getattr(worse, "strerror", None) or worse
             return RopeconvError(
                 f"{path} could not be changed in place ({reason}), nor restored ({why_not}); do not"
@@ -712,7 +744,7 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
                 f" {journal.name}"
             )
 
-    # the file has its old content again
+    # the file has its old content; the draft of a journal may be left, and is removed
     with suppress(OSError):
         draft.unlink()
     left = ""

@@ -52,7 +52,8 @@ class Step(NamedTuple):
     """In tokens, whose sum is zero at `begin`; None where there is none."""
 
 
-FIRST = Step(length=1, begin=1.0, end=math.inf, distance=None)
+ALL_FIT = Step(length=1, begin=1.0, end=math.inf, distance=None)
+"""The step of lengths so short that every base above 1 fits."""
 
 
 def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
@@ -68,10 +69,11 @@ def look_up(kind: Kind, rotary_dim: int, length: int) -> Step | None:
     if table is None or length > table["through"]:
         return None
 
-    # the base is a staircase over the length: the last step that begins at or before it holds
+    # the base is a staircase over the length: the last step that begins at or before it holds, and
+    # before the first step every base fits
     row = bisect_right(table["length"], length) - 1
     if row < 0:
-        return FIRST
+        return ALL_FIT
 
     end = table["end"][row]
     if end is None:  # JSON has no infinity
@@ -163,15 +165,17 @@ class Bound(Summary):
         return asymptotic_base(self.length)
 
     def summary(self) -> dict[str, str]:
-        """The values that are shown, by name."""
+        """The values that are shown, by name; an empty text for one that is not known."""
         values = {
             "sentence": self.sentence,
             "length": f"{self.length:,} tokens",
             "base": repr(self.base),
         }
-        if self.binding_distance is None:
+        if self.binding_distance is None:  # every base fits, so there is nothing else to show
             return values
 
+        # the distance at which the sum is 0 with the smallest base, the interval that opens there,
+        # and the first one that is wide enough to use; beyond the last violating base all fit
         values |= {
             "binding_distance": f"{self.binding_distance:,} tokens",
             "window": _describe_interval(self.window),
@@ -319,15 +323,17 @@ def is_quick(length: int, rotary_dim: int, head_dim: int) -> bool:
 
 
 def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tuple[float, float]:
-    """The first 1 %, (b, 1.01 b), of one of the intervals of bases that are at least 1 % wide.
+    """The smallest bases to choose from for a length, as the interval from b to 1.01 b.
 
-    All bases in these intervals keep the bound up to a length.
+    The bases that keep the bound up to a length form intervals. Some are so narrow that rounding
+    the frequencies to float32 leaves them, so those narrower than 1 % do not count. The result is
+    the first 1 % of the first wide interval, or of a later one.
 
     Args:
         length: In tokens.
         rotary_dim: Dimensions of a head that rotate.
         head_dim: Dimensions of the head.
-        skip: Number of such intervals, from the smallest base on, that are passed over.
+        skip: Number of wide intervals, from the smallest base on, that are passed over.
 
     Returns:
         The two ends; (inf, inf) where there is none.
@@ -335,16 +341,17 @@ def wide_base(length: int, rotary_dim: int, head_dim: int, skip: int = 0) -> tup
     Raises:
         RecipeError: For lengths beyond 2^27.
     """
+    # the table has only the first wide interval of a length
     sums = _sums(length, rotary_dim, head_dim)
-    known = _table("wide", sums, length)
-    if known is not None and skip == 0:
-        return known.begin, min(known.end, known.begin * (1 + WIDTH))
+    first_wide = _table("wide", sums, length)
+    if first_wide is not None and skip == 0:
+        return first_wide.begin, min(first_wide.end, first_wide.begin * (1 + WIDTH))
 
-    # no base below the smallest one has to be searched
-    lowest = known
-    if lowest is None:
-        lowest = _smallest(sums, length, lambda message: None)
-    intervals = wide_intervals(sums, length, math.log(lowest.begin))
+    # else search: from that interval on, or from the smallest base, below which no base fits
+    search_from = first_wide
+    if search_from is None:
+        search_from = _smallest(sums, length, lambda message: None)
+    intervals = wide_intervals(sums, length, math.log(search_from.begin))
     for number, (low, high) in enumerate(intervals):
         if number == skip:
             return exp(low), min(exp(high), exp(low) * (1 + WIDTH))
@@ -379,22 +386,23 @@ def _smallest(
         tell: Called with a sentence about the progress.
         proof: A list to which (from ln b, to ln b, distance) is appended, as in `bound`.
     """
-    # the table has this length, or a shorter one, whose base is a lower bound; but a proof begins
-    # at the base 1
-    reached = (1, 1.0)
+    # Where the package's table has the length, that is the answer. Else its last length is shorter,
+    # and no base below that length's smallest one can fit: the search begins there. A proof does
+    # not rely on the table, and begins at the base 1.
+    shorter_length_and_base = (1, 1.0)
     if proof is None:
         known = _table("base", sums, length)
         if known is not None:
             return known
-        if not sums.unrotated:
-            reached = farthest(sums.rotary_dim)
+        if not sums.unrotated:  # the tables are of heads all of whose dimensions rotate
+            shorter_length_and_base = farthest(sums.rotary_dim)
 
     def tell_base(log_base: float) -> None:
         tell(f"ruled out: all bases up to {exp(log_base):,.0f}")
 
-    log_base, distance = smallest_log_base(sums, length, reached, proof, tell_base)
+    log_base, distance = smallest_log_base(sums, length, shorter_length_and_base, proof, tell_base)
     if distance is None:
-        return FIRST
+        return ALL_FIT
     end = interval_end(sums, length, float(log_base))
     return Step(length=length, begin=up(log_base.exp()), end=exp(end), distance=distance)
 

@@ -59,7 +59,7 @@ def refuse_beyond(length: int) -> None:
 
 
 def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Distances]:
-    """Every distance 1 <= m < length with B(m) < 0, in rising order, as arrays of int64.
+    """Yield every distance 1 <= m < length with B(m) < 0, in rising order, as arrays of int64.
 
     B(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. All
     distances are tried, and every sign is right. The sums are computed in float32, and those that
@@ -71,30 +71,31 @@ def violations(inv_freq: Vector, unrotated: float, length: int) -> Iterator[Dist
         unrotated: (d - r)/2, the term of the dimensions that do not rotate; 0 where all rotate.
         length: In tokens.
     """
-    # a pair that stands still has the cosine 1 at every distance
-    unrotated += count_zero(inv_freq)
-    inv_freq = inv_freq[inv_freq > 0]
-    # the cosines are at least -1 each, so their sum cannot become lower than -len(inv_freq)
-    if unrotated >= len(inv_freq):
+    # a pair of frequency 0 has the cosine 1 at every distance, so it is a part of the constant
+    constant = unrotated + count_zero(inv_freq)
+    rotating = inv_freq[inv_freq > 0]
+    # the other cosines are at least -1 each, so their sum cannot become lower than -len(rotating)
+    if constant >= len(rotating):
         return
 
-    blocks = Blocks(inv_freq, unrotated)
+    # the largest errors of a sum in float32 and in float64
+    blocks = Blocks(rotating, constant)
     error_32 = blocks.slack
-    error_64 = float64_error(len(inv_freq), length)
+    error_64 = float64_error(len(rotating), length)
     # some consecutive blocks of 256 distances at a time, each named by its first distance
     for first_distances in starts(1, length):
         start = int(first_distances[0])
-        sums = (blocks.cosine_sums(first_distances) + np.float32(unrotated)).reshape(-1)
+        sums = (blocks.cosine_sums(first_distances) + np.float32(constant)).reshape(-1)
         sums = sums[: length - start]  # the last block may end beyond the length
         is_negative = sums < -error_32
 
         # float64 decides where float32 cannot, and decimal arithmetic where float64 cannot
         unclear = np.flatnonzero(np.abs(sums) <= error_32)
         unclear_distances = start + unclear
-        sums_64 = values(inv_freq, unrotated, unclear_distances)
+        sums_64 = values(rotating, constant, unclear_distances)
         for index in np.flatnonzero(np.abs(sums_64) < error_64):
             distance = int(unclear_distances[index])
-            sums_64[index] = float(exact_value(inv_freq, unrotated, distance))
+            sums_64[index] = float(exact_value(rotating, constant, distance))
         is_negative[unclear] = sums_64 < 0
         yield start + np.flatnonzero(is_negative)
 
@@ -233,16 +234,19 @@ class _Runs:
     def add(self, distances: Distances) -> None:
         """Add distances; the first ones may continue the last run.
 
+        After the run 5 to 7, the distances 8, 9, 12, 13 continue it to 9 and add the run 12 to 13.
+
         Args:
             distances: Rising, at least one, and larger than those before, int64 [n].
         """
-        # a run begins behind a gap, and ends where the next one begins
+        # the indices at which runs begin (behind a gap) and end (where the next one begins), and
+        # how many distances continue the last run: in the example [2], [4] and 2
         has_gap_before = np.diff(distances, prepend=self.last) > 1
         begins = np.flatnonzero(has_gap_before)
         ends = np.append(begins[1:], len(distances))
         continuing = int(begins[0]) if len(begins) else len(distances)
 
-        # places are kept as long as there are few runs
+        # places are kept until there are SHOWN or more; later runs are only counted
         are_all_kept = len(self.places) == self.count
         if are_all_kept:
             if continuing > 0:
@@ -258,7 +262,7 @@ class _Runs:
 
 
 def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
-    """Count the violations of a schedule below a length.
+    """Return the effective length of some frequencies, and count their violations below a length.
 
     A violation is a distance m at which B(m) = (d - r)/2 + sum_i cos(m theta_i) is negative. Where
     there is none, the search continues up to 2^24 tokens, and for heads of more than 256 dimensions
@@ -273,15 +277,16 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         RecipeError: For a length beyond 2^27.
     """
     refuse_beyond(length)
-    still = count_zero(inv_freq)
+    still = count_zero(inv_freq)  # pairs of frequency 0, whose cosine is always 1
     rotating = len(inv_freq) - still
 
+    # the violations below the length, as runs of consecutive distances
     runs = _Runs()
     for distances in violations(inv_freq, unrotated, length):
         if len(distances):
             runs.add(distances)
 
-    # without a violation in the context, the first one beyond it says how much is left
+    # without one, the first violation beyond the length says how much further the frequencies reach
     first = None
     searched = length
     farther = min(SEARCHED, MOST_COUNTED // max(1, rotating))
@@ -291,6 +296,8 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         first = first_violation(inv_freq, unrotated, farther)
         searched = farther
 
+    # each rotating pair adds -1 at least, which cannot outweigh as many constant terms
+    cannot_be_negative = unrotated + still >= rotating
     return Reach(
         length=length,
         searched=searched,
@@ -298,7 +305,7 @@ def reach(inv_freq: Vector, unrotated: float, length: int) -> Reach:
         count=runs.distances,
         runs=runs.count,
         places=tuple(runs.places[:SHOWN]),
-        automatic=unrotated + still >= rotating,
+        automatic=cannot_be_negative,
     )
 
 
@@ -315,14 +322,15 @@ REFERENCE = "Men et al. 2024, https://arxiv.org/abs/2405.14591"
 def effective_length(schedule: Schedule, spec: RopeSpec, length: int | None = None) -> int | None:
     """The longest distance in tokens up to which B(m) = (d - r)/2 + sum_i cos(m theta_i) is >= 0.
 
-    None where it is not negative at any distance below `length`. For base 10,000 and heads of 128
-    dimensions the effective length is 1,706, the last distance before the first with a negative
-    sum; with a `length` of 1,024 it is None.
+    None where no negative sum was found below `length`. For base 10,000 and heads of 128 dimensions
+    the effective length is 1,706, the last distance before the first with a negative sum; with a
+    `length` of 1,024 it is None.
 
     Args:
         schedule: The frequencies that count.
         spec: The model.
-        length: In tokens; by default what the layers see of the context.
+        length: In tokens; by default what the layers see of the context. At most 2^27 tokens are
+            searched, and for heads of 128 dimensions 4M.
     """
     if length is None:
         length = spec.visible(schedule.context)
@@ -361,14 +369,14 @@ def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
 
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
     """A sentence about a schedule whose effective length is worse than its source's; else empty."""
-    # both up to the same distance, so that the lengths can be compared
+    # the output's, and the source's as far as the output's layers see, so that both can be compared
     reached = effective_length(schedule, source)
     before = source_reach(schedule, source)
     covered = source.visible(source.context)
     if reached is None or not is_worse(reached, before, covered):
         return ""
 
-    if before is None:
+    if before is None:  # the source has no violation in all the tokens that the layers see
         whose = f"covers {source.visible(schedule.context):,} tokens"
     elif reached == before:
         whose = f"is the same, for {source.context:,} tokens"
@@ -391,10 +399,10 @@ def head_reach(
     length: int,
     advance: Callable[[int], None] = lambda done: None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the smallest distance 1 <= m < length with B_w < 0 and their number, per head.
+    """Return each head's first distance m < length with B_w(m) < 0, and how many there are.
 
-    B_w(m) is the sum B(m) in which each pair has the weight of that head, see `PairWeights`: a head
-    whose queries hardly vary in a pair is hardly affected by it.
+    B_w(m) = sum_i w_i cos(m theta_i) + u is the sum B(m) in which each pair has the weight of that
+    head, see `PairWeights`: a head whose queries hardly vary in a pair is hardly affected by it.
 
     Sums in float32 decide unless they are within their own error of zero; float64 decides the
     others.
@@ -416,8 +424,9 @@ def head_reach(
     weights_32 = np.ascontiguousarray(weights.rotated.T, dtype=np.float32)  # [pairs, heads]
     unrotated_32 = weights.unrotated.astype(np.float32)
 
-    # an angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum; a head
-    # whose weights are all zero has no error, and nothing of it is unclear
+    # An angle and its cosine are off by 3e-7, and each of r/2 additions by 6e-8 of the sum. A head
+    # whose weights are all zero has the sum 0 exactly: its "error" of -1 is below every absolute
+    # value, so that float64 is not asked.
     total = weights.rotated.sum(axis=1) + weights.unrotated
     error = total * (1e-6 + 1e-7 * len(inv_freq))
     error_32 = np.where(total > 0, error, -1).astype(np.float32)
@@ -432,12 +441,12 @@ def head_reach(
         sums = cosines @ weights_32 + unrotated_32
         is_negative = sums < 0
 
-        # the unclear sums again in float64, one row each: the distance row[k] for the head head[k]
-        row, head = np.nonzero(np.abs(sums) <= error_32)
-        if len(row):
-            cosines_64 = np.cos(np.multiply.outer(distances[row], inv_freq))
+        # the unclear sums again in float64: each is of one distance and one head, given by index
+        unclear, head = np.nonzero(np.abs(sums) <= error_32)
+        if len(unclear):
+            cosines_64 = np.cos(np.multiply.outer(distances[unclear], inv_freq))
             sums_64 = (cosines_64 * weights.rotated[head]).sum(axis=1) + weights.unrotated[head]
-            is_negative[row, head] = sums_64 < 0
+            is_negative[unclear, head] = sums_64 < 0
 
         # heads that have their first violation among these distances; argmax finds the first True
         is_first = is_negative.any(axis=0) & (first == 0)
@@ -490,8 +499,10 @@ ROUNDING = 1e-9
 
 
 def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
-    """Return the profile of a schedule.
+    """Compare the angles and frequencies of a schedule with those that the model was trained with.
 
+    With L the trained length and theta_i the trained frequencies, the largest angle of pair i was
+    L theta_i. Pairs for which it was a whole rotation or more saw every angle in training.
     Violations are counted up to 2^24 tokens for heads of 256 dimensions, more for smaller heads and
     fewer for larger.
 
@@ -522,6 +533,8 @@ def profile(schedule: Schedule, spec: RopeSpec) -> Profile:
     if rotates.any():
         largest_change_at = int(np.where(rotates, change, 0.0).argmax())
 
+    # Numbers of dimensions are twice those of pairs. The pairs that saw every angle are the fast
+    # ones, which tell near tokens apart.
     length = min(visible, FARTHEST, MOST_COUNTED // len(inv_freq))
     return Profile(
         reach=reach(inv_freq, spec.unrotated, length),

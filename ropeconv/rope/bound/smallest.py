@@ -83,12 +83,20 @@ class Sweep:
         proof: Proof | None = None,
         tell: Tell = lambda log_base: None,
     ) -> None:
+        """Prepare a search for the first base at which no distance below `length` violates.
+
+        `proof` collects the intervals of bases that are ruled out, and `tell` gets the progress.
+        """
         self.sums = sums
         self.length = length
         self.proof = proof
         self.tell = tell
+
+        # the distances that are tried first at each base
         self.pool = np.arange(1, min(length, POOL))
+        # the largest error of a sum in float64
         self.error = float64_error(sums.rotary_dim // 2, length)
+        # the group of blocks of distances that had the last violation
         self.group = 0
 
     def feasible_from(self, log_base: float) -> float:
@@ -107,9 +115,10 @@ class Sweep:
     def witnesses(self, log_base: float) -> Distances:
         """Some of the distances that violate at one base, int64; empty only if the base fits.
 
-        A distance violates where its sum is negative. Cheap searches come before complete ones.
+        A distance violates where its sum is negative. Cheap searches come before complete ones, and
+        each leaves the distances with low sums in the pool, which is tried first at the next base.
         """
-        # distances that violated at an earlier base
+        # distances that had low sums at an earlier base
         inv_freq = self.sums.inv_freq(log_base)
         witnesses = self._violating_in_pool(inv_freq)
         if len(witnesses):
@@ -131,10 +140,12 @@ class Sweep:
         return self.pool[rough(inv_freq, self.sums.unrotated, self.pool) < -self.sums.sure_margin]
 
     def _search_slow(self, inv_freq: Vector) -> bool:
-        """Fill the pool from blocks in which the slow pairs have a low sum, if one violates.
+        """Look for a distance that violates in the likeliest blocks, without computing all others.
 
-        A slow pair rotates by less than 2.5 radians within a block of 256 distances, so its cosine
-        in the middle of the block is a rough value for all of it.
+        A block is 256 consecutive distances. A slow pair rotates by less than 2.5 radians within a
+        block, so its cosine in the middle is a rough value for all of the block. Blocks in which
+        these cosines have a low sum are computed as a whole, and the distances with low sums become
+        the pool.
 
         Returns:
             Whether some distance in these blocks surely violates.
@@ -144,6 +155,7 @@ class Sweep:
         if blocks < FEW_BLOCKS or not len(slow):
             return False
 
+        # sums in float32 below this are negative, whatever their rounding errors are
         kernel = Blocks(inv_freq, self.sums.unrotated)
         surely_negative = -kernel.slack - self.sums.sure_margin
         groups = math.ceil(blocks / GROUP)
@@ -154,14 +166,15 @@ class Sweep:
             first_distances = _lowest_blocks(1 + BLOCK * numbers, slow)
 
             # the sums of whole blocks, [blocks, 256]
-            value = kernel.cosine_sums(first_distances) + np.float32(self.sums.unrotated)
-            if value.min(initial=NEAR) >= surely_negative:
+            sums = kernel.cosine_sums(first_distances) + np.float32(self.sums.unrotated)
+            if sums.min(initial=NEAR) >= surely_negative:
                 continue
 
-            rows, columns = np.nonzero(value < NEAR)
+            # all low sums go to the pool, since those may be negative at the next base
+            rows, columns = np.nonzero(sums < NEAR)
             distances = first_distances[rows] + columns
             inside = distances < self.length  # the last block may end beyond the length
-            self._keep(distances[inside], value[rows, columns][inside])
+            self._keep(distances[inside], sums[rows, columns][inside])
             self.group = group
             return True
         return False
@@ -175,26 +188,27 @@ class Sweep:
     def _walk(self, witnesses: Distances, log_base: float) -> tuple[float, int]:
         """The ln b up to which one distance is proven to violate, and that distance.
 
-        All witnesses take one step from `log_base`, and those that get furthest walk on, until
-        their sums are no longer surely negative.
+        No base from `log_base` up to there fits, so the search can skip all of them. All witnesses
+        take one step, over which their sum stays negative; the 16 that get furthest walk on, step
+        by step, until their sums are no longer surely negative.
 
         Args:
             witnesses: Distances that violate at `log_base`, int64 [n].
             log_base: The ln b to start from.
         """
-        # frequencies fall with the base, so the bound on the curvature here holds further on
+        # the bound on |f''| falls as the base grows, so that of the start holds for the whole walk
         distances = witnesses.astype(np.float64)
         log_bases = np.full(len(witnesses), log_base)
         curvatures = self.sums.curvature(distances, log_base)
 
-        first_steps = self._steps(distances, log_bases, curvatures)[0]
+        first_steps, _ = self._steps(distances, log_bases, curvatures)
         log_bases += first_steps
         walking = np.argsort(-first_steps)[:TEAM]
         while len(walking):
             steps, value = self._steps(distances[walking], log_bases[walking], curvatures[walking])
             log_bases[walking] += steps
             is_surely_negative = value < -self.error
-            gets_further = steps > FURTHER * log_base
+            gets_further = steps > FURTHER * log_base  # by more than the rounding of ln b
             walking = walking[is_surely_negative & gets_further]
 
         best = int(log_bases.argmax())
@@ -203,17 +217,22 @@ class Sweep:
     def _steps(
         self, distances: Vector, log_bases: Vector, curvature: Vector
     ) -> tuple[Vector, Vector]:
-        """How far each sum surely stays negative, as a step of ln b, and its value now.
+        """How far each negative sum surely stays negative, as a step h of ln b, and its value now.
 
-        A step h ends where the upper bound f + f' h + M h^2 / 2 becomes zero, M being `curvature`:
-        for f = -2, f' = 0 and M = 4 it is 1. It is 0 where the sum is not negative.
+        Let f be the sum of a distance as a function of ln b, and |f''| <= M. By Taylor's theorem
+        f(ln b + h) <= f + f' h + M h^2 / 2, and the step ends where this upper bound becomes zero:
+        for f = -2, f' = 0 and M = 4 after 1. It is 0 where the sum is not negative.
 
         Args:
             distances: The distances of the sums, float64 [n].
             log_bases: The ln b at which each sum is taken, float64 [n].
             curvature: M, a bound on |f''| of each, float64 [n].
+
+        Returns:
+            The steps and the sums f, both float64 [n].
         """
-        # the larger root of the quadratic, (sqrt(f'^2 - 2 M f) - f') / M
+        # the larger root of the quadratic is h = (sqrt(f'^2 - 2 M f) - f') / M; for sums that are
+        # not negative, the root may not exist and is not used
         value, slope = self.sums.taylor(distances, log_bases)
         discriminant = slope**2 - 2 * curvature * value
         steps = (np.sqrt(np.maximum(discriminant, 0)) - slope) / curvature
@@ -239,9 +258,11 @@ NEGATIVE = Decimal("-1e-30")
 def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
     """The exact smallest ln b without violation, and the distance whose sum is zero there.
 
-    The search in float64 comes within rounding of it, and Newton's method in decimal arithmetic
-    finds the root of each distance whose sum is close to zero there. Where another sum is still
-    negative at the largest of these roots, the search continues behind that.
+    At the smallest base that fits, the sum of one distance rises through zero, and no other is
+    negative. The search in float64 comes within rounding of it. Newton's method in decimal
+    arithmetic then finds the root of each distance whose sum is close to zero there. The largest
+    root is the answer, since below it that sum is negative. Where float64 rounded the sum of
+    another distance that is negative at this root, the search continues from there.
 
     Args:
         sweep: The search in float64, for a head and a length.
@@ -256,7 +277,7 @@ def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
         log_base = sweep.feasible_from(log_base)
         close = _distances_near_zero(sweep, log_base)
 
-        # the distances that end the violations here, each with the ln b at which its sum is zero
+        # the distances whose sums rise through zero here, each with the ln b at which it is zero
         roots = []
         for distance in close:
             root = _root(sums, distance, Decimal(log_base))
@@ -265,15 +286,19 @@ def exact_smallest(sweep: Sweep, log_base: float) -> tuple[Decimal, int | None]:
         if not roots:
             return Decimal(0), None
 
-        exact, binding = max(roots)
-        violating = [m for m in close if sums.exact(m, exact)[0] < NEGATIVE]
+        largest_root, its_distance = max(roots)
+        violating = []
+        for distance in close:
+            value, _ = sums.exact(distance, largest_root)
+            if value < NEGATIVE:
+                violating.append(distance)
         if not violating:
-            return exact, binding
+            return largest_root, its_distance
 
         # float64 rounded the sum of this distance to zero, and it is negative: the sweep goes
         # further, from where this sum can be zero
         begin = log_base
-        log_base = _surely_negative_to(sums, violating[0], exact)
+        log_base = _surely_negative_to(sums, violating[0], largest_root)
         if sweep.proof is not None:
             sweep.proof.append((begin, log_base, violating[0]))
 
@@ -329,9 +354,10 @@ def smallest_log_base(
     proof: Proof | None = None,
     tell: Tell = lambda log_base: None,
 ) -> tuple[Decimal, int | None]:
-    """ln b* of a length, b* its smallest base, and the distance whose sum is zero there.
+    """The smallest base b* that fits a length, as ln b*, and the distance whose sum is zero there.
 
-    For 4,096 tokens and heads of 128 dimensions it is ln 26,952, and the distance is 4,012.
+    A base fits where no distance below the length has a negative sum. For 4,096 tokens and heads of
+    128 dimensions the result is ln 26,952, and the distance is 4,012.
 
     Halves of the length are searched first: they rule out most bases with few distances.
 
@@ -347,7 +373,7 @@ def smallest_log_base(
         (0, None) where any base fits.
     """
     known_length, known_base = reached
-    log_base = math.log(known_base) * (1 - 1e-12)  # below it, whichever way it was rounded
+    log_base = math.log(known_base) * (1 - 1e-12)  # surely not above the exact ln b*
 
     # the lengths between the known one and this one, by halves: 1M, 512k, 256k, ...
     halves = []
@@ -380,11 +406,12 @@ WIDTH = 0.01
 
 
 def tail(sums: Sums, length: int) -> float:
-    """A ln b from which on every base fits, found without a search over distances.
+    """The beginning of the tail: a ln b from which on every larger base fits.
 
-    A base fits where no distance below the length has a negative sum. The result is on the safe
-    side: 16.2 for 4,096 tokens and heads of 128 dimensions, where every base from ln b = 11.0 on
-    fits.
+    A base fits where no distance m below the length has a negative sum (d - r)/2 +
+    sum_i cos(m theta_i). The result comes from a bound, without a search over distances, and is on
+    the safe side: 16.2 for 4,096 tokens and heads of 128 dimensions, where every base from
+    ln b = 11.0 on fits.
 
     Args:
         sums: The sums of the head.
@@ -435,10 +462,12 @@ class Walk:
     """
 
     def __init__(self, sums: Sums, length: int, direction: int, tell: Tell | None = None) -> None:
+        """Prepare a walk over the bases from one that fits, for distances below `length`."""
         self.sums = sums
         self.direction = direction
         self.tell = tell
         self.shorten(length)
+        # by how much the sums of the largest distances may change in the next piece of the walk
         self.reach = 4.0
 
     def shorten(self, length: int) -> None:
@@ -449,8 +478,8 @@ class Walk:
     def edge(self, begin: float, end: float) -> tuple[float, int | None]:
         """The first ln b from `begin` to `end` at which a distance violates, and that distance.
 
-        For 4,096 tokens and heads of 128 dimensions, the edge from b = 26,960 towards larger bases
-        is ln 26,973.
+        A distance violates where its sum is negative. For 4,096 tokens and heads of 128 dimensions,
+        the edge from b = 26,960 towards larger bases is ln 26,973.
 
         Args:
             begin: A ln b that fits.
@@ -461,30 +490,34 @@ class Walk:
         """
         log_base = begin
         while (end - log_base) * self.direction > 0:
-            stop, distances, zeros = self.piece(log_base, end)
+            # the next piece of the way: its end, and where in it which distances begin to violate
+            piece_end, distances, violate_from = self.piece(log_base, end)
             if len(distances):
-                first = int((zeros * self.direction).argmin())  # the nearest in this direction
-                return float(zeros[first]), int(distances[first])
-            log_base = stop
+                first = int((violate_from * self.direction).argmin())  # the nearest on the way
+                return float(violate_from[first]), int(distances[first])
+            log_base = piece_end
             if self.tell is not None:
                 self.tell(log_base)
         return end, None
 
     def piece(self, begin: float, end: float, start: int = 1) -> tuple[float, Distances, Vector]:
-        """Search one interval from `begin` towards `end` for distances that violate in it.
+        """Search one piece of the walk, from `begin` towards `end`, for distances that violate.
+
+        A distance violates at a base where its sum f is negative, and no distance does at `begin`.
+        Most distances are ruled out by bounds on f' and f'', and the others are followed.
 
         Args:
-            begin: The ln b at which the interval begins.
-            end: The ln b at which the walk ends.
+            begin: The ln b at which the piece begins.
+            end: The ln b at which the whole walk ends.
             start: The smallest distance that is searched, in tokens.
 
         Returns:
-            The other end of the interval as ln b, the distances as int64 [n], and for each the
-            first ln b of the walk at which it violates, float64 [n].
+            The other end of the piece as ln b, the distances as int64 [n], and for each the first
+            ln b of the walk at which it violates, float64 [n].
         """
-        # A sum of distance m changes by at most steepness * m per ln b. `reach` is by how much the
-        # sums of the largest distances may change in an interval, which gives its size. Steepness
-        # and curvature are largest at the smaller end of the interval.
+        # The size h of the piece. The sum of distance m changes by at most steepness * m per ln b,
+        # and `reach` is by how much those of the largest distances may change in a piece. So h is
+        # reach / (steepness * length). Bounds on f' and f'' are largest at the smaller base.
         farthest_stop = begin + self.direction * LARGEST_PIECE
         steepness = self.sums.steepness(min(begin, farthest_stop))
         remaining = abs(end - begin)
@@ -493,24 +526,24 @@ class Walk:
         if size == remaining:
             stop = end
 
-        # distances whose sum can become negative within the interval
+        # distances whose sum can become negative within the piece: f < steepness * m * h
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
         self._adapt(len(distances))
         if not len(distances):
             return stop, distances, np.empty(0)
 
-        # with the slope of each distance, fewer are left
+        # fewer are left with the slope of each distance: f - |f'| h - M h^2 / 2 < 0
         curvature = self.sums.curvature(distances, min(begin, stop))
         lowest = lower_bounds(self.sums, distances, begin, size, curvature)
         may_violate = lowest < self.sums.sure_margin
         distances = distances[may_violate]
         curvature = curvature[may_violate]
 
-        # follow each of them to the zero of its sum
+        # follow each of them to the zero of its sum, which may be beyond the end of the piece
         zeros = self._zeros(distances.astype(np.float64), curvature, begin, stop)
-        violating = (stop - zeros) * self.direction > 0
-        return stop, distances[violating], zeros[violating]
+        is_within = (stop - zeros) * self.direction > 0
+        return stop, distances[is_within], zeros[is_within]
 
     def _adapt(self, found: int) -> None:
         """Let the next interval be larger after few distances, and smaller after many."""
@@ -522,10 +555,11 @@ class Walk:
             self.reach *= 1 / GROWTH
 
     def _zeros(self, distances: Vector, curvature: Vector, begin: float, end: float) -> Vector:
-        """The ln b at which each sum turns negative, or one beyond `end`.
+        """The first ln b on the way at which each sum turns negative, or one beyond `end`.
 
-        Each sum walks from `begin` in steps h that end where its lower bound
-        f + f' h - M h^2 / 2 becomes zero, so that no zero is skipped.
+        The walk goes to larger or to smaller bases, as `direction` (1 or -1) says. Let f be the sum
+        of a distance after a way of h in ln b, and |f''| <= M. By Taylor's theorem it is at least
+        f + f' h - M h^2 / 2. Each step ends where this bound becomes zero, so no zero is skipped.
 
         Args:
             distances: The distances of the sums, float64 [n].
@@ -534,19 +568,20 @@ class Walk:
             end: The ln b at which it ends.
         """
         log_bases = np.full(len(distances), begin)
-        smallest_step = FURTHER * max(begin, 1.0)
+        smallest_step = FURTHER * max(begin, 1.0)  # a smaller one would be lost in rounding
 
         walking = np.arange(len(distances))  # the sums that have not arrived yet
         while len(walking):
             value, slope = self.sums.taylor(distances[walking], log_bases[walking])
-            slope = slope * self.direction
+            slope = slope * self.direction  # f' along the way
 
-            # a sum at zero that rises is leaving a zero that was passed before
+            # A sum has arrived where it is negative, or zero within rounding and not rising. One
+            # that rises from zero becomes positive: at `begin`, it may just have ceased to violate.
             is_negative = value < -self.error
             is_at_zero = value < self.error
             arrived = is_negative | (is_at_zero & (slope <= 0))
 
-            # h = (f' + sqrt(f'^2 + 2 M f)) / M
+            # the positive root of the bound, h = (f' + sqrt(f'^2 + 2 M f)) / M
             bound = curvature[walking]
             root = np.sqrt(slope**2 + 2 * bound * np.maximum(value, 0))
             steps = np.maximum((slope + root) / bound, smallest_step)
@@ -561,7 +596,11 @@ class Walk:
 def lower_bounds(
     sums: Sums, distances: Distances, log_base: float, size: float, curvature: Vector
 ) -> Vector:
-    """A lower bound on each sum in an interval of ln b: f - |f'| h - M h^2 / 2, within 1e-3.
+    """A lower bound on the sum f of each distance, over a short interval of ln b.
+
+    By Taylor's theorem it is f - |f'| h - M h^2 / 2, with h the width of the interval and
+    |f''| <= M. In float32 the result is within 1e-3 of that. With c_i = 2i/r,
+    f = (d - r)/2 + sum_i cos(m theta_i) and f' = m sum_i c_i theta_i sin(m theta_i).
 
     Args:
         sums: The sums of the head.
@@ -573,11 +612,10 @@ def lower_bounds(
     Returns:
         float32 or float64 [n].
     """
-    # f = (d - r)/2 + sum_i cos(m theta_i), and f' = m sum_i c_i theta_i sin(m theta_i), c_i = 2i/r
     inv_freq = sums.inv_freq(log_base)
-    angle = phases(distances, inv_freq)
+    angle = phases(distances, inv_freq)  # m theta_i, [n, r/2]
     value = np.cos(angle).sum(axis=1) + np.float32(sums.unrotated)
-    weighted = (sums.exponents * inv_freq).astype(np.float32)
+    weighted = (sums.exponents * inv_freq).astype(np.float32)  # c_i theta_i, [r/2]
     slope = distances * (np.sin(angle) @ weighted)
     return np.asarray(value - np.abs(slope) * size - curvature * size**2 / 2)
 
@@ -606,13 +644,14 @@ def last_violating(sums: Sums, length: int, tell: Tell | None = None) -> tuple[f
 
 
 def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[float, float]]:
-    """The intervals of bases that fit and are at least 1 % wide, in rising order.
+    """Yield the intervals of bases that fit and are at least 1 % wide, in rising order.
 
-    For 4,096 tokens and heads of 128 dimensions, the bases from 26,952 to 26,973 fit and are left
-    out, since this is less than 0.1 %. The first wide interval has the bases 28,629 to 29,080.
+    A base fits where no distance below the length has a negative sum. For 4,096 tokens and heads of
+    128 dimensions, the bases from 26,952 to 26,973 fit and are left out, since this is less than
+    0.1 %. The first wide interval has the bases 28,629 to 29,080.
 
     Only the points of a grid in ln b are tried, whose step is half of 1 %: every interval that is
-    1 % wide has such a point in it.
+    1 % wide has such a point in it. From a point that fits, the ends of its interval are searched.
 
     Args:
         sums: The sums of the head.
@@ -630,14 +669,16 @@ def wide_intervals(sums: Sums, length: int, start: float) -> Iterator[tuple[floa
 
     log_base = start
     while True:
+        # a witness is a distance with a negative sum; beyond the tail there is none
         fits = log_base > all_fit_from or not len(sweep.witnesses(log_base))
         if fits:
-            # the point before, half of 1 % smaller, did not fit: 1 % to the left is far enough
+            # The interval begins at most half of 1 % to the left: the grid point there did not fit,
+            # or was the end of the interval before. So the search gives up after 1 %.
             leftmost = max(0.0, start, log_base - least_width)
             begin, _ = to_smaller.edge(log_base, leftmost)
-            end, distance = to_larger.edge(log_base, max(all_fit_from, log_base))
+            end, violating = to_larger.edge(log_base, max(all_fit_from, log_base))
 
-            if distance is None:  # every larger base fits
+            if violating is None:  # every larger base fits
                 yield begin, math.inf
                 return
             if end - begin >= least_width:

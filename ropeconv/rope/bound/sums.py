@@ -165,10 +165,11 @@ class Blocks:
 def scan(
     inv_freq: Vector, unrotated: float, start: int, stop: int, limit: float, rate: float = 0.0
 ) -> Distances:
-    """Every distance m in start .. stop - 1 with f(m) < limit + rate m, rising, int64 [n].
+    """The distances m from start to stop - 1 with f(m) < limit + rate m, rising, int64 [n].
 
-    f(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. A few
-    distances that are just above the limit may be among the results.
+    f(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate. No such
+    distance is left out, but some are in the result whose f is a little above the limit: a caller
+    computes those again.
 
     Args:
         inv_freq: Radians per token, float64 [r/2].
@@ -178,14 +179,14 @@ def scan(
         limit: The value below which f is searched.
         rate: By how much that value rises per token.
     """
-    # the limit for the cosines, higher by the error of float32 and, for a whole block, by what it
-    # rises within it: too many distances are found, and never too few
+    # the limit for the sum of the cosines alone, higher by the error of float32 (`slack`)
     blocks = Blocks(inv_freq, unrotated)
-    limit += blocks.slack - unrotated
+    cosine_limit = limit + (blocks.slack - unrotated)
     found = [np.empty(0, dtype=np.int64)]
     # some blocks of 256 distances at a time, each named by its first distance
     for first_distances in starts(start, stop):
-        limit_of_block = (limit + rate * (first_distances + BLOCK)).astype(np.float32)
+        # a block has one limit, that of its largest distance
+        limit_of_block = (cosine_limit + rate * (first_distances + BLOCK)).astype(np.float32)
         is_below = blocks.cosine_sums(first_distances) < limit_of_block[:, None]
         distances = first_distances[0] + np.flatnonzero(is_below.reshape(-1))
         found.append(distances[distances < stop])
@@ -252,19 +253,25 @@ def phases(distances: NDArray[np.number], inv_freq: Vector) -> Single:
 
 
 def score_bound(inv_freq: Vector, distances: NDArray[np.number]) -> Vector:
-    """RoFormer's bound on the score of a query and a key at some distances, float64 [n].
+    """RoFormer's relative upper bound on the score of a query and a key, by their distance.
 
-    It is (1/(r/2)) sum_{n = 1}^{r/2} |S_n| with S_n = sum_{i < n} exp(j m theta_i), where j is the
-    imaginary unit. With h_i the complex product of pair i of a query and a key, and h_{r/2} = 0,
-    the score of the rotated dimensions is at most max_i |h_{i+1} - h_i| sum_n |S_n|. At distance 0
-    the result is (r/2 + 1)/2. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3.
+    Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.3, use it to show that scores
+    decay with the distance m. S_n = sum_{i = 0}^{n - 1} exp(j m theta_i) is the sum over the first
+    n of r/2 pairs, with j the imaginary unit, and the result is the mean of |S_n| over
+    n = 1, ..., r/2. A score of the rotated dimensions is at most r/2 times that, times a number of
+    the query and the key that m does not change: max_i |h_{i+1} - h_i|, with h_i the complex
+    product of their pairs i, and h_{r/2} = 0.
 
     Args:
         inv_freq: theta_i in radians per token, float64 [r/2], in the order of the pairs.
         distances: The distances m, in tokens, [n].
+
+    Returns:
+        The mean of |S_n| at each distance, float64 [n]; (r/2 + 1)/2 at distance 0.
     """
-    rotations = np.exp(1j * np.multiply.outer(distances, inv_freq))
-    return np.asarray(np.abs(rotations.cumsum(axis=1)).mean(axis=1))
+    rotations = np.exp(1j * np.multiply.outer(distances, inv_freq))  # [n, r/2]
+    partial_sums = rotations.cumsum(axis=1)  # S_1, ..., S_{r/2}
+    return np.asarray(np.abs(partial_sums).mean(axis=1))
 
 
 class PairWeights(NamedTuple):
@@ -313,6 +320,10 @@ def pair_weights(
 def normalised_variances(variances: Vector, means: Vector) -> Vector:
     """The variances of y_j / rms(y), for independent gaussian components y_j of a norm's input.
 
+    They are those of queries or keys behind an RMS norm. With n components,
+    rms(y) = |y| / sqrt(n), so y_j / rms(y) = sqrt(n) u_j with u = y / |y| on the unit sphere, and
+    the variance is n (E u_j^2 - (E u_j)^2).
+
     Args:
         variances: The variances of y_j, float64 [groups, n]; each row is normalised separately.
         means: The means of y_j, float64 [groups, n].
@@ -322,13 +333,15 @@ def normalised_variances(variances: Vector, means: Vector) -> Vector:
     """
     normalised = np.zeros_like(variances)
     for row in range(len(variances)):
-        # E |y|^2, whose scale the norm removes
-        size = (variances[row] + means[row] ** 2).sum()
-        if size == 0:
+        mean_square = (variances[row] + means[row] ** 2).sum()  # E |y|^2
+        if mean_square == 0:
             continue
 
-        first, second = _moments_on_sphere(variances[row] / size, means[row] / math.sqrt(size))
-        n = variances.shape[1]  # rms(y) is |y| / sqrt(n)
+        # the norm removes the scale of y, so y is first scaled to E |y|^2 = 1
+        unit_variance = variances[row] / mean_square
+        unit_mean = means[row] / math.sqrt(mean_square)
+        first, second = _moments_on_sphere(unit_variance, unit_mean)
+        n = variances.shape[1]
         normalised[row] = n * (second - first**2)
     return normalised
 
@@ -338,11 +351,19 @@ LOG_STEP = 0.25
 
 
 def _moments_on_sphere(variance: Vector, mean: Vector) -> tuple[Vector, Vector]:
-    """E[y_j / |y|] and E[(y_j / |y|)^2] of independent gaussian y_j with E |y|^2 = 1.
+    """The moments E[y_j / |y|] and E[(y_j / |y|)^2] of a gaussian vector y, scaled to length 1.
 
-    With int_0^inf exp(-t |y|^2) dt = 1 / |y|^2, the second is int_0^inf E[y_j^2 exp(-t |y|^2)] dt,
-    and the first int_0^inf E[y_j exp(-t |y|^2)] / sqrt(pi t) dt. These expectations are products
-    over components. The trapezoidal rule over ln t has an error below 1e-9 here.
+    The y_j are independent, and E |y|^2 = 1. The divisions are written as integrals over t:
+    1 / |y|^2 = int_0^inf exp(-t |y|^2) dt and 1 / |y| = int_0^inf exp(-t |y|^2) / sqrt(pi t) dt. So
+    the moments are integrals of E[y_j exp(-t |y|^2)] and E[y_j^2 exp(-t |y|^2)]. These are known
+    for each t, since exp(-t |y|^2) is the product of exp(-t y_j^2) over the components, and each
+    factor times the density of y_j is the density of another gaussian, times its mass:
+
+        mass      E exp(-t y_j^2) = sqrt(D_j) exp(-t mean_j^2 D_j),  D_j = 1 / (1 + 2 t variance_j)
+        mean      mean_j D_j
+        variance  variance_j D_j
+
+    The trapezoidal rule over ln t has an error below 1e-9 here.
 
     Args:
         variance: The variances of y_j, float64 [n].
@@ -353,14 +374,13 @@ def _moments_on_sphere(variance: Vector, mean: Vector) -> tuple[Vector, Vector]:
     """
     t = np.exp(np.arange(-60, 60, LOG_STEP))[:, None]
 
-    # E exp(-t y_j^2) = sqrt(damping_j) exp(-t mean_j^2 damping_j), and their product over j
+    # D_j for each t, and the product of the masses over all components, [t, 1]
     damping = 1 / (1 + 2 * t * variance)
-    log_factors = 0.5 * np.log(damping) - t * mean**2 * damping
-    expectation = np.exp(log_factors.sum(axis=1, keepdims=True))
-    weight = expectation * t * LOG_STEP  # dt = t d(ln t)
+    log_masses = 0.5 * np.log(damping) - t * mean**2 * damping
+    mass = np.exp(log_masses.sum(axis=1, keepdims=True))
+    weight = mass * t * LOG_STEP  # dt = t d(ln t)
 
-    # under the density weighted with exp(-t y_j^2), y_j is gaussian again: with the mean
-    # mean_j damping_j and the variance variance_j damping_j
+    # E y_j^2 = variance + mean^2 and E y_j = mean of the other gaussian, integrated over t
     second = (weight * (variance * damping + (mean * damping) ** 2)).sum(axis=0)
     first = (weight * mean * damping / np.sqrt(math.pi * t)).sum(axis=0)
     return first, second

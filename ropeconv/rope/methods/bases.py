@@ -150,24 +150,23 @@ class ThetaBound(LengthMethod):
             RecipeError: Where the model's own base keeps the bound already, and where the search
                 takes minutes.
         """
+        takes_minutes = RecipeError(
+            f"finding a base takes minutes at {context} tokens; run it with --theta-bound {context}"
+        )
 
-        # two searches that take long at long contexts: whether the base will do, and for another
+        # first, whether the model's own base keeps the bound: all distances are computed
         if context * spec.rotary_dim > QUICK:
-            raise RecipeError(
-                f"finding a base takes minutes at {context} tokens; run it with --theta-bound"
-                f" {context}"
-            )
+            raise takes_minutes
         base = base_inv_freq(spec.rope_theta, spec.rotary_dim)
         if first_violation(base, spec.unrotated, context) is None:
             raise RecipeError(
                 f"--theta-bound: theta {spec.rope_theta:.12g} keeps the bound up to {context}"
                 " tokens already"
             )
+
+        # then another base is needed, and the search for it may take long too
         if not is_quick(context, spec.rotary_dim, spec.head_dim):
-            raise RecipeError(
-                f"finding a base takes minutes at {context} tokens; run it with --theta-bound"
-                f" {context}"
-            )
+            raise takes_minutes
         return cls(context)
 
     @property

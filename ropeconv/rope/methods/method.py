@@ -257,9 +257,10 @@ class Method:
     def relative(self, declared: int, original: int) -> Method:
         """The method for `--on-top`, with its lengths as if the model were not scaled.
 
-        A method that goes on top of a scaling is computed for the unscaled model, which was trained
-        over `original` tokens, and takes the declared context for the trained one. So a length of
-        T tokens becomes `T original / declared`. Methods without lengths stay the same.
+        With `--on-top`, the method extends the context that a scaled model declares. It is computed
+        for the unscaled model, whose trained context is shorter, so a length of T tokens becomes
+        `T original / declared`: 256k over a declared 128k is 16k over a trained 8k. This class has
+        no lengths and returns the method unchanged; methods with lengths override it.
 
         Args:
             declared: Context of the present model, in tokens.
@@ -429,11 +430,14 @@ ROUND = 1e-12  # relative: what a power and its inverse leave
 
 
 def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
-    """The schedule of a method for an unscaled checkpoint, whichever of its pairs rotate.
+    """The schedule of a method for an unscaled checkpoint, also where only some pairs rotate.
+
+    With p-RoPE, only the first share p of the r/2 pairs of a head rotate, and the others have the
+    frequency 0. The method is applied to the pairs that rotate.
 
     Args:
         method: The method.
-        spec: The RoPE of the checkpoint, of whose r/2 pairs only the share p may rotate.
+        spec: The RoPE of the checkpoint.
 
     Raises:
         RecipeError: Where the method does not fit it.
@@ -442,13 +446,13 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
         return method.schedule(spec)
 
     # The pairs that rotate are a rotary embedding of their own, with p r dimensions and the base
-    # theta^p: theta^(-2i/r) = (theta^p)^(-2i/(p r)). A method that names a base names that of the
-    # whole head.
-    power = 1.0 if method.names_base else spec.rotating_share
+    # theta^p: theta^(-2i/r) = (theta^p)^(-2i/(p r)). A method about the base itself gets the whole
+    # head with its base theta, as if all pairs rotated.
+    share_of_head = 1.0 if method.names_base else spec.rotating_share
     rotating = replace(
         spec,
-        form=Plain(spec.rope_theta**power),
-        rotary_dim=round(spec.rotary_dim * power),
+        form=Plain(spec.rope_theta**share_of_head),
+        rotary_dim=round(spec.rotary_dim * share_of_head),
         rotating_share=1.0,
     )
     schedule = method.schedule(rotating)
@@ -458,7 +462,7 @@ def schedule_of(method: Method, spec: RopeSpec) -> Schedule:
     short = schedule.short_inv_freq
     if short is not None:
         short = _whole(short, spec)
-    form = _whole_form(schedule.form, power, spec) or recognise(inv_freq, spec.rope_theta)
+    form = _whole_form(schedule.form, share_of_head, spec) or recognise(inv_freq, spec.rope_theta)
     return replace(schedule, inv_freq=inv_freq, short_inv_freq=short, form=form)
 
 
@@ -470,19 +474,22 @@ def _whole(inv_freq: Vector, spec: RopeSpec) -> Vector:
 
 
 def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
-    """The formula over the whole head, of one for the pairs that rotate.
+    """The formula over a whole head of which only some pairs rotate (p-RoPE).
+
+    `form` is the formula of the pairs that rotate, as a smaller head of their own: with the share p
+    of the pairs, it has the base theta^p, and the whole head has the base theta.
 
     Args:
         form: The formula for these pairs, None for frequencies without one.
-        power: p, where the formula has the base theta^p and the whole head theta.
+        power: p; 1 where the formula has the base of the whole head.
         spec: The RoPE of the checkpoint.
 
     Returns:
-        The formula; None where none has pairs that stand still beside it.
+        The formula; None where no formula has such pairs too, as for YaRN.
     """
     if form is None:
         return None
-    # (theta^p)^(1/p) is 999999.9999999994 for 1000000
+    # the base is usually a round number, and (theta^p)^(1/p) is 999999.9999999994 for 1000000
     theta = form.theta ** (1 / power)
     if abs(round(theta, 6) - theta) <= ROUND * theta:
         theta = round(theta, 6)
@@ -494,6 +501,7 @@ def _whole_form(form: Form | None, power: float, spec: RopeSpec) -> Form | None:
     if isinstance(form, Proportional):
         return Proportional(theta, form.factor, form.partial_rotary_factor * spec.rotating_share)
     if isinstance(form, LongRope):
+        # pairs that do not rotate have a divisor so large that the frequency is practically 0
         still = (NO_ROTATION,) * (spec.rotary_dim // 2 - spec.rotating_pairs)
         return replace(
             form,

@@ -198,13 +198,12 @@ class Comparison:
 
     @property
     def remark(self) -> str:
-        """A sentence on what no comparison computes; empty where there is nothing.
+        """A sentence on what the comparison left out; empty where it compares everything.
 
-        Nothing computes the model's own ramp of YaRN, or attention of the output. Dual chunk
-        attention has no reference: of the runtimes that `validate` compares, transformers ignores
-        its key, and vLLM and SGLang fail with it. Up to `chunk_size - local_size` tokens it is
-        plain attention.
+        It leaves out the model's own ramp of YaRN, where the output has that of llama.cpp instead,
+        and dual chunk attention (Qwen2.5-1M) in an output that is a checkpoint.
         """
+        # the reference has the ramp of the output too (see `open`)
         ramp = self.receipt.ramp_approximation
         if ramp is not None:
             return (
@@ -215,9 +214,11 @@ class Comparison:
         source = self.source
         if is_gguf(self.baked) or isinstance(source, GgufSource):
             return ""
-        if self.receipt.target.dual_chunk == "drop":
-            return ""
-        if not text_part(source.config(), source.family).get(DUAL_CHUNK):
+        # Dual chunk attention has no reference: transformers ignores its key, and vLLM and SGLang
+        # fail with it. It is plain attention up to `chunk_size - local_size` tokens.
+        was_dropped = self.receipt.target.dual_chunk == "drop"
+        has_dual_chunk = bool(text_part(source.config(), source.family).get(DUAL_CHUNK))
+        if was_dropped or not has_dual_chunk:
             return ""
         return (
             f" This holds for plain attention: the comparison does not compute {DUAL_CHUNK}, which"
@@ -257,15 +258,27 @@ class Comparison:
 
 
 def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | GgufSource:
-    """Return the source of an output, as a checkpoint for a folder."""
+    """Open the source of an output, in the form from which the output was made.
+
+    Args:
+        against: The path or Hub id that the user gave for the source.
+        baked: The output, a folder or a GGUF file.
+        receipt: The receipt of the output.
+
+    Returns:
+        A checkpoint, or a GGUF file where the output is one too.
+    """
     source = open_source(against, receipt.source.family)
     if isinstance(source, GgufSource) and baked.is_dir():
         source = GgufCheckpoint(source, receipt.target.outtype or "auto")
 
+    # An output of one bake was made from its first source. What the user names may be a conversion
+    # of that by --as-is, such as one from Meta's layout, whose receipt leads to it.
     made_once = receipt.original is not None and len(receipt.steps) == 1
     if isinstance(source, Source) and made_once and not receipt.target.replace:
-        # Meta's layout is compared with a conversion of it by --as-is
         source = first_source(source)
+
+    # weights in FP8 are exported to GGUF as the floats that they stand for
     if isinstance(source, Source) and is_gguf(baked) and source.weights():
         source = dequantised(source)
     source.as_draft = bool(receipt.target.drafts_for)

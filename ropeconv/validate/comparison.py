@@ -58,12 +58,12 @@ class Comparison:
 
     @classmethod
     def open(cls, baked: str | os.PathLike[str], against: str) -> Comparison:
-        """Open an output and its source.
+        """Open an output and its source, and compute the schedule that the output must have.
 
         Args:
             baked: The output.
-            against: The path or Hub id of the source. With --replace, this may be the first source
-                of one that stores its RoPE.
+            against: The path or Hub id of the source. For an output of --replace, this may also be
+                the model before the first run of ropeconv.
 
         Raises:
             BadSource: If `baked` has no receipt, or the recipe gives another schedule for
@@ -83,6 +83,8 @@ class Comparison:
                 " that"
             )
 
+        # the source; one that stores its RoPE in tensors cannot be read, and for an output of
+        # --replace its own first source does as well
         source = _open_original(str(against), baked, receipt)
         try:
             inspection = inspect_source(source)
@@ -112,6 +114,8 @@ class Comparison:
                 " name its source"
             )
 
+        # what the receipt has beside the recipe: a longer context that the encoding needed, and the
+        # ramp of llama.cpp in place of YaRN's
         schedule = replace(schedule, context=receipt.schedule.context or schedule.context)
         if receipt.ramp_approximation is not None:
             schedule = receipt.ramp_approximation.apply_to(schedule)
@@ -321,11 +325,11 @@ class Settings(ValidateOptions):
         return min(512, max(64, self.length // 256))
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
-        """Return an available device and a precision.
+        """Return where the models run: an available device, and a precision.
 
         Args:
-            stored: The precision of the checkpoint.
-            stands_for: As in DeviceSpec.
+            stored: The precision of the checkpoint, which "auto" means on a GPU.
+            stands_for: The model type with which transformers loads it; empty for its own.
         """
         if self.layer_by_layer and self.device_map:
             raise UsageError("--layer-by-layer uses one device; leave --device-map out")
@@ -334,7 +338,7 @@ class Settings(ValidateOptions):
             dtype=self.dtype,
             device_map=self.device_map,
             stands_for=stands_for,
-            pickles=self.trust_remote_code,
+            pickles=self.trust_remote_code,  # loading pickled weights may run code too
             layer_by_layer=self.layer_by_layer,
         )
         return wanted.resolve(stored)

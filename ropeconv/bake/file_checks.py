@@ -460,8 +460,8 @@ class GgufCheck:
                 alignment=header.alignment,
                 kept=header.data_size,
             )
-            # the data must be equal, but may begin at another byte: ropeconv pads the header of its
-            # output with spaces for later edits
+            # the data must be equal, but may begin at another byte: the receipt in the header may
+            # be of another version, and so of another length
             start = self.file.header.data_start
             data = CopiedRange(
                 start=start, stop=start + header.data_size, origin=remade, place=header.data_start

@@ -215,13 +215,16 @@ def _wider_scaling(start: PlanStart) -> Recipe | None:
     """
     recipe = start.recipe
     form = start.spec.form
+    is_same_method = form.kind == recipe.method.name
+    has_known_scaling = isinstance(form, (InterpolatedForm, Llama3, Yarn))
+    if not recipe.on_top or is_same_method or not has_known_scaling:
+        return None
+
+    # the factor of the method over the declared context
     declared = start.spec.context
     trained = start.spec.original_context
     factor = recipe.method.relative(declared, trained).factor_over(trained)
-    is_same_method = form.kind == recipe.method.name
-    if not recipe.on_top or factor is None or is_same_method:
-        return None
-    if not isinstance(form, (InterpolatedForm, Llama3, Yarn)):
+    if factor is None:
         return None
     method = parse_recipe(f"{form.kind}:{factor:.12g}").method
     return Recipe(method, context=recipe.context, on_top=True)

@@ -550,7 +550,7 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
     new = hidden.new / move.name
     final = hidden.out.with_name(move.name)
     old = hidden.old / move.name
-    # `take_names` has moved the first shard of an earlier output away, so its name is free
+    # of several shards, `take_names` has moved the first one away already, so its name is free
     was_moved_away = _inode(old) is not None
     if move.old is not None and not was_moved_away:
         exchange(new, final, old)

@@ -100,15 +100,14 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
         output_weights, lacks_some = _output_weights(plan, folder)
 
         # the weights of the source
-        is_on_hub = any(source.local(name) is None for name in source.weights())
         if source.generated_files():
             # transformers cannot load a source in another format. The output has its weights,
             # converted; unless a fold has multiplied them too, so that nothing has the source's.
             if rounded:
                 raise NoLayerRuns("its weights were converted and multiplied at once")
             source_weights = output_weights
-        elif is_on_hub:
-            # the tensors of the first layers are enough
+        elif any(source.local(name) is None for name in source.weights()):
+            # they are on the Hub, and the tensors of the first layers are enough
             needed_rows = _needed_rows(plan, probe, config, stands_for)
             part = place / SINGLE
             _fetch_tensors(source, needed_rows, part)

@@ -80,14 +80,16 @@ def run_commands(
 
     # vLLM's --speculative-config: the kind of the head, or "draft_model" for a whole smaller model
     kind = "draft_model"
+    if draft is not None and draft.draft is not None:
+        kind = draft.draft.name
     speculation = ""
     if draft is not None:
-        if draft.draft is not None:
-            kind = draft.draft.name
         settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
         speculation = shlex.quote(json.dumps(settings))
 
-    # the template has the command of each runtime and purpose; what goes into a shell is quoted
+    # The template has the commands of each runtime and purpose, with these words in them, quoted
+    # for a shell. `schedule` is the option of a diffusion model, `pipeline` the program of an
+    # encoder.
     text = render(
         "run.jinja",
         runtime=runtime_to_show(plan, draft),

@@ -263,8 +263,8 @@ def by_dequantising(
 ) -> ReferenceLogits:
     """Run a source in GGUF in transformers, with its weights dequantised.
 
-    The output runs in llama.cpp, whose kernels round otherwise. How far that is shows the unscaled
-    source, which runs in both (`control` in transformers, `other_control` in llama.cpp).
+    The output runs in llama.cpp, whose kernels round otherwise. The unscaled source shows how much:
+    it runs in both (`control` in transformers, `other_control` in llama.cpp).
 
     Args:
         comparison: The output and its source.
@@ -572,7 +572,7 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
 
     # the last resort: its dequantised weights in transformers. Four runs: the unscaled source in
     # llama.cpp and in transformers, the reference, and the output. The distance of the first two is
-    # the noise, so nothing more is allowed for the control (an infinite separation).
+    # the noise. It is known, so no part of the control's KL is allowed (an infinite separation).
     checkpoint = comparison.checkpoint_or_dequantised(
         "cannot be given this schedule at loading, and cannot be dequantised either"
     )
@@ -609,8 +609,8 @@ def _in_llamacpp(
     """Return how llama.cpp computes the schedule from a GGUF file; None where it cannot.
 
     There are two ways: metadata keys that replace those of the file when it is loaded (`by_keys`),
-    and the frequencies as divisors over another base (`by_divisors`). The way must be another one
-    than the output's own, whose faults would be repeated.
+    and the frequencies as divisors over another base (`by_divisors`). In both, the numbers follow
+    from the schedule and are not read from the output, so that they do not repeat its faults.
 
     Args:
         comparison: The output and its source.
@@ -627,8 +627,8 @@ def _in_llamacpp(
     can_divide = takes_divisors(source.file, spec, schedule)
     spreads = takes_any_position(source.file, spec, schedule)
 
-    # By keys, which cannot remove the tensors of a scaling that the file has. They follow from the
-    # schedule, so for an output with keys too they are found in another way than its own.
+    # By keys, if the output is written as keys, since the reference then rounds as it does; or if
+    # divisors cannot be used. Keys cannot remove the tensors of a scaling that the file has.
     keys_suffice = not of_output and not rope_tensors(source.file)
     written_as_keys = comparison.receipt.encoding == "keys"
     if keys_suffice and (written_as_keys or not can_divide):

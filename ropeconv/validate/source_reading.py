@@ -133,7 +133,8 @@ class SourceReading:
         runs = token_runs(settings, spec.comparison.schedule, engine.vocabulary, folder)
 
         # How often each run is computed, for the progress. A spread run: control, reference, faint
-        # fault, output, two or three variants of rounding. A whole run: reference and output.
+        # fault, output, two ways of rounding, and for a low precision float32. A whole run:
+        # reference and output.
         times = {"spread": 7 if is_narrow else 6, "whole": 2}
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)
@@ -368,8 +369,8 @@ def _worth(reading: SourceReading) -> float:
 def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[SourceReading]:
     """Yield readings of the source, with more and more changes to the given settings.
 
-    Each comes twice: as it was read, and with logits divided by their spread (`normalise`). The
-    order is from the least change to the most, each on top of those before:
+    Each is yielded as it was read, and with logits divided by their spread (`normalise`); the last
+    one only so. The order is from the least change to the most, each on top of those before:
 
     1. the settings of the user;
     2. float32;
@@ -649,8 +650,8 @@ def read_source(
         "reference", runs, lambda run: spec.read_patched(engine, run)
     )
 
-    # The noise: the reference again, three times with nothing but other rounding. None stands for
-    # the engine of the reference.
+    # The noise: the reference again, up to three times, with nothing but other rounding. None
+    # stands for the engine of the reference.
 
     # First in chunks. A model with two lists of frequencies, for short and for long texts, is left
     # out: a chunk may use the other list than the whole run.

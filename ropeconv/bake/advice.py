@@ -82,13 +82,13 @@ def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "")
 
     Args:
         name: The name of the method.
-        factor: The length over the trained study. For each other method, the studies nearest to it
-            count.
+        factor: The wanted length over the trained one. For each other method, only the studies with
+            the nearest factor count.
         fine_tuned: Whether the model is fine-tuned with the method. Where no study compares two
             methods, those without fine-tuning do.
         on_top: The kind of the scaling that the model was trained with and that the method is put
-            on; empty for an unscaled model. Where no study has that kind, those of other kinds
-            count.
+            on; empty for an unscaled model. Where no study has that kind, `studies_of` returns
+            those of other kinds.
     """
     signs: dict[str, float] = {}
     used: dict[tuple[str, float, str], Study] = {}
@@ -318,25 +318,26 @@ def advise(
     # the RoPE from which all methods start
     inspection = inspection or inspect_source(source)
     training = why_scaling_is_kept(inspection)
-    if training:
+    keeps_scaling = bool(training)
+    if keeps_scaling:
         refuse_undeclared(inspection)
         start = inspection.spec
     else:
         start = inspection.first_spec.unscaled()
 
-    # whether any method can reach the length
+    # whether any method can extend the model to the length
     longest = max(start.context, inspection.spec.context)
     if context <= longest:
         word = "trained" if longest == start.context else "declared"
         raise UsageError(
             f"--context {context} is within the {word} {longest} tokens; give a longer one"
         )
-    unseen = nothing_to_extend(inspection, context)
-    if unseen:
-        raise RopeconvError(f"{source.reference} cannot be extended: {unseen}")
+    obstacle = nothing_to_extend(inspection, context)
+    if obstacle:
+        raise RopeconvError(f"{source.reference} cannot be extended: {obstacle}")
 
-    # if no method can be written without options of the output, such as --runtime, the commands
-    # name the options with which one can
+    # First without options of the output. If no method can be written so, again with options such
+    # as --runtime with which one can; the commands then name them.
     passed_over: dict[str, str] = {}
     rows = _advise_on_methods(
         source, inspection, start, context, training, outputs, {}, passed_over
@@ -360,10 +361,18 @@ def _advise_on_methods(
     needs: Mapping[str, Any],
     passed_over: dict[str, str],
 ) -> list[Advice]:
-    """Advice on every method that fits, best first.
+    """Advice on every method that fits the model and the length, best first.
 
-    Parameters are those of `_advice`, and `passed_over`, to which the reasons are added why other
-    methods do not fit.
+    Args:
+        source: The model.
+        inspection: The inspection of the model.
+        start: The RoPE that the methods start from.
+        context: The length in tokens.
+        training: Why the scaling of the model is kept (`why_scaling_is_kept`), so that methods are
+            put on top of it; empty where they replace it.
+        outputs: Formats that are planned; None for all that the model can have.
+        needs: Options of the output without which no method can be written.
+        passed_over: Receives the reason, by name, for each method that does not fit.
     """
     rows = []
     for name, kind in REGISTRY.items():
@@ -384,7 +393,7 @@ def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dic
     """The options of `Target` with which some method can be written; empty where none helps.
 
     They name another runtime, such as one that loads the model where transformers does not, or
-    accept one that was not tested.
+    accept one that was not tested. The first options with which a plan can be made are returned.
     """
     candidates: list[dict[str, Any]] = []
     for name in DEFAULT_RUNTIMES:
@@ -399,7 +408,7 @@ def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dic
             target = Target(replace=not recipe.on_top, **options)
             try:
                 make_plan(source, recipe, target)
-            except UnsupportedBake:
+            except UnsupportedBake:  # not with these options
                 continue
             except RopeconvError:  # the source itself is refused, whatever the options are
                 return {}
@@ -430,12 +439,12 @@ def why_scaling_is_kept(inspection: Inspection) -> str:
 
 
 def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool) -> Method | None:
-    """A method with the parameter that reaches a context; None where it has none.
+    """A method with the parameter that reaches a context, such as `--yarn 4`; None without one.
 
     Args:
         kind: The class of the method.
         start: The RoPE that it starts from, over its whole context.
-        context: The context in tokens.
+        context: The context to reach, in tokens.
         on_top: Whether it is put on top of a trained scaling.
 
     Raises:
@@ -446,29 +455,30 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
             "--theta-bound is for training with another base; it does not go on top of a trained"
             " scaling"
         )
-    # the method with the factor that reaches the context; on top of a scaling it is over the
-    # declared context, and `for_context` takes one over the context before any scaling
+    # The factor on top of a scaling is context / declared context. `for_context` divides by the
+    # context before the scaling, so it gets the length that is as many times that one.
     if on_top:
-        before_scaling = round(context * start.original_context / start.context)
-        method = kind.for_context(start.unscaled(), before_scaling)
+        length_without_scaling = round(context * start.original_context / start.context)
+        method = kind.for_context(start.unscaled(), length_without_scaling)
     else:
         method = kind.for_context(start, context)
-    if isinstance(method, LengthMethod):
+    if isinstance(method, LengthMethod):  # its parameter is the length itself
         return replace(method, target=context)
 
-    # people read `--yarn 4` and `--yarn 200k` more easily than `--yarn 6.25` or a factor over a
-    # scaling
+    # Its parameter is a factor, which can be written as a length too: people read `--yarn 4` and
+    # `--yarn 200k` more easily than `--yarn 6.25`, or than a factor on top of another one. A number
+    # below 1,024 is not read as a length.
     length = format_tokens(context)
     factor = context / start.context
     is_plain_factor = round(factor, 2) == factor and factor <= LARGEST_FACTOR
-    if is_plain_factor and not on_top:
-        return method
-    if not is_length(length):
+    keeps_factor = (is_plain_factor and not on_top) or not is_length(length)
+    if keeps_factor:
         return method
     if isinstance(method, ScaledMethod):
         return replace(method, factor=length)
     if isinstance(method, Piecewise):
-        return Piecewise(f"{length}@{method.parts()[1]}")
+        split = method.parts()[1]
+        return Piecewise(f"{length}@{split}")
     return method
 
 
@@ -492,7 +502,11 @@ def _recipe(
             context / form.original_context, form.original_context
         )
         recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
-    if recipe.schedule(start).context != context or context < inspection.spec.context:
+    # --context, where the parameter of the method alone would give another length, and where the
+    # output is to declare less than the model, which only --context allows
+    gives_context = recipe.schedule(start).context == context
+    is_shorter = context < inspection.spec.context
+    if not gives_context or is_shorter:
         recipe = replace(recipe, context=context)
     return recipe
 
@@ -503,13 +517,14 @@ def _writings(
     outputs: Sequence[Format] | None,
     needs: Mapping[str, Any],
 ) -> tuple[dict[str, FormatAdvice], Plan | None]:
-    """Plan an output in each format.
+    """Plan an output in each format: whether the method can be written, and who supports it.
 
     Args:
         source: The model.
         recipe: The method and its modifiers.
         outputs: The formats; None for all that the model can have.
-        needs: Options of the target of a checkpoint.
+        needs: Options of the target of a checkpoint, such as its runtimes (`_needs_of_output`); a
+            GGUF file is always for llama.cpp.
 
     Returns:
         The outcome per format, and the plan of the first format that can hold the method; None
@@ -548,7 +563,7 @@ def _advice(
     outputs: Sequence[Format] | None,
     needs: Mapping[str, Any],
 ) -> Advice:
-    """Advice on a method.
+    """Advice on a method: its schedule, its outputs, its evidence, and the command that bakes it.
 
     Args:
         source: The model.
@@ -556,7 +571,8 @@ def _advice(
         start: The RoPE that the method starts from.
         method: The method with its parameter.
         context: The length in tokens.
-        training: As `why_scaling_is_kept` returns it.
+        training: Why the scaling of the model is kept (`why_scaling_is_kept`), so that the method
+            is put on top of it; empty where the method replaces it.
         outputs: Formats that are planned; None for all that the model can have.
         needs: Options of the target of a checkpoint, without which none can be written.
     """
@@ -571,14 +587,21 @@ def _advice(
         schedule = plan.schedule
     else:
         schedule = planned.schedule(start)
-    need = fine_tuning_for(planned, inspection, schedule)
+    fine_tuning = fine_tuning_for(planned, inspection, schedule)
 
-    # a publisher recommends a method, or has trained with its scaling, which the method widens
+    # why it comes before methods that were measured to be better: its publisher recommends it, or
+    # has trained the model with the same scaling, which the method only widens
     recommended = ""
-    if not on_top:
-        recommended = recommendation_of(method.name, inspection, start.context, factor)
-    elif total_factor(method, start):
+    widens_scaling = on_top and total_factor(method, start) is not None
+    if widens_scaling:
         recommended = training
+    elif not on_top:
+        recommended = recommendation_of(method.name, inspection, start.context, factor)
+
+    # how it did in studies, beside other methods
+    kept_scaling = start.form.kind if on_top else ""
+    fine_tuned = not fine_tuning.works_untuned
+    standing = compare_method(method.name, factor, fine_tuned, on_top=kept_scaling)
 
     # the command: only what the user has to type
     replaces = not on_top and (inspection.extended or inspection.first_spec.scaled)
@@ -586,18 +609,17 @@ def _advice(
     if replaces:
         words.append("--replace")
     words += _flags_of_target(needs)
-    kept_form = start.form.kind if on_top else ""
     return Advice(
         recipe=recipe,
         schedule=schedule,
         profile=profile(schedule, trained),
-        fine_tuning=need,
+        fine_tuning=fine_tuning,
         writings=writings,
         command=command_line("apply", source.reference, *words),
         replace=replaces,
         out="" if plan is None else str(plan.out),
         recommended=recommended,
-        standing=compare_method(method.name, factor, not need.works_untuned, kept_form),
+        standing=standing,
     )
 
 
@@ -632,9 +654,10 @@ class MatrixCell:
 
 @cache
 def matrix() -> tuple[MatrixCell, ...]:
-    """Return the verdict of each version of a runtime on each family and way to write RoPE.
+    """Return how each version of each runtime computes each family, for each way to write RoPE.
 
-    A family has no cells for a way that its class in transformers does not support.
+    The ways are the keys of METHODS, such as a new base or the keys of YaRN. A family has no cells
+    for a way that its class in transformers does not support.
     """
     # no checkpoint is needed: a config with the defaults of the family, extended four times
     cells = []
@@ -655,7 +678,7 @@ def matrix() -> tuple[MatrixCell, ...]:
                     target=Target(encoding=encoding),
                 )
                 result = ENCODINGS[encoding].encode(request)
-            except (RopeconvError, RecipeError):
+            except (RopeconvError, RecipeError):  # the family does not support this way
                 continue
             cells += [MatrixCell(family.name, writing, verdict) for verdict in result.verdicts]
     return tuple(cells)
@@ -673,8 +696,11 @@ def counts(cells: Iterable[MatrixCell]) -> dict[str, int]:
 def letters(cells: Iterable[MatrixCell]) -> str:
     """Return the cells of a family in one row, for display.
 
-    A letter for each way to write RoPE that is exact, a dot for one that is not; "-" for no model
-    and "?" where nothing was tested.
+    A letter for each way to write RoPE that is exact, a dot for one that is not, such as "TL.Y.";
+    "-" where the runtime does not have the model, and "?" where nothing was tested.
+
+    Args:
+        cells: The verdicts of one version of a runtime, one for each way (key of METHODS).
     """
     statuses = {cell.writing: cell.verdict.status for cell in cells}
     if set(statuses.values()) <= {"unsupported"}:

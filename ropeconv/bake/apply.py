@@ -82,16 +82,24 @@ class OutputCheck:
         return cls(plan, probe_query(plan, probe), layer_runner(plan, probe))
 
     def __call__(self, folder: Path) -> CheckRecord | None:
-        """Ask the installed transformers what it computes from the output: frequencies, and layers.
+        """Compare what the installed transformers computes from the output with the schedule.
+
+        The tables of verdicts say which versions compute it. A version that should is asked for its
+        frequencies and for the attention of the first layers.
+
+        Args:
+            folder: The output, before it gets its final name.
 
         Returns:
-            The result; None where no verdict predicts that it computes the schedule.
+            The result. None, with the reason in `reason`, where transformers is not installed, does
+            not have the model, or is a version that does not compute the schedule.
 
         Raises:
-            Disagreement: Where a verdict predicts that and it computes something else, and where
-                one predicts that it computes another RoPE without an error, unless the plan is only
-                for other runtimes.
+            Disagreement: It computes another RoPE although its version should compute this one; or
+                its version is known to compute another one without an error, and the output is for
+                transformers.
         """
+        # what can be asked: the installed version, if there is one
         if self.query is None:
             self.reason = NOT_INSTALLED
             return None
@@ -160,12 +168,12 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
         probe: The process that has imported transformers, or is importing it now. It is asked
             where the cache does not have the answer.
     """
-    # a model type that transformers does not have stands for one of a family that it has
+    # transformers loads a model type that it does not know as that of a family with the same layers
     family = plan.result.family
     stands_for = family.text_type if family.assumed else ""
     model_type = stands_for or str(plan.result.config.get("model_type", ""))
     context = plan.schedule.context
-    has_code = bool(plan.result.texts)
+    has_code = bool(plan.result.texts)  # the modelling file of `--encoding buffers`
 
     # The text of config.json is known before anything is written. If the cache has the answer about
     # it, and there are no weights whose layers could run, nothing is left to ask. Else the probe
@@ -219,12 +227,13 @@ def change_in_place(
     if beside is not None:
         neighbour = Neighbour(beside.name, beside.text)
     try:
+        # a generator that does the next part of the change with each phase
         changing = change_by_phases(source.file, edit, neighbour)
         for phase in changing:
             if phase != "durable":
                 continue
             # all bytes are on the disk and the journal is still there: an error that is thrown
-            # into the generator here undoes the change
+            # into the generator here makes it undo the change
             try:
                 verify(source.path)
             except RopeconvError as problem:
@@ -390,17 +399,25 @@ class GgufOutputCheck:
         self.record = msgspec.structs.replace(self.record, layers=layers, llama_cpp=runtime())
 
     def _decode(self, path: Path) -> None:
-        """Let llama.cpp decode tokens. Raises RopeconvError where it cannot run the file."""
+        """Let llama.cpp decode a few tokens, and record that in `self.record`.
+
+        Where that cannot be tried, `self.reason` says what is not checked and why: people see it
+        after "Not checked: ".
+
+        Raises:
+            RopeconvError: llama.cpp cannot run the file.
+        """
         if not available():
             self.reason = f"whether llama.cpp runs it, which {NO_LLAMA_CPP}"
             return
-        problem, self.reason = why_not_run(path)
+        problem, why_unknown = why_not_run(path)
+        self.reason = why_unknown
         if problem:
             raise RopeconvError(
                 f"llama.cpp cannot run the conversion: {problem}; convert it with llama.cpp and"
                 " patch that, or keep safetensors; nothing was kept"
             )
-        if not self.reason:
+        if not why_unknown:
             assert self.record is not None
             self.record = msgspec.structs.replace(self.record, decoded=DECODED, llama_cpp=runtime())
 
@@ -471,7 +488,9 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     # a recipe is applied to the model in memory, and a plan must have been made for it
     if isinstance(recipe_or_plan, Recipe):
         recipe = recipe_or_plan
-        if spec.scaled and recipe.start(spec) is not spec:
+        # `start` returns the same object for a recipe that keeps the scaling of the model
+        removes_scaling = spec.scaled and recipe.start(spec) is not spec
+        if removes_scaling:
             raise RopeconvError(
                 f"the model is scaled already ({describe(spec.form)}); make a plan with"
                 " Target(replace=True) and patch with that, or set on_top in the recipe"

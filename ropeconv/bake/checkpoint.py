@@ -95,10 +95,9 @@ class CheckpointPlan(Plan):
     @cached_property
     def original(self) -> OriginalRecord:
         """The checkpoint that `restore` leads back to, and how the output differs from it."""
-        # other texts, files that the source lacks, and other names of files
-        texts = {}
-        added = []
-        renamed = {}
+        texts = {}  # small files of the output with another text
+        added = []  # large files that the source lacks
+        renamed = {}  # files with another name in the source (`origin`)
         for file in self.files:
             if file.text is not None:
                 texts[file.name] = file.text
@@ -107,6 +106,7 @@ class CheckpointPlan(Plan):
             if file.origin and file.origin != file.name:
                 renamed[file.name] = file.origin
 
+        # tensors that a fold multiplied, which cannot be restored exactly
         source = self.source
         fold = self.result.fold
         multiplied = fold.tensors if fold is not None else ()
@@ -232,7 +232,11 @@ OF_SCALING = frozenset(
 def _lost_keys(
     config: Config, family: Family, result: CheckpointResult, recipe: Recipe
 ) -> Iterator[str]:
-    """Yield a sentence on the RoPE settings of the source that the output does not have, if any.
+    """Yield a warning about RoPE settings of the source that the output does not have, if any.
+
+    An output may be written for the class of another family, or with other keys. Its dictionary
+    (rope_scaling or rope_parameters) then may lack a setting of the source that someone computes
+    with.
 
     Args:
         config: The config.json of the source.
@@ -240,20 +244,20 @@ def _lost_keys(
         result: The config of the output, with its family.
         recipe: The method and its modifiers.
     """
-    before, is_of_class = rope_dict(text_part(config, family), family)
+    before, class_default = rope_dict(text_part(config, family), family)
     after, _ = rope_dict(text_part(result.config, result.family), result.family)
-    if is_of_class:  # the settings are not in config.json
+    if class_default:  # config.json has no settings, so none of them can be lost
         return
 
-    # keys that the output has elsewhere, and those of the scaling that a new one replaces
-    may_go = PLACED
+    # Keys that may be missing: the output has them in another place (PLACED), or they belong to the
+    # scaling that a new one replaces (OF_SCALING). --as-is replaces none.
+    may_be_missing = PLACED
     if not isinstance(recipe.method, AsIs):
-        may_go = PLACED | OF_SCALING
+        may_be_missing = PLACED | OF_SCALING
     lost = []
     for key, value in before.items():
-        if value is None or isinstance(value, dict):
-            continue
-        if key not in after and key not in may_go:
+        is_setting = value is not None and not isinstance(value, dict)
+        if is_setting and key not in after and key not in may_be_missing:
             lost.append(f"{key} = {shown(value)}")
     if lost:
         yield f"the output is written without {' and '.join(lost)} of the source's RoPE settings"
@@ -336,7 +340,10 @@ def _files(
     limits: list[LengthLimit],
     context: int,
 ) -> tuple[PlannedFile, ...]:
-    """The files of the output, by name.
+    """The files of the output, sorted by name.
+
+    A file of the source is copied unless something else replaces it, in this order: weights that a
+    fold multiplies, a file that a conversion makes, a text that is written anew.
 
     Args:
         source: The checkpoint.
@@ -345,14 +352,16 @@ def _files(
         limits: The limits of the source that are below the context.
         context: The tokens that the output declares.
     """
-    # texts: those that a conversion makes, the config with the schedule, files with raised limits
-    # of the length, and the modelling code of an encoding
+    # Texts, of which a later one replaces an earlier one of the same name: those that a conversion
+    # makes, the config with the schedule, files with raised limits of the length, and the modelling
+    # code of an encoding.
     texts = {name: source.text(name) or "" for name in source.generated_texts()}
     texts["config.json"] = jsontext.dump(result.config, like=source.text("config.json") or "")
     texts |= _with_raised_limits(source, texts, limits, context)
     texts |= result.texts
 
-    # weights: tensors that are added, and factors that are folded into those of the source
+    # Weights: tensors that are added, as one more shard with its index, for which the only file of
+    # a checkpoint gets another name; and shards whose tensors a fold multiplies.
     extra = ExtraShard([], {}, {})
     if result.added:
         extra = extra_shard(source, result.added)
@@ -368,18 +377,21 @@ def _files(
     # files of the source: changed by a fold, made by a conversion, or copied
     generated = {item.name: item for item in source.generated_files()}
     for file in copied:
+        is_renamed = file.name in extra.renamed
         name = extra.renamed.get(file.name, file.name)
-        if file.name in writers:
+        if file.name in writers:  # a fold adds no tensors, so these keep their names
             files.append(PlannedFile("patch", file.name, file.size, make=writers[file.name]))
         elif file.name in generated:
+            # only the size of weights follows from their shapes, before anything is converted
+            has_known_size = file.name.endswith(".safetensors")
             files.append(
                 PlannedFile(
                     action="convert",
                     name=name,
                     size=file.size,
                     make=generated[file.name].write,
-                    origin=file.name if file.name in extra.renamed else "",
-                    estimated=not file.name.endswith(".safetensors"),
+                    origin=file.name if is_renamed else "",
+                    estimated=not has_known_size,
                 )
             )
         elif file.name not in texts:
@@ -394,7 +406,10 @@ def _files(
 def _with_raised_limits(
     source: Source, texts: Mapping[str, str], limits: list[LengthLimit], context: int
 ) -> dict[str, str]:
-    """The texts of files in which a limit of the length is raised to the context.
+    """The texts of files in which a limit of the length is raised to the context, by name.
+
+    Such a limit is a number like `model_max_length` of tokenizer_config.json, with which a runtime
+    would cut or refuse prompts of the new length.
 
     Args:
         source: The checkpoint.
@@ -402,20 +417,20 @@ def _with_raised_limits(
         limits: The limits of the source that are below the context.
         context: The tokens that the output declares.
     """
-    # config.json is written anew, so its limits are searched for in what is written
-    low = []
+    # a limit has its place in the text; config.json is written anew, so there the places of the
+    # source do not hold, and its limits are searched for again
+    to_raise = [limit for limit in limits if limit.file != "config.json"]
     for limit in limits_in_text("config.json", texts["config.json"]):
         if limit.tokens < context:
-            low.append(limit)
-    low += [limit for limit in limits if limit.file != "config.json"]
+            to_raise.append(limit)
 
     by_file: dict[str, list[LengthLimit]] = {}
-    for limit in low:
+    for limit in to_raise:
         by_file.setdefault(limit.file, []).append(limit)
     raised = {}
-    for name, of_file in by_file.items():
-        content = texts.get(name) or source.text(name) or ""
-        raised[name] = raise_limits(of_file, context, content.encode()).decode()
+    for name, limits_of_file in by_file.items():
+        text = texts.get(name) or source.text(name) or ""
+        raised[name] = raise_limits(limits_of_file, context, text.encode()).decode()
     return raised
 
 

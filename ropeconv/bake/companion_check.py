@@ -36,7 +36,11 @@ def check_companion(folder: Path) -> str:
 
 
 def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
-    """Return in clauses how an adapter, a graph or a set of profiles differs from its receipt."""
+    """Return how an adapter, a graph or a set of profiles differs from its receipt.
+
+    Each difference is a clause for a message, such as "it has no adapter_config.json"; an empty
+    list means that nothing differs.
+    """
     # the files of the receipt; those for people, such as a card, may be changed or added
     faults = []
     is_set = receipt.companion == "profiles"
@@ -62,7 +66,7 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
 
 
 def member_faults(output: Path, receipt: Receipt) -> list[str]:
-    """Return in clauses what is wrong with the adapter, draft or target beside an output.
+    """Return what is wrong with the adapter, draft or target beside an output, as clauses.
 
     One that is not there is passed over: it may have been moved.
 
@@ -84,7 +88,10 @@ def member_faults(output: Path, receipt: Receipt) -> list[str]:
 
 
 def _faults_of_adapter(adapter: Path, output_receipt: Receipt) -> list[str]:
-    """Return in clauses what is wrong with the adapter of an output.
+    """Return what is wrong with the LoRA adapter that was written for an output, as clauses.
+
+    An adapter is copied into a folder beside the output, with a receipt of its own that names the
+    schedule of the output. The receipt of the output has a digest of the copied files.
 
     Args:
         adapter: The folder of the adapter.
@@ -97,16 +104,22 @@ def _faults_of_adapter(adapter: Path, output_receipt: Receipt) -> list[str]:
     if receipt.schedule != output_receipt.schedule.digest:
         faults.append(f"{adapter.name} is of another output, of another schedule")
 
-    # the digest is empty where the adapter was copied from the Hub
-    copies = {file.name: file.sha256 or "" for file in receipt.files if file.action == "copy"}
-    recorded = output_receipt.target.adapter_digest
-    if recorded and recorded != copies_digest(copies):
+    # the output has no digest of an adapter from the Hub, so there is nothing to compare
+    sha256_by_name = {}
+    for file in receipt.files:
+        if file.action == "copy":
+            sha256_by_name[file.name] = file.sha256 or ""
+    recorded_digest = output_receipt.target.adapter_digest
+    if recorded_digest and recorded_digest != copies_digest(sha256_by_name):
         faults.append(f"{adapter.name} is not the adapter that it was written with")
     return faults
 
 
 def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
-    """Return in clauses what is wrong with the other one of a model and its draft.
+    """Return what is wrong with the other one of a model and its draft, as clauses.
+
+    The model (the target) and the small draft model that speculates for it were written together,
+    and the receipt of each has a digest of what made the other one.
 
     Args:
         place: The other one.
@@ -118,7 +131,8 @@ def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
         receipt = read_receipt(place)
         if digest and digest != member_digest(receipt):
             return [f"{place.name} is not the {kind} that it was written with"]
-        # `validate` compares the files of a target when that is given to it
+        # here only the files of a draft are compared; `validate` of the target itself compares the
+        # files of that one
         if kind != "draft" or not place.is_dir():
             return []
         check_files(place, receipt)
@@ -148,7 +162,11 @@ def place_beside(output: Path, name: str) -> Path | None:
 
 
 def _is_of_another(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
-    """Whether a file is of an output that was put beside the profiles of a set later.
+    """Whether a file belongs to another output, so that it is not a fault of this one.
+
+    A set of profiles is a folder with a subfolder for each profile, a length that one model is
+    baked for. Users may put further outputs into that folder: subfolders that the receipt of the
+    set does not list, and that have a receipt of their own.
 
     Args:
         folder: The folder of the set.
@@ -158,9 +176,8 @@ def _is_of_another(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
     if receipt.companion != "profiles" or "/" not in name:
         return False
     subfolder = name.split("/")[0]
-    if any(file.name.startswith(f"{subfolder}/") for file in receipt.files):
-        return False
-    return has_receipt(folder / subfolder)
+    is_profile = any(file.name.startswith(f"{subfolder}/") for file in receipt.files)
+    return not is_profile and has_receipt(folder / subfolder)
 
 
 def _fault_of(folder: Path, file: FileRecord, may_lack_digest: bool = False) -> str:

@@ -84,12 +84,14 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
             " --to gguf out, and convert it with llama.cpp's convert_hf_to_gguf.py"
             " --target-model-dir TARGET"
         )
+    # warnings: another vocabulary, and a length that may not be the trained one
     notes = [misfit(source, inspection, plan.source)]
     if not trained:
         notes.append(declared_length(inspection, plan))
     notes = [note for note in notes if note]
 
-    # the same recipe and target as those of the model, for the place beside it
+    # The same recipe and target as those of the model, for the place beside it. The receipts of the
+    # two name each other (`paired`), with a digest of what made the other one.
     out = draft_out(plan.out)
     target = dataclasses.replace(
         plan.target,
@@ -99,8 +101,9 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
         drafts_for=plan.out.name,
         drafts_for_digest=member_digest(plan.receipt()),
     )
-    draft_plan = make_plan(source, draft_recipe(inspection, plan, trained), target)
-    return dataclasses.replace(draft_plan, warnings=(*notes, *draft_plan.warnings))
+    recipe = draft_recipe(inspection, plan, trained)
+    planned_draft = make_plan(source, recipe, target)
+    return dataclasses.replace(planned_draft, warnings=(*notes, *planned_draft.warnings))
 
 
 def declared_length(inspection: Inspection, plan: Plan) -> str:
@@ -149,23 +152,27 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
     else:
         length = inspection.first_spec.original_context
 
-    # the same method with the factor that leads from there to the context of the target
+    # The same method for the context of the target. A method with a factor gets the one that leads
+    # there from the length of the draft. One with a target length (LengthMethod) has it already.
+    # Any other, such as a file of frequencies, fits only a draft with the RoPE of the target.
     method = recipe.method
     if isinstance(method, ScaledMethod):
         factor = context / length
         has_few_digits = round(factor, 2) == factor
-        if has_few_digits or context < SMALLEST_LENGTH:
+        can_be_length = context >= SMALLEST_LENGTH  # smaller numbers are read as factors
+        if has_few_digits or not can_be_length:
             method = dataclasses.replace(method, factor=factor)
         else:  # --yarn 128k reads better than --yarn 5.333333
             method = dataclasses.replace(method, factor=format_tokens(context))
     elif not isinstance(method, LengthMethod):
         _refuse_other_rope(inspection, plan, length)
 
-    explicit = None
+    # --context, where the target has it too, or where the trained length is not the declared one
+    explicit_context = None
     if recipe.context is not None or trained is not None:
-        explicit = context
+        explicit_context = context
     return dataclasses.replace(
-        recipe, method=method, context=explicit, original_context=trained, on_top=on_top
+        recipe, method=method, context=explicit_context, original_context=trained, on_top=on_top
     )
 
 
@@ -200,9 +207,13 @@ def _refuse_other_rope(inspection: Inspection, plan: Plan, length: int) -> None:
 
 
 def paired(plan: Plan) -> Plan:
-    """Return the plan of a target with a receipt that names its draft.
+    """Return the plan of a model (the target) whose receipt names the draft beside it.
 
-    Raises UsageError for a change in place.
+    The receipt of a folder is a file that is written last. The receipt of a GGUF file is in its
+    header, whose size it changes, so the file is planned again.
+
+    Raises:
+        UsageError: For a change in place.
     """
     if plan.target.in_place:
         raise UsageError(
@@ -241,23 +252,25 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
     Raises:
         BadSource: A head has other sizes than its target.
     """
-    # Sizes that both must share, by the key that has them, such as hidden_size. llama.cpp compares
-    # the tokens of GGUF models itself (common/speculative.cpp, common_speculative_are_compatible).
+    # Sizes that both must share, by the key that has them, such as hidden_size. For whole models in
+    # GGUF nothing is compared: llama.cpp compares their tokens itself (common/speculative.cpp,
+    # common_speculative_are_compatible).
+    is_head = inspection.draft is not None
     if isinstance(draft, Source) and isinstance(target, Source):
-        draft_has = draft_sizes(draft.config())
-        target_has = draft_sizes(target.config())
-    elif isinstance(draft, GgufSource) and isinstance(target, GgufSource) and inspection.draft:
-        draft_has = header_sizes(draft.file)
-        target_has = header_sizes(target.file)
+        sizes_of_draft = draft_sizes(draft.config())
+        sizes_of_target = draft_sizes(target.config())
+    elif isinstance(draft, GgufSource) and isinstance(target, GgufSource) and is_head:
+        sizes_of_draft = header_sizes(draft.file)
+        sizes_of_target = header_sizes(target.file)
     else:
         return ""
 
-    for key, size in draft_has.items():
-        target_size = target_has[key]
+    for key, size in sizes_of_draft.items():
+        target_size = sizes_of_target[key]
         is_unknown = not size or not target_size
         if is_unknown or size == target_size:
             continue
-        if inspection.draft:
+        if is_head:
             raise BadSource(
                 f"--draft {draft.reference} is for a model with {key} {size}, and"
                 f" {target.reference} has {key} {target_size}; give the draft of this target"
@@ -318,7 +331,7 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
     Raises:
         UsageError: For another folder, and for factors in weights.
         BadSource: For an adapter that has no place in the source.
-        RopeconvError: Where its place is taken, but for the same adapter.
+        RopeconvError: Where its place has something else than the files of this adapter.
     """
     # whether it is an adapter of this model
     source = open_source(reference)
@@ -349,17 +362,15 @@ def adapter_plan(reference: str, plan: Plan) -> AdapterPlan:
             files.append(
                 PlannedFile(action="copy", name=file.name, size=file.size, sha256=file.sha256)
             )
-    adapter_plan = AdapterPlan(
-        source=adapter.source, out=out, files=tuple(files), skipped=(), base=plan
-    )
+    planned = AdapterPlan(source=adapter.source, out=out, files=tuple(files), skipped=(), base=plan)
 
-    # the same files at its place are kept: `apply` ends with them when it is run again
+    # if the place has the same files already, as when `apply` is run again, they are kept
     is_taken = os.path.lexists(out) and not is_empty(out)
     if not is_taken:
-        refuse_early(adapter_plan, force=False)
-    elif not has_files(adapter_plan):
+        refuse_early(planned, force=False)
+    elif not has_files(planned):
         raise RopeconvError(f"{out} exists; remove it, or choose another place with -o")
-    return adapter_plan
+    return planned
 
 
 def has_files(plan: AdapterPlan) -> bool:
@@ -414,4 +425,5 @@ def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
         earlier = read_companion(plan.out)
     if earlier != receipt:
         write_receipt(plan.out, receipt, fsync)
-    discard(plan.out)  # a kill may have come between the last name and the end
+    # the hidden folder of a run that was killed after the files got their names, but before its end
+    discard(plan.out)

@@ -121,10 +121,11 @@ README_KEYS = frozenset(
 
 
 def trained_scaling(inspection: Inspection) -> str:
-    """Return that a model counts as trained with its scaling, in words; empty where it does not.
+    """Return why a model counts as trained with its scaling, in words; empty where it does not.
 
-    A scaling in the files of a model counts as trained, unless the receipt, the card or the lengths
-    of the model say that only its config was edited.
+    A scaling in the files of a model counts as trained. The exception is one for which the receipt,
+    the card or the lengths of the model say that only its config was edited (`why_edited`), unless
+    the settings themselves say that it was trained.
     """
     # for an output of ropeconv, the model before counts: its own scaling was not trained
     first = inspection.first_spec
@@ -148,14 +149,20 @@ def marked_as_trained(inspection: Inspection) -> bool:
 
 
 def why_edited(inspection: Inspection) -> str:
-    """Return how it is known that a scaling was added after the training; empty where it is not."""
-    # a publisher declares the context that was trained, while an edit often only adds the scaling
+    """Return the sign that a scaling was added without training, in words; empty without one.
+
+    There are three signs: the scaling covers more tokens than the model declares; it is the very
+    edit that the publisher tells users to make for longer texts; or the card says so.
+    """
+    # A publisher declares the context that was trained, while an edit often adds only the scaling.
+    # The covered context is factor * context before the scaling. If the latter is itself only known
+    # as declared context / factor, as in LongChat, the product says nothing.
     spec = inspection.first_spec
     form = spec.form
     covered = covered_context(spec)
-    # where only the factor tells, a linear scaling stands beside the trained length (LongChat)
-    is_beside = spec.original_context_source == "factor"
-    if not is_beside and covered > max(spec.context, _reached_length(inspection)):
+    declared = max(spec.context, _reached_length(inspection))
+    follows_from_factor = spec.original_context_source == "factor"
+    if covered > declared and not follows_from_factor:
         return (
             f"it declares {spec.context:,} tokens, and its scaling covers {covered:,}: the scaling"
             " was added without them"

@@ -119,7 +119,9 @@ def execute_plan(
     ):
         # end what a killed run had begun
         journal = settle(hidden, OutputJournal.read(hidden.journal))
-        # if the place may have this output already, it is written again to be compared with
+
+        # whether the place is free. It may have this very output, by names and sizes: then it is
+        # written again, and compared with that before anything is replaced.
         may_be_there = not options.staged and _keeps_finished(plan, options.force)
         if not may_be_there:
             refuse_occupied(plan, options.force)
@@ -135,7 +137,7 @@ def execute_plan(
 
         is_there = may_be_there and is_finished(plan, hidden.new)
         if may_be_there and not is_there:
-            # another output has the place after all
+            # the place has another output after all, which this refuses or --force replaces
             hidden.clear()
             refuse_occupied(plan, options.force)
         if not is_there:
@@ -156,10 +158,17 @@ def _publish(
     options: ApplyOptions,
     beside: SideFile | None,
 ) -> None:
-    """Move the finished files to their final names. Parameters as in `execute_plan`.
+    """Move the finished files to their final names.
+
+    Args:
+        plan: The output.
+        hidden: The hidden folder beside the output, which has the finished files.
+        journal: The journal in it, from which a killed run is undone.
+        options: How the plan is executed.
+        beside: A file that gets its name in one set with those of the output.
 
     Raises:
-        RopeconvError: A name is taken.
+        RopeconvError: A name is taken. The finished files stay in the hidden folder.
     """
     names = [plan.out.name]
     if not plan.is_folder:
@@ -200,11 +209,23 @@ def _write(
     advance: Advance,
     beside: SideFile | None,
 ) -> None:
-    """Write and check everything in the hidden folder. Parameters as in `execute_plan`."""
-    # a staged output is without the files that are copied unchanged
+    """Write the output into the hidden folder, check it, and write its receipt last.
+
+    Args:
+        whole: The output with all its files.
+        hidden: The hidden folder beside the output.
+        journal: The journal in it, which lists finished files.
+        options: How the plan is executed.
+        verify: Checks the finished files; as in `execute_plan`.
+        advance: Called with the bytes done since the last call.
+        beside: A small file for the same set.
+    """
+    # a staged output leaves out the files that are copied unchanged; the caller takes them from the
+    # source, and the receipt lists them too
     plan = whole
     if options.staged:
-        plan = replace(whole, files=tuple(file for file in whole.files if file.action != "copy"))
+        written = tuple(file for file in whole.files if file.action != "copy")
+        plan = replace(whole, files=written)
 
     # files of an earlier run are only used for the same plan, options and source
     stamp = _stamp(plan, options)
@@ -226,6 +247,9 @@ def _write(
         identities=dict(whole.identities),
     )
     refuse_changed(writer.identities)
+
+    # A folder has a receipt, of a model or of a companion such as an adapter. The receipt of a GGUF
+    # file is one of its keys, so it is written with the file.
     receipt = whole.receipt() if plan.is_folder else None
     companion = whole.companion()
 
@@ -235,13 +259,12 @@ def _write(
     check = verify(root)
 
     # the receipt comes last: it has the size and digest of every file, and the check
+    records = tuple(writer.record(file) for file in whole.files)
     if receipt is not None:
-        files = tuple(writer.record(file) for file in whole.files)
-        receipt = msgspec.structs.replace(receipt, files=files, check=check)
+        receipt = msgspec.structs.replace(receipt, files=records, check=check)
         write_receipt(root, receipt, options.fsync)
     if companion is not None:
-        files = tuple(writer.record(file) for file in whole.files)
-        companion = msgspec.structs.replace(companion, files=files)
+        companion = msgspec.structs.replace(companion, files=records)
         write_receipt(root, companion, options.fsync)
     if beside is not None:
         place = hidden.new / beside.name
@@ -355,7 +378,11 @@ class Writer:
         return pending
 
     def _is_finished(self, file: PlannedFile) -> bool:
-        """Whether an earlier run has written a file, and neither it nor its source has changed."""
+        """Whether an earlier run has written a file, and neither it nor its source has changed.
+
+        The journal has the identity of the file (inode, size, time) and a digest of samples of its
+        bytes; the samples of an unchanged copy are those of its source.
+        """
         path = self.root / file.name
         line = self.journal.finished.get(file.name)
         if line is None or identity(path) != line.identity:
@@ -363,7 +390,7 @@ class Writer:
         if not _has_planned_size(file, line.identity.size):
             return False
 
-        # a local source may have changed and kept its sizes; a commit on the Hub does not
+        # a local source may have changed and kept its sizes; a commit on the Hub cannot change
         if file.action == "copy" and self.plan.source.kind != "hub":
             origin = self.plan.origin(file)
             if origin is not None and sample_digest(origin) != line.sample:
@@ -474,7 +501,8 @@ class Writer:
         Raises:
             BadSource: It is not as planned.
         """
-        # samples of 4 MB in all: enough to see a file that was replaced while it was copied
+        # Size and samples: samples of 4 MB in all are enough to see a file that was replaced while
+        # it was copied.
         sample = sample_digest(draft)
         is_same = _has_planned_size(file, draft.stat().st_size)
         origin = self.plan.origin(file) if file.action == "copy" else None
@@ -485,6 +513,8 @@ class Writer:
                 f"{file.name} changed while it was copied; leave the source unchanged and run again"
             )
 
+        # the sha256, which needs the whole file to be read: of a copy only on request, and of what
+        # was made here wherever the receipt or the plan has it
         planned_digest = file.sha256
         if file.text is not None:
             planned_digest = hashlib.sha256(file.text.encode()).hexdigest()

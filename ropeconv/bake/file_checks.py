@@ -73,9 +73,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
 def _differences(actual: JsonObject, planned: JsonObject, prefix: str) -> Iterator[tuple[str, str]]:
     """Yield the keys in which two JSON objects differ, as (key, clause).
 
+    A clause follows the name of the file in a message: "config.json has no rope_theta, which is
+    10000.0 there", where "there" is the plan.
+
     Args:
         actual: The object in the file.
-        planned: The one that belongs there.
+        planned: The one that the plan of the output gives.
         prefix: The keys around both, such as `rope_scaling.`.
     """
     for key in dict.fromkeys((*planned, *actual)):
@@ -88,6 +91,7 @@ def _differences(actual: JsonObject, planned: JsonObject, prefix: str) -> Iterat
             continue
         value = actual[key]
         belongs = planned[key]
+        # a nested object: the keys in it
         if isinstance(value, dict) and isinstance(belongs, dict):
             yield from _differences(value, belongs, f"{name}.")
         elif type(value) is not type(belongs) or value != belongs:  # 1 is not True, nor 1.0
@@ -196,14 +200,18 @@ class FolderCheck:
         return is_document(name) or (is_code(name) and self.findings.options.code)
 
     def _compare_text(self, name: str, path: Path, planned: bytes | None) -> None:
-        """Compare a file with its text, by keys where both are JSON.
+        """Compare a small file with its planned text, by keys where both are JSON.
+
+        Every difference is recorded. It is harmless, a note and no fault, if it changes nothing
+        that is computed, or only what the user has accepted: edits (`--ignore-receipt`), or other
+        code (`--trust-remote-code`).
 
         Args:
             name: The name in the output.
             path: The file.
             planned: The text of the plan; None for one that is too long to be read.
         """
-        # the keys that differ; None where the texts are not compared as JSON
+        # the keys that differ; None where the texts cannot be compared as JSON
         differences = None
         if planned is not None and path.stat().st_size <= LONGEST:
             content = read_bytes(path, name)
@@ -218,8 +226,7 @@ class FolderCheck:
             self.findings.differs(f"{name} has other contents", harmless=harmless)
             return
 
-        # which differences the user has accepted: the layout, keys without effect, and keys that
-        # name code
+        # the layout and keys without effect are edits; keys that name classes are code
         options = self.findings.options
         if not differences:
             clause = f"{name} has the same values in another layout"
@@ -227,7 +234,9 @@ class FolderCheck:
         for key, clause in differences:
             has_no_effect = key in WITHOUT_EFFECT
             names_code = name == "config.json" and key.split(".")[0] in OF_CODE
-            harmless = (options.edited and has_no_effect) or (options.code and names_code)
+            is_accepted_edit = options.edited and has_no_effect
+            is_accepted_code = options.code and names_code
+            harmless = is_accepted_edit or is_accepted_code
             self.findings.differs(f"{name} {clause}", harmless=harmless)
 
     def _compare_other(self, file: PlannedFile, path: Path) -> None:
@@ -275,31 +284,42 @@ class FolderCheck:
             self._record_place(file.name, path, place)
 
     def _expect_ranges(self, file: PlannedFile, folder: Path) -> list[Range]:
-        """The bytes that a file of weights should have; `folder` is for one that is made again."""
+        """The bytes that a file of weights should have, as ranges that are read or made again.
+
+        Args:
+            file: The file of the plan.
+            folder: A temporary folder, for a file that must be made again on the disk.
+        """
+        # a shard in which a fold multiplies tensors: the multiplied numbers are computed again
         folded = self._fold_ranges(file)
         if folded:
             return folded
 
-        # converted weights come as a stream, without a file of their size on the disk
+        # weights that a conversion makes: they come as a stream, so that no second file of their
+        # size is on the disk
         if file.action != "copy":
             streams = {item.name: item.stream for item in self.plan.source.generated_files()}
             stream = streams.get(file.origin or file.name)
             if stream is not None:
                 return [StreamedRange(0, file.size, stream)]
 
-        return [
-            CopiedRange(start=0, stop=file.size, origin=self._find_planned(file, folder), place=0)
-        ]
+        # a copy of the file of the source, or a small one that the plan makes (stored frequencies)
+        planned = self._find_planned(file, folder)
+        return [CopiedRange(start=0, stop=file.size, origin=planned, place=0)]
 
     def _compare_quickly(self, file: PlannedFile, path: Path) -> None:
-        """Compare the parts of a file of weights that --quick compares too."""
-        # the tensors that a fold multiplies by a factor
+        """Compare a file of weights for --quick, which reads only a small part of it.
+
+        These are the tensors that a fold multiplies, and the header of a file that is copied.
+        """
+        # the ranges of a fold, but for those of the tensors that it does not change
         folded = self._fold_ranges(file)
         if folded:
             multiplied = []
             for part in folded:
                 if isinstance(part, GeneratedRange) and part.multiplied:
                     multiplied.append(part)
+            # whole=False: all bytes outside of these ranges are passed over
             place = first_difference(path, multiplied, whole=False)
             self._record_place(file.name, path, place)
             return
@@ -422,13 +442,17 @@ class GgufCheck:
             self._compare_shard(source, number)
 
     def _compare_remade(self, plan: ExportPlan) -> None:
-        """Make a conversion again in a temporary folder, and compare with that."""
-        # only llama.cpp knows the numbers that it quantises to
+        """Make a quantised conversion again in a temporary folder, and compare with that.
+
+        Only llama.cpp knows the header and the numbers that its quantiser writes.
+        """
         with scratch() as folder:
             remade = folder / plan.out.name
             write = plan.files[0].make
             assert write is not None
             write(remade, lambda done: None)
+
+            # the header that llama.cpp wrote, as a planned one
             header = read_gguf(remade)
             planned = RewrittenHeader(
                 values=header.values,
@@ -436,16 +460,18 @@ class GgufCheck:
                 alignment=header.alignment,
                 kept=header.data_size,
             )
+            # the data must be equal, but may begin at another byte: the receipt in the header may
+            # be of another version, and so of another length
             start = self.file.header.data_start
             data = CopiedRange(
                 start=start, stop=start + header.data_size, origin=remade, place=header.data_start
             )
-            self._compare_first(planned, _tail(header), data)
+            self._compare_first(planned, _tail(header), remade=data)
 
     def _compare_first(
         self, planned: RewrittenHeader, tail: int, remade: CopiedRange | None = None
     ) -> None:
-        """Compare a first shard.
+        """Compare the first or only shard of a model: its header, its end and its data.
 
         Args:
             planned: The header that it should have.
@@ -464,7 +490,8 @@ class GgufCheck:
         if header.tensors != planned.tensors or not has_same_order:
             self.findings.differs(_unlike_tensors(header.tensors, planned.tensors))
             return
-        # its bytes; where keys differ, they do too, and llama.cpp has its own layout
+        # The bytes of the header, which ropeconv writes in one way. They are passed over where keys
+        # differ, which is recorded already, and where llama.cpp wrote the planned header.
         has_planned_keys = not clauses
         if has_planned_keys and remade is None and not _has_layout(path, header, planned):
             self.findings.differs("its header has another layout", harmless=options.edited)
@@ -478,7 +505,8 @@ class GgufCheck:
         if options.quick:
             self._compare_small(path, header.tensors, header.data_start, shard=0)
             return
-        # the header was compared above, so here it is compared with itself
+        # The ranges must cover the file from its first byte. The header was compared above, so here
+        # its range is compared with itself.
         ranges: list[Range] = [CopiedRange(start=0, stop=header.data_start, origin=path, place=0)]
         if remade is not None:
             ranges.append(remade)
@@ -487,13 +515,16 @@ class GgufCheck:
         self._compare_ranges(path, header, ranges)
 
     def _compare_quantised(self, plan: ExportPlan, planned: RewrittenHeader) -> None:
-        """Compare the fixed parts of a quantised file: keys, shapes, and tensors in F32."""
-        # the quantiser sets two keys, may reorder them (an empty key here), and chooses a type for
-        # each tensor
+        """Compare the parts of a quantised file that its quantiser does not change, for --quick.
+
+        llama.cpp's quantiser sets two keys, may reorder the keys, and chooses a type for each
+        tensor. So other keys and all shapes are compared, and tensors that kept their type.
+        """
         header = self.file.header
         self.findings.files += 1
         clauses = []
         for key, clause in unlike_keys(header, planned):
+            # `unlike_keys` gives an empty key for differences such as another order of the keys
             if key and key not in QUANTISER:
                 clauses.append((key, clause))
         self._record_keys(clauses)
@@ -594,16 +625,18 @@ class GgufCheck:
             start: The byte of the shard at which its data begins.
             shard: The number of the shard, from 0.
         """
-        # new tensors, whose bytes are in the edit; it adds them to the first shard
+        # new tensors: their bytes are in the edit, which adds them to the first shard
         plan = self.plan
         ranges = list[Range]()
         added = plan.edit.added if shard == 0 else {}
         for name in added.keys() & tensors.keys():
             first = start + tensors[name].offset
             stop = first + tensors[name].size
-            ranges.append(StreamedRange(first, stop, partial(iter, (added[name],))))
+            chunks = partial(iter, (added[name],))  # all bytes in one chunk
+            ranges.append(StreamedRange(first, stop, chunks))
 
-        # the others come from the source or a conversion
+        # the others: made again by the conversion of a checkpoint, or those of the source of an
+        # edit, which may have changed them
         others = {name: info for name, info in tensors.items() if name not in added}
         if isinstance(plan, ExportPlan):
             ranges += _convert_ranges(plan, others, start)
@@ -620,7 +653,10 @@ def _tail(header: GgufHeader) -> int:
 def _edit_ranges(
     plan: GgufPlan, tensors: Mapping[str, TensorInfo], start: int, shard: int
 ) -> Iterator[Range]:
-    """The ranges of the tensors of an edited shard; those that the edit adds are not among them.
+    """The bytes that an edited shard should have: of each tensor of the source, and of padding.
+
+    A tensor is copied from the shard of the source, from another place in it, or changed by the
+    edit. Tensors that the edit adds are not among these.
 
     Args:
         plan: The plan, with the source and the edit.
@@ -629,37 +665,43 @@ def _edit_ranges(
         shard: The number of the shard, from 0.
     """
     edit = plan.edit
-    header = plan.source.file.headers[shard]
-    path = plan.source.file.shards[shard].path()
+    source_header = plan.source.file.headers[shard]
+    source_path = plan.source.file.shards[shard].path()
 
-    def change_bytes(change: Change, place: int, at: int, size: int) -> bytes:
-        with path.open("rb") as reader:
-            reader.seek(place + at)
+    def change_bytes(change: Change, source_start: int, at: int, size: int) -> bytes:
+        """Change `size` bytes of a tensor, from its byte `at` on."""
+        with source_path.open("rb") as reader:
+            reader.seek(source_start + at)
             return change.whole(reader.read(size))
 
     infos = list(tensors.values())
     for number, info in enumerate(infos):
         first = start + info.offset
         stop = first + info.size
-        old = header.tensors[info.name]
-        place = header.data_start + old.offset
+        source_info = source_header.tensors[info.name]
+        source_start = source_header.data_start + source_info.offset
+
+        # as the writer (`write_new`), which removes tensors from the first shard only and leaves
+        # out their changes
         change = edit.changes.get(info.name)
         is_removed = shard == 0 and info.name in edit.removed
         if change is None or is_removed:
-            yield CopiedRange(start=first, stop=stop, origin=path, place=place)
+            yield CopiedRange(start=first, stop=stop, origin=source_path, place=source_start)
         else:
-            make = partial(change_bytes, change, place)
+            make = partial(change_bytes, change, source_start)
             yield GeneratedRange(start=first, stop=stop, make=make, unit=change.unit)
 
-        # neighbours that were neighbours in the source are copied with the padding between them
+        # tensors that follow each other as in the source are copied with the padding between them,
+        # which may have any bytes there
         if number + 1 == len(infos):
             continue
         following = infos[number + 1]
         distance = following.offset - info.offset
-        old_distance = header.tensors[following.name].offset - old.offset
+        source_distance = source_header.tensors[following.name].offset - source_info.offset
         gap = distance - info.size
-        if gap and distance == old_distance:
-            yield CopiedRange(start=stop, stop=stop + gap, origin=path, place=place + info.size)
+        if gap and distance == source_distance:
+            gap_in_source = source_start + info.size
+            yield CopiedRange(start=stop, stop=stop + gap, origin=source_path, place=gap_in_source)
 
 
 def _convert_ranges(
@@ -736,7 +778,8 @@ def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> boo
         header: Its header, which has the planned keys.
         planned: The planned header.
     """
-    # the receipt of the file may have another version, and the reserved spaces fill what is left
+    # The receipt may be of another version, so that of the file is taken. The key of reserved
+    # spaces, which keeps space for later edits, is left out: `layout` fills the header with it.
     values = dict(planned.values)
     values.pop(RESERVED, None)
     if RECEIPT in values:

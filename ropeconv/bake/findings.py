@@ -257,7 +257,12 @@ class RangeReader:
         return None
 
     def _unlike(self, at: int, expected: bytearray | memoryview) -> int | None:
-        """As `unlike`, for at most one block."""
+        """Return the place of the first byte that differs; None where all are equal.
+
+        Args:
+            at: The first byte of the file that is compared.
+            expected: The bytes that it should have from there on, at most BLOCK.
+        """
         actual = _read(self._file, self._buffers[0], at, len(expected))
         self._advance(len(expected))
         if actual == expected:  # a bytearray and any buffer are compared by memcmp, which is fast
@@ -280,20 +285,22 @@ Task = Callable[[RangeReader], "int | None"]
 def first_difference(
     path: Path, ranges: Sequence[Range], advance: Advance = lambda done: None, whole: bool = True
 ) -> int | None:
-    """Return a place where a file differs from its ranges; None for an equal file.
+    """Return a byte at which a file differs from the expected ranges; None for an equal file.
 
-    Several threads compare it, so the place need not be the first.
+    Several threads compare pieces of the file at once and stop at a difference, so it is the first
+    one that is found, which another one may precede in the file.
 
     Args:
         path: The file.
-        ranges: The ranges in order.
+        ranges: The expected bytes, as ranges in the order of the file.
         advance: Called with the bytes that were compared since the last call.
-        whole: Also check that all bytes outside of the ranges are zero.
+        whole: Whether the file is compared as a whole: all bytes outside of the ranges must be
+            zero. Without it only the ranges are compared.
 
     Raises:
         OSError: Where a file cannot be read.
     """
-    # the gaps between the ranges are padding, and so zero
+    # the gaps between the ranges, and after the last one, are padding
     expected: list[Range] = list(ranges)
     if whole:
         stop = 0
@@ -302,6 +309,7 @@ def first_difference(
             stop = part.stop
         expected.append(GeneratedRange(stop, path.stat().st_size, _zeros))
 
+    # a task compares a piece of a range, and returns the place of a difference
     tasks = chain.from_iterable(part.tasks() for part in expected)
     differing_places: list[int] = []
     lock = Lock()
@@ -335,6 +343,7 @@ def first_difference(
 
 
 def _zeros(at: int, size: int) -> bytes:
+    """Make the bytes of padding, for a GeneratedRange."""
     return bytes(size)
 
 

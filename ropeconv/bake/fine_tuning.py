@@ -32,19 +32,19 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
         inspection: The model that the recipe starts from: with `--replace` its first source.
         schedule: The schedule of the recipe for the model.
     """
-    # an output that is written again needs what it needed before
+    # an output that --as-is only writes again needs what it needed before, by its receipt
     context = schedule.context
     is_as_is = isinstance(recipe.method, AsIs)
+    has_same_length = context == inspection.spec.context
     in_receipt = inspection.fine_tuning
-    if is_as_is and in_receipt is not None and context == inspection.spec.context:
+    if is_as_is and has_same_length and in_receipt is not None:
         return in_receipt
 
     # a model that was trained with its scaling, such as Llama 3.1, where the scaling stays or
     # becomes wider: it was trained for the context that it declares
     first = inspection.first_spec
-    keeps_scaling = (
-        recipe.on_top or is_as_is or _is_same(schedule, first) or _is_wider(schedule, first)
-    )
+    computes_scaling = _is_same(schedule, first) or _is_wider(schedule, first)
+    keeps_scaling = recipe.on_top or is_as_is or computes_scaling
     if trained_scaling(inspection) and keeps_scaling:
         factor = context / first.context
         level, reason = _on_trained_scaling(recipe, first, factor)
@@ -83,7 +83,9 @@ def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
 def _on_trained_scaling(
     recipe: Recipe, first: RopeSpec, factor: float
 ) -> tuple[FineTuningLevel, str]:
-    """Return the need of a method on top of a scaling that the model was trained with, and why.
+    """Return the training that a method needs on top of the scaling of the training, and why.
+
+    The level is "none", "recommended" or "needed".
 
     Args:
         recipe: The method and its modifiers.
@@ -98,7 +100,8 @@ def _on_trained_scaling(
     # here no publisher recommends anything, so only measurements count
     name = recipe.method.name
     studies = [study for study in studies_of(first.form.kind) if name in study.beyond]
-    if _all_better([study for study in studies if study.factor >= factor], name):
+    studies_at_length = [study for study in studies if study.factor >= factor]
+    if _all_better(studies_at_length, name):
         return "none", f"measured on top of {first.form.kind} scaling"
     if studies:
         longest = max(study.factor for study in studies)
@@ -113,7 +116,9 @@ def _on_trained_scaling(
 def _from_unscaled(
     recipe: Recipe, inspection: Inspection, trained: int, factor: float
 ) -> tuple[FineTuningLevel, str]:
-    """Return the need of a method for a model that was trained without scaling, and why.
+    """Return the training that a method needs for a model trained without scaling, and why.
+
+    The level is "none", "recommended" or "needed".
 
     Args:
         recipe: The method and its modifiers.
@@ -124,7 +129,7 @@ def _from_unscaled(
     if factor <= 1:
         return "none", ""
 
-    # an unchanged RoPE is fine where no layer sees a new angle
+    # None for an unchanged RoPE, which is fine where no layer sees a new angle
     method = _method_of_output(recipe, inspection.spec)
     if method is None:
         if not _is_windowed(inspection.spec, trained):
@@ -150,7 +155,8 @@ def _from_unscaled(
         unknown = f"{method.name} is not known to work without training"
         return "needed", method.finetuning_note or unknown
 
-    # beyond that, training is only recommended where measurements show that the method helps
+    # beyond that, training is only recommended where measurements of unscaled models show that the
+    # method helps
     reason = f"{method.name} is known to work without training up to {limit:g} times"
     measured = []
     for study in studies_of(""):

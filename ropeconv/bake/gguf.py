@@ -76,33 +76,38 @@ class GgufPlan(GgufOutput):
     @cached_property
     def original(self) -> OriginalRecord:
         """The model that `restore` leads back to, and how the output differs from it."""
-        # a file that ropeconv did not write is that model itself
+        # the source is that model, if ropeconv did not write it
         file = self.source.file
         edit = self.result.edit
         receipt = valid_gguf_receipt(file, self.source_spec)
         if receipt is None or receipt.original is None or receipt.original.gguf is None:
             return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
 
-        # for an output of ropeconv, it is the file before the first run; with --replace the new
-        # output is made from that file, so that no other run lies between
+        # The source is an output of ropeconv, so it is the file before the first run. The new
+        # output is made from the source, in one more step, or with --replace from that first file.
         replaces = self.target.replace
-        known = receipt.original.gguf
-        record = record_of_output(file, known, earlier(file, receipt), edit, replaces)
+        record = record_of_output(
+            file,
+            known=receipt.original.gguf,
+            before=earlier(file, receipt),
+            edit=edit,
+            replaced=replaces,
+        )
         steps = () if replaces else receipt.steps
         return OriginalRecord(receipt.original.source, gguf=record, steps=steps)
 
 
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
-    """Plan an edited GGUF file: schedule, encoding, header, ranges.
+    """Plan a GGUF file whose header gets a new RoPE, with the data of the source.
 
     Parameters and errors are those of `make_plan`.
     """
-    # the model that the recipe starts from
+    # The model that the recipe starts from, `first`. That is the source; or with --replace, if the
+    # source is an output of ropeconv, the file before its first run: the edit undoes that first.
     inspection = inspect_gguf(source)
     reading = read_file(source.file)
     model = _open_model(source.file, reading, target)
     first = inspection
-    # with --replace, an output of ropeconv is undone first, in the same edit
     undo = first_gguf(source.file, reading.spec) if target.replace else None
     if undo is not None:
         model = model.after(undo)
@@ -113,7 +118,8 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
             first=None,
             fine_tuning=None,
         )
-    if not recipe.on_top and not isinstance(recipe.method, AsIs):
+    keeps_scaling = recipe.on_top or isinstance(recipe.method, AsIs)
+    if not keeps_scaling:
         model = model.from_unscaled()
 
     start = begin(inspection, first, recipe, target)
@@ -150,7 +156,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
         fine_tuning=start.fine_tuning,
     )
 
-    # the files follow from the edit, which has the receipt of the plan
+    # The files come last: the edit of a plan has its receipt, which is made from the plan.
     files = []
     for shard, name in enumerate(names):
         files.append(shard_file(source, plan.edit, shard, name))
@@ -176,13 +182,14 @@ def _select_encoding(start: PlanStart, model: GgufModel, target: Target) -> Gguf
     """Choose the encoding that writes the schedule into the file.
 
     Raises:
-        UnsupportedBake: No encoding can. The repair that it names is more of the scaling that the
-            file has, where an encoding can write that.
+        UnsupportedBake: No encoding can. For another method on top of a scaling, the message names
+            a repair, if it works: more of the scaling that the file has.
     """
     try:
         return select_gguf(start.schedule, model, target)
     except UnsupportedBake as refusal:
-        # the keys of a header have no room for two methods; `--yarn 2 --on-top` of a yarn fits
+        # A header has keys for one scaling: `--linear 2 --on-top` of a yarn scaling does not fit,
+        # and `--yarn 2 --on-top`, which only widens that, does.
         wider = _wider_scaling(start)
         if wider is None:
             raise
@@ -200,20 +207,24 @@ def _select_encoding(start: PlanStart, model: GgufModel, target: Target) -> Gguf
 
 
 def _wider_scaling(start: PlanStart) -> Recipe | None:
-    """The recipe that extends a file by the method that its scaling has.
+    """The recipe that reaches the same length by more of the scaling that a file has.
 
-    It reaches the same length as the recipe of `start`, which puts another method on top of the
-    scaling. It is None for other recipes, and where the scaling is not one of a method.
+    It replaces a recipe that puts another method on top of the scaling: `--yarn 2 --on-top` instead
+    of `--linear 2 --on-top`. It is None for recipes that do not, and where the scaling is not one
+    that a flag can widen.
     """
     recipe = start.recipe
     form = start.spec.form
+    is_same_method = form.kind == recipe.method.name
+    has_known_scaling = isinstance(form, (InterpolatedForm, Llama3, Yarn))
+    if not recipe.on_top or is_same_method or not has_known_scaling:
+        return None
+
+    # the factor of the method over the declared context
     declared = start.spec.context
     trained = start.spec.original_context
     factor = recipe.method.relative(declared, trained).factor_over(trained)
-    is_same_method = form.kind == recipe.method.name
-    if not recipe.on_top or factor is None or is_same_method:
-        return None
-    if not isinstance(form, (InterpolatedForm, Llama3, Yarn)):
+    if factor is None:
         return None
     method = parse_recipe(f"{form.kind}:{factor:.12g}").method
     return Recipe(method, context=recipe.context, on_top=True)
@@ -252,8 +263,10 @@ def shard_file(source: GgufSource, edit: Edit, shard: int, name: str) -> Planned
         return PlannedFile("copy", name, header.size)
 
     def write(target: Path, advance: Advance) -> None:
+        # Download a shard of a file on the Hub. That may take long: `advance` raises if the run was
+        # stopped meanwhile, so that nothing is written then.
         source.file.shards[shard].path()
-        advance(0)  # so that a run that was stopped while a shard was fetched writes nothing
+        advance(0)
         write_new(source.file, shard, edit, target, advance)
 
     size = new_size(header, edit) if shard == 0 else header.size
@@ -329,22 +342,30 @@ class ExportPlan(GgufOutput):
 
     @cached_property
     def original(self) -> OriginalRecord:
-        """The checkpoint that was converted, and how the output differs from its conversion."""
+        """The checkpoint that was converted, and what `restore` needs to undo the method.
+
+        `restore` leads back to the conversion without the method, which is not written. The record
+        has the keys of that, and the contents of small tensors that the method changes.
+        """
         source = self.source
         exported = self.exported
         tensors = {tensor.name: tensor for tensor in exported.tensors}
 
-        def read(name: str) -> bytes:
+        def convert_tensor(name: str) -> bytes:
             return b"".join(output_blocks(tensors[name]))
 
-        edit = self.result.edit
-        quantised = bool(exported.quantised)
-        record = record_of_export(exported.unlabelled, exported.model.header, read, edit, quantised)
+        record = record_of_export(
+            plain=exported.unlabelled,  # without the name of the method in the name of the model
+            header=exported.model.header,
+            read=convert_tensor,
+            edit=self.result.edit,
+            quantised=bool(exported.quantised),
+        )
         return original_record(source, source_record(source), gguf=record)
 
 
 def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
-    """Plan a conversion: schedule, encoding, header, tensors.
+    """Plan the conversion of a checkpoint to a GGUF file, with the schedule in its header.
 
     Parameters and errors are those of `make_plan`.
     """
@@ -352,7 +373,8 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     inspection, first, source = first_inspection(source, target)
     start = begin(inspection, first, recipe, target)
 
-    # the conversion without scaling, named after the method, and the schedule in its header
+    # the conversion without any scaling, whose name has the method; then the encoding, an edit of
+    # that which puts the schedule in
     label = ""
     if not isinstance(recipe.method, AsIs):
         label = recipe.method.label
@@ -383,7 +405,8 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         fine_tuning=start.fine_tuning,
     )
 
-    # the header follows from the edit, which has the receipt of the plan
+    # The file comes last: its header has the receipt, which is made from the plan without files.
+    # `plan.edit` is the edit of the encoding with that receipt.
     header = rewrite(exported.model.header, plan.edit)
     file = PlannedFile(
         action="convert",

@@ -149,7 +149,8 @@ def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) 
 
     Args:
         schedule: The schedule that was written.
-        kept: The RoPE whose window layers must not change; None for those of `spec`.
+        kept: The RoPE that the layers with a window must still have; None where they are not
+            compared (with `spec` itself).
         spec: The RoPE that llama.cpp computes from the file.
     """
     if spec.context != schedule.context:
@@ -161,7 +162,10 @@ def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) 
 
 
 def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
-    """Yield clauses on keys and tensors that differ from those of the plan."""
+    """Yield how a written file differs from its plan, by its keys and tensors, as clauses.
+
+    The caller stops at the first clause.
+    """
     # keys, but for the space that ropeconv reserves and two that llama.cpp's quantiser sets
     quantised = isinstance(plan, ExportPlan) and bool(plan.exported.quantised)
     ignored = {RESERVED}
@@ -174,7 +178,7 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
         if written.get(key) != planned.get(key):
             yield f"the written header has another {key} than was planned"
 
-    # tensors of all shards, of which an edit changes only the first
+    # the planned tensors of all shards; an edit adds and removes some of the first shard only
     tensors = dict(header.tensors)
     if isinstance(plan, GgufPlan):
         for later_header in plan.source.file.headers[1:]:

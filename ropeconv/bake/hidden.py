@@ -93,9 +93,10 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
     It replaces none without a receipt of ropeconv, and no folder to which files were added.
 
     Args:
-        place: An earlier output, or one of its shards.
-        out: The place of its first shard.
-        known_as: The path for the message.
+        place: Where an earlier output, or one of its shards, is now. It may have been moved into
+            the hidden folder.
+        out: Where its first shard is now.
+        known_as: The path that the user knows, for the message.
     """
     # --force deletes what it replaces, so it takes only what ropeconv could write again
     if not _has_receipt(place, out):
@@ -105,6 +106,7 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
         )
     if not place.is_dir():
         return
+    # --force replaces models only, and no adapter, graph or set of profiles
     if read_companion(place) is not None:
         raise RopeconvError(f"{known_as} exists; remove it, or choose another place with -o")
 
@@ -241,8 +243,8 @@ def discard(out: Path) -> None:
 def locked(out: Path) -> Iterator[HiddenFolder]:
     """Make and lock the hidden folder in which an output is written.
 
-    At the end it is removed. After an error it is removed only if it is empty: files that are
-    finished stay, so that the same command can continue with them.
+    At the end it is removed, with the lock in it. After an error it is removed only if it is empty:
+    files that are finished stay, so that the same command can continue with them.
 
     Args:
         out: The place of the output.
@@ -270,6 +272,7 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
                 " check the disk, and remove that"
             ) from None
     finally:
+        # on NFS the removed lock is in the folder until it is closed, so that only now it is empty
         lock.close()
         with suppress(OSError):
             hidden.root.rmdir()
@@ -432,9 +435,10 @@ def take_names(
 ) -> None:
     """Move files or folders to their final names; the replaced ones are kept in the hidden folder.
 
-    While several names are replaced, the last of them is free: shards of two outputs are never
-    complete together. The name of the file beside them is free as well, so that it never names an
-    output for which it was not made.
+    Several names cannot be replaced in one step, and a kill may come between two. So that nothing
+    loads a mixture of two outputs, the first shard, without which no other can be loaded, is moved
+    away before all other moves and gets its new file after them. The same goes for the file beside
+    the output (a Modelfile), which must not name an output that it was not made for.
 
     Args:
         hidden: The hidden folder, with the files in `new`.
@@ -458,15 +462,16 @@ def take_names(
     if beside is not None:
         move_beside = _plan_move(hidden, beside.name, may_replace=True)
 
-    # Names that are freed before the moves, and taken last. The file beside an output is the first:
-    # without it, the shards are still those of one output.
+    # the moves in their order, and those whose names are freed before, in the order of that: first
+    # the file beside the output, without which the shards are still those of one output
     all_moves = list(moves)
-    freed = []
+    freed_first = []
     if move_beside is not None:
         all_moves.append(move_beside)
-        freed.append(move_beside)
+        freed_first.append(move_beside)
     if len(moves) > 1:
-        freed.append(moves[-1])
+        first_shard = moves[-1]
+        freed_first.append(first_shard)
 
     # The moves are on the disk before the first of them, and so are the files that move.
     parent = hidden.out.parent
@@ -476,8 +481,9 @@ def take_names(
             sync_folder(folder)
 
     try:
-        for move in freed:
-            if move.old is not None:
+        for move in freed_first:
+            replaces_file = move.old is not None
+            if replaces_file:
                 parent.joinpath(move.name).rename(hidden.old / move.name)
         for move in all_moves:
             _move(hidden, move)
@@ -544,7 +550,7 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
     new = hidden.new / move.name
     final = hidden.out.with_name(move.name)
     old = hidden.old / move.name
-    # the first shard of an earlier output is moved away before the others, so its name is free
+    # of several shards, `take_names` has moved the first one away already, so its name is free
     was_moved_away = _inode(old) is not None
     if move.old is not None and not was_moved_away:
         exchange(new, final, old)
@@ -561,27 +567,35 @@ def _move(hidden: HiddenFolder, move: Move) -> None:
 
 
 def _undo(hidden: HiddenFolder, moves: Sequence[Move]) -> None:
-    """Undo moves; the name that is taken last is freed first, and restored last."""
+    """Undo moves, from whatever state an error or a kill left: the earlier output is there again.
+
+    A file is known by its inode, which a rename keeps: `move.new` is the new file, and `move.old`
+    the one that it replaces. The name that is taken last is freed first, and restored last.
+    """
     # the new files go back into the hidden folder
     for move in reversed(moves):
-        new = hidden.new / move.name
+        in_new = hidden.new / move.name
         final = hidden.out.with_name(move.name)
-        old = hidden.old / move.name
-        if _inode(final) != move.new:
+        in_old = hidden.old / move.name
+        is_moved = _inode(final) == move.new
+        if not is_moved:
             continue
-        if _inode(new) == move.new:
-            # it stopped between link and unlink, where no rename refuses a taken name
+        if _inode(in_new) == move.new:
+            # It has both names: where no rename refuses a taken name, `rename_new` links and then
+            # unlinks, and it stopped between the two.
             final.unlink()
-        elif _inode(new) is not None:
-            exchange(new, final, old)
+        elif _inode(in_new) is not None:
+            # the two names were exchanged, so the replaced file is there
+            exchange(in_new, final, in_old)
         else:
-            rename_new(final, new)
+            rename_new(final, in_new)
 
-    # the replaced files get their names back, from wherever a kill left them
+    # the replaced files that are still in the hidden folder get their names back
     for move in moves:
         final = hidden.out.with_name(move.name)
         for place in (hidden.new / move.name, hidden.old / move.name):
-            if move.old is not None and _inode(place) == move.old and _inode(final) is None:
+            is_replaced_file = move.old is not None and _inode(place) == move.old
+            if is_replaced_file and _inode(final) is None:
                 rename_new(place, final)
 
 

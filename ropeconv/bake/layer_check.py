@@ -71,9 +71,10 @@ def refuse_difference(layers: LayersRecord, version: str) -> None:
 
 @contextmanager
 def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[LayerQuestion]:
-    """Give the question to the probe: whether the first layers of an output are as planned.
+    """Give the question that the probe answers: whether the first layers compute the schedule.
 
-    Files that were downloaded for it exist until the context manager ends.
+    It names the files of two models: the output, and the source, which the probe patches to the
+    schedule. Files that are downloaded for it exist until the context manager ends.
 
     Args:
         plan: The plan of the output.
@@ -87,28 +88,35 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
     source = plan.source
     result = plan.result
     schedule = plan.schedule
+    # transformers loads a model type that it does not know as that of a family with the same layers
     family = source.family
     stands_for = family.text_type if family.assumed else ""
-    # tensors that were multiplied, and so rounded
+    # tensors that a fold has multiplied, and so rounded
     rounded = {}
     if result.fold is not None:
         rounded = {name: source.tensors[name].dtype for name in result.fold.tensors}
 
     with folder_of(source, weights=False) as config, scratch() as place:
         output_weights, lacks_some = _output_weights(plan, folder)
+
+        # the weights of the source
         if source.generated_files():
-            # a source in another format cannot run; the output has its weights, unless multiplied
+            # transformers cannot load a source in another format. The output has its weights,
+            # converted; unless a fold has multiplied them too, so that nothing has the source's.
             if rounded:
                 raise NoLayerRuns("its weights were converted and multiplied at once")
             source_weights = output_weights
         elif any(source.local(name) is None for name in source.weights()):
-            # on the Hub: the tensors of the first layers are enough
+            # they are on the Hub, and the tensors of the first layers are enough
+            needed_rows = _needed_rows(plan, probe, config, stands_for)
             part = place / SINGLE
-            _fetch_tensors(source, _needed_rows(plan, probe, config, stands_for), part)
+            _fetch_tensors(source, needed_rows, part)
             source_weights = [part]
         else:
             source_weights = [source.path(name) for name in source.weights()]
-        # files that the output would only copy are not in its folder yet
+
+        # files that are copied unchanged may be missing in the folder; a tensor is then read from
+        # the source
         if lacks_some:
             output_weights += source_weights
 
@@ -152,9 +160,12 @@ def _absolute(path: Path) -> str:
 
 
 def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], bool]:
-    """The safetensors files in the folder of an output, and whether it lacks some.
+    """The safetensors files in the folder of an output, and whether some are missing there.
 
-    A staged output leaves out the files that are copied unchanged.
+    Some are where the output is staged, that is, without the files that are copied unchanged.
+
+    Raises:
+        NoLayerRuns: The output has no weights in safetensors.
     """
     index = folder / INDEX
     names: tuple[str, ...] = (SINGLE,)
@@ -163,6 +174,7 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
     planned = {file.name for file in plan.files}
     if not planned.issuperset(names):
         raise NoLayerRuns("it has no safetensors")
+
     paths = [folder / name for name in names if (folder / name).exists()]
     return paths, len(paths) < len(names)
 
@@ -170,7 +182,9 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
 def _needed_rows(
     plan: CheckpointPlan, probe: Probe, config: Path, stands_for: str
 ) -> dict[str, int]:
-    """Ask the probe which tensors of a source running its first layers needs.
+    """Ask the probe which tensors are needed to run the first layers of a source.
+
+    Only these are downloaded then.
 
     Args:
         plan: The plan of the output.
@@ -184,6 +198,8 @@ def _needed_rows(
     Raises:
         NoLayerRuns: No layer can run on its own.
     """
+    # Attention is compared, which needs no experts of a mixture; Kimi K2 has 276,480 of their
+    # tensors, whose names would make the question large.
     shapes = {}
     for name, tensor in plan.source.tensors.items():
         if EXPERTS not in name:

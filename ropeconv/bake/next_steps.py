@@ -80,14 +80,16 @@ def run_commands(
 
     # vLLM's --speculative-config: the kind of the head, or "draft_model" for a whole smaller model
     kind = "draft_model"
+    if draft is not None and draft.draft is not None:
+        kind = draft.draft.name
     speculation = ""
     if draft is not None:
-        if draft.draft is not None:
-            kind = draft.draft.name
         settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
         speculation = shlex.quote(json.dumps(settings))
 
-    # the template has the command of each runtime and purpose; what goes into a shell is quoted
+    # The template has the commands of each runtime and purpose, with these words in them, quoted
+    # for a shell. `schedule` is the option of a diffusion model, `pipeline` the program of an
+    # encoder.
     text = render(
         "run.jinja",
         runtime=runtime_to_show(plan, draft),
@@ -129,9 +131,10 @@ def why_not_compared(plan: Plan) -> str:
 
 
 def check_command(plan: Plan, path: Path, computed_here: bool = True, against: str = "") -> str:
-    """Return the shortest `validate` that works where it is printed.
+    """Return the `ropeconv validate` command that checks an output; empty where nothing does.
 
-    Empty for an output that nothing compares.
+    It is as short as it can be and works when it is pasted: --against is left out where `validate`
+    finds the source without it.
 
     Args:
         plan: The plan of the output.
@@ -173,8 +176,10 @@ def feature_extraction(path: str) -> str:
 def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
     """Return the runtime whose command is shown; empty where none supports the output.
 
-    It is the first that supports the output and its draft: of those that the user named in any
-    version, of the usual ones in the newest.
+    It must support the output, and its draft if it has one:
+
+    1. the first runtime that the user named with --runtime, if some version does;
+    2. else the first of the usual ones (SERVERS, or llama.cpp for GGUF) whose newest version does.
 
     Args:
         plan: The plan of the output.
@@ -188,24 +193,25 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         }
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
 
-    # with --allow-untested the user accepts the runtimes that they named without a test
+    # the names of the runtimes without a version, as in `vllm@0.20`; with --allow-untested an
+    # untested one counts as supported if the user named it
     named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
     accepted_of_named = RUNS
     if plan.target.allow_untested:
         accepted_of_named = (*RUNS, UNTESTED)
 
+    # Verdicts go from the oldest version of a runtime to the newest, so the last one is that of the
+    # newest. The tables have llama.cpp with GGUF files as a runtime of its own, llama-cpp-gguf.
     runs_in_some_version = set()
     runs_in_newest = {}
     for verdict in verdicts:
-        # the verdict of llama.cpp on a GGUF file is that of llama-cpp-gguf
         name = verdict.runtime.partition("@")[0].removesuffix("-gguf")
         accepted = accepted_of_named if name in named else RUNS
-        runs = verdict.status in accepted
-        runs_in_newest[name] = runs  # verdicts go from the oldest version to the newest
-        if runs:
+        is_supported = verdict.status in accepted
+        runs_in_newest[name] = is_supported
+        if is_supported:
             runs_in_some_version.add(name)
 
-    # the runtime that the user named, in a version that works, before the usual ones
     for name in named:
         if name in runs_in_some_version:
             return name

@@ -82,7 +82,8 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
 def changed_keys(before: Config, after: Config) -> JsonObject:
     """Return the keys of a config that are new or have another value, with their new values.
 
-    RoPE dictionaries come as a whole, since SGLang replaces them.
+    A nested dictionary comes with its changed keys only. RoPE dictionaries come as a whole, since
+    SGLang replaces them.
     """
     changes: JsonObject = {}
     for key, value in after.items():
@@ -90,7 +91,8 @@ def changed_keys(before: Config, after: Config) -> JsonObject:
         is_same = key in before and value == old
         if is_same:
             continue
-        # in transformers 5 it is another name of rope_parameters, which has the same values
+        # rope_parameters has the same values; in transformers 5 rope_scaling is only another name
+        # of it
         if key == "rope_scaling":
             continue
         if isinstance(value, dict) and isinstance(old, dict) and key not in ROPE:
@@ -103,26 +105,33 @@ def changed_keys(before: Config, after: Config) -> JsonObject:
 def removed_keys(before: Config, after: Config) -> Iterator[str]:
     """Yield the keys that a config loses, with dots between levels, such as `rope_scaling.factor`.
 
+    The servers merge an override into the config, so these keys would keep their old values.
+
     Args:
         before: The config of the source.
         after: The config of the output.
     """
-    # settings of RoPE, which the source may have in either dictionary; the override has one
-    dictionary = ""
+    # the settings of RoPE: the source may have them in rope_scaling, rope_parameters, or both, and
+    # the override has them in rope_parameters only
+    dictionary_name = ""
     old = dict[str, object]()
     for name in ROPE:
         old.update(_settings(before.get(name)))
-        if before.get(name) and not dictionary:
-            dictionary = name
+        if before.get(name) and not dictionary_name:
+            dictionary_name = name
     new = dict(_settings(after.get("rope_parameters")))
 
-    # `type` is the older name of `rope_type`: it may stay where it says the same
-    new["type"] = new.get("rope_type")
+    # A `type` in the source is the older name of `rope_type`, and the output has only that. It may
+    # stay if it is the same type, also under an older name of the type ("su" for "longrope").
+    new_type = new.get("rope_type")
     old_type = OLDER.get(str(old.get("type")), old.get("type"))
     for name in old:
-        says_otherwise = name == "type" and old_type != new["type"]
-        if name not in new or says_otherwise:
-            yield f"{dictionary}.{name}"
+        if name == "type":
+            is_lost = old_type != new_type
+        else:
+            is_lost = name not in new
+        if is_lost:
+            yield f"{dictionary_name}.{name}"
 
     # all other keys, level by level
     for key, value in before.items():

@@ -158,8 +158,10 @@ class RankedMethods(TableSummary):
         """Return a row for each method; loss is None where it was not measured."""
         rows = []
         for row in self.methods:
-            # without studies there is no score: 0 would mean as good as the others
             measured = self.ranking.to_dict(row) if self.ranking else None
+            # without studies there is no score: 0 would mean as good as the others
+            was_studied = bool(row.standing.signs)
+            score = row.standing.score if was_studied else None
             rows.append(
                 {
                     "method": row.method.name,
@@ -168,7 +170,7 @@ class RankedMethods(TableSummary):
                     "writable": row.writable,
                     "basis": row.basis,
                     "recommended": row.recommended or None,
-                    "score": row.standing.score if row.standing.signs else None,
+                    "score": score,
                     "attention_factor": row.schedule.attention_factor,
                     "effective_length": row.profile.reach.effective_length,
                     "outside": row.profile.outside,

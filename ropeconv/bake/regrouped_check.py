@@ -29,7 +29,8 @@ Value = TypeVar("Value")
 def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
     """Return whether a model has its tensors in other shards than its plan.
 
-    It has not where tensors are missing or added: that is another difference.
+    That is so if it has another number of shards, or the same tensors in other shards. With as many
+    shards and other tensors it is not: some are missing or were added.
     """
     # the names of the tensors of each shard; a conversion is planned as one file
     actual = [set(header.tensors) for header in file.headers]
@@ -82,15 +83,17 @@ class RegroupedCheck(GgufCheck):
 
     def run(self) -> None:
         """Compare the keys of the first shard, and each tensor with the one of its name."""
+        # an edited file: its tensors are those of the source, but for the changes of the edit
         plan = self.plan
         if isinstance(plan, GgufPlan):
             self._compare_with(plan.source.file, self._merged(plan))
             return
+
+        # a conversion: it is made again, since there is no file whose tensors could be compared
         assert isinstance(plan, ExportPlan)
         if self.findings.options.quick:
             self._quick_export(plan)
             return
-        # a conversion is made again, since there is no file whose tensors could be compared
         with scratch() as folder:
             remade = folder / plan.out.name
             write = plan.files[0].make
@@ -101,7 +104,7 @@ class RegroupedCheck(GgufCheck):
                 values=file.header.values,
                 tensors=file.tensors,
                 alignment=file.header.alignment,
-                kept=0,
+                kept=0,  # places of tensors are not compared
             )
             self._compare_with(file, header)
 
@@ -147,13 +150,15 @@ class RegroupedCheck(GgufCheck):
         return names
 
     def _compare_keys(self, planned: RewrittenHeader, except_keys: tuple[str, ...]) -> None:
-        """Compare the keys of the first shard with the planned ones, and refuse keys in others.
+        """Record the keys of the first shard that differ from the planned ones, and keys in others.
+
+        Keys that follow from how the file was split (`split.no`, `split.count`), and the one that
+        only keeps space, are left out.
 
         Args:
             planned: The planned header.
             except_keys: Keys that may differ.
         """
-        # `split.no` and `split.count` follow from how the file was split, so they are left out
         first = self.file.header
         actual_header = replace(first, values=_without_layout(first.values))
         planned_header = replace(planned, values=_without_layout(planned.values))
@@ -163,6 +168,7 @@ class RegroupedCheck(GgufCheck):
                 clauses.append((key, clause))
         self._record_keys(clauses)
 
+        # llama.cpp reads only the keys of the first shard; others have at most their alignment
         for path, header in zip(self.file.paths[1:], self.file.headers[1:], strict=True):
             if _without_layout(_unaligned(header)):
                 self.findings.differs(f"{path.name} has keys, which belong in the first shard")
@@ -186,7 +192,9 @@ class RegroupedCheck(GgufCheck):
         return True
 
     def _compare_data(self, source: GgufFile | None, names: set[str]) -> None:
-        """Compare the bytes of some tensors with those of a source.
+        """Compare the bytes of some tensors with those of a source, shard by shard.
+
+        Other bytes of a shard are padding, whose amount is compared.
 
         Args:
             source: The source; None where the edit of the plan has added all these tensors.
@@ -208,6 +216,7 @@ class RegroupedCheck(GgufCheck):
             ranges = [self._expected_range(info, header.data_start, source) for info in infos]
             if not self.findings.options.quick:
                 self.findings.bytes += sum(info.size for info in infos)
+            # whole=False: only the ranges of these tensors
             place = first_difference(path, ranges, self.advance, whole=False)
             if place is None:
                 continue
@@ -239,7 +248,7 @@ class RegroupedCheck(GgufCheck):
         header = source.headers[number]
         path = source.shards[number].path()
         place = header.data_start + header.tensors[info.name].offset
-        # a conversion that was made again has the changes of the edit already
+        # the change of the edit; a conversion that was made again has it already
         change = self.plan.edit.changes.get(info.name)
         if change is None or not isinstance(self.plan, GgufPlan):
             return CopiedRange(start=start, stop=stop, origin=path, place=place)

@@ -130,7 +130,19 @@ def restore(
 
 
 def _of_folder(source: Source, out: Path | None) -> RestorePlan:
-    """Plan to restore the source of an output that is a folder. Parameters as in `restore_plan`."""
+    """Plan to restore the source of an output that is a folder.
+
+    Weights and most other files are copied from the output, under the names that they had. Texts
+    such as config.json follow from their differences in the receipt. Files that ropeconv added are
+    left out, and so are those that were put into the folder later.
+
+    Args:
+        source: The output.
+        out: The folder to write; None for one named after the first source.
+
+    Raises:
+        BadSource: A file is not as ropeconv wrote it.
+    """
     original = original_source(source)
     receipt = original.receipt
     record = original.record
@@ -142,17 +154,19 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
             f" {original.first}"
         )
 
-    # files of the output that the source had, under the names that they had
+    # Files that are copied from the output. `absent` are files of the source that cannot be
+    # restored: the output never had them, or it has them no longer.
     files = list[PlannedFile]()
     absent = list(record.skipped)
-    texts = set(original.generated_texts())
+    restored_texts = set(original.generated_texts())
     for written in receipt.files:
-        name = record.renamed.get(written.name, written.name)
-        if written.name in record.added or name in texts:
+        name = record.renamed.get(written.name, written.name)  # the name in the source
+        if written.name in record.added or name in restored_texts:
             continue
         # only the size is compared now: weights are hashed while they are copied
         has_written_size = sizes_now.get(written.name) == written.size
-        if written.name in (CARD, SOURCE_CARD) and not has_written_size:
+        is_card = written.name in (CARD, SOURCE_CARD)
+        if is_card and not has_written_size:
             # people replace the card of a repository, and nothing else has that of the source
             absent.append(name)
             continue
@@ -171,21 +185,22 @@ def _of_folder(source: Source, out: Path | None) -> RestorePlan:
         )
 
     # texts of the source that follow from the output and its receipt, such as config.json
-    for name in texts:
+    for name in restored_texts:
         text = original.text(name) or ""
         files.append(PlannedFile("write", name, len(text.encode()), text=text))
 
-    # all other files were put into the output later; so was a card with another size
-    of_output = {RECEIPT, *absent}
+    # All other files of the folder are skipped: they were put there later. A card that people have
+    # replaced is one of these, although the receipt lists its name.
+    known = {RECEIPT, *absent}
     for name, size in written_sizes.items():
         is_other_card = name == CARD and size != sizes_now.get(CARD)
         if not is_other_card:
-            of_output.add(name)
+            known.add(name)
     return RestorePlan(
         source=original,
         out=out or _default_out(receipt.first, "-restored"),
         files=tuple(sorted(files, key=lambda file: file.name)),
-        skipped=tuple(name for name in sizes_now if name not in of_output),
+        skipped=tuple(name for name in sizes_now if name not in known),
         first=receipt.first,
         absent=tuple(absent),
     )
@@ -209,7 +224,17 @@ def _default_out(first: SourceRecord, ending: str) -> Path:
 
 
 def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePlan:
-    """Plan to restore the source of a GGUF file. Parameters as in `restore_plan`."""
+    """Plan to restore the source of a GGUF file, by the edit that undoes the runs of ropeconv.
+
+    Args:
+        source: The output.
+        out: The file to write; None for one named after the first source.
+        in_place: Change the GGUF file itself.
+
+    Raises:
+        UsageError: For options that do not go together.
+        BadSource: The receipt does not lead back to the source.
+    """
     if in_place and out is not None:
         raise UsageError("--in-place changes the GGUF file itself; leave -o out")
     if out is not None and not is_gguf(out):
@@ -221,19 +246,21 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
             f"{source.reference} has no receipt among its keys, so it is not an output of ropeconv"
         )
 
-    # the edit that leads back to the file before the first run of ropeconv
+    # the edit that leads back to the keys and tensors before the first run of ropeconv
     receipt = parse_receipt(text, source.reference)
     edit = earlier(file, receipt, whole=True).edit
     assert receipt.original is not None
-    record = receipt.original.gguf
-    assert record is not None
-    # Where that was a file, its layout is restored too, and so every byte. The source of a
-    # conversion was a checkpoint, so there is no such layout.
-    was_file = was_written(record, file.header)
+    record_of_first = receipt.original.gguf
+    assert record_of_first is not None
+
+    # The layout: where the data begins, and padding. A source that was a GGUF file had one; it is
+    # restored, and so every byte. A source that was a checkpoint, converted to GGUF, had none: a
+    # new file gets a usual layout, and one that is changed in place needs no other.
+    was_file = was_written(record_of_first, file.header)
     if was_file or not in_place:
-        edit = replace(edit, layout=layout_of(record, file.header, edit))
+        edit = replace(edit, layout=layout_of(record_of_first, file.header, edit))
     if was_file:
-        _check_header(source, edit, record.sha256, receipt.first.described)
+        _check_header(source, edit, record_of_first.sha256, receipt.first.described)
 
     # the place and the names of the shards
     first = receipt.original.source

@@ -20,7 +20,10 @@ from .verify import verify_output
 
 
 def check_set(folder: Path, receipt: CompanionReceipt, against: str = "") -> str:
-    """Return in a sentence that profiles are as ropeconv wrote them.
+    """Return a sentence which says that all profiles of a model are as ropeconv wrote them.
+
+    The profiles are outputs of one model for several lengths, which `ropeconv profiles` writes into
+    one folder as a set.
 
     Args:
         folder: The folder of the profiles.
@@ -31,7 +34,7 @@ def check_set(folder: Path, receipt: CompanionReceipt, against: str = "") -> str
         Disagreement: Where a profile differs, is missing, or belongs to another run; it names the
             profile.
     """
-    # each profile, which has a receipt of its own
+    # each profile: it has a receipt of its own, of which the receipt of the set has a digest
     faults = list[str]()
     if not receipt.members:
         faults.append("its receipt names no profile")
@@ -71,13 +74,17 @@ def check_set(folder: Path, receipt: CompanionReceipt, against: str = "") -> str
 
 
 def _compare(output: Path, receipt: Receipt, against: str) -> bool:
-    """Compare a profile with its source, and return whether that was found.
+    """Compare a profile with its source, and return whether a source was found for that.
 
-    Raises Disagreement where they differ.
+    Raises:
+        Disagreement: They differ.
     """
+    # GGUF profiles are made from the file `base` beside them, which counts before what the user
+    # names; for all others that counts first
     source = find_source(output)
-    if against and not (is_gguf(output) and source):
-        source = against  # GGUF profiles are made from `base` beside them
+    has_base = is_gguf(output) and bool(source)
+    if against and not has_base:
+        source = against
     if not source:
         return False
     try:

@@ -183,11 +183,12 @@ class PlanStart:
 
 
 def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Target) -> PlanStart:
-    """Return the start of a plan.
+    """Return what every plan begins with: the completed recipe, its RoPE and its schedule.
 
     Args:
-        inspection: The inspection of the source.
-        first: The inspection of the model that the plan starts from.
+        inspection: The inspection of the source, whose length an output must not fall below.
+        first: The inspection of the model that the plan starts from: with --replace that before
+            the first run of ropeconv, else the source too.
         recipe: The method and its modifiers.
         target: The target of the plan.
 
@@ -196,15 +197,17 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             asks for it; else what `start_spec` raises.
         RecipeError: As `Recipe.schedule`.
     """
-    # the recipe takes settings over from the scaling that the model has
+    # the RoPE to start from, which depends on no setting of the method; and the recipe with the
+    # settings that it takes over from the scaling of the model, then with its attention factor
     spec = start_spec(first, recipe, target)
     with_settings = inherit_settings(recipe, first)
     inherited = keep_attention_factor(with_settings, first)
 
-    # the schedule, which must not be shorter than the source unless that is asked for
+    # the schedule, which must not be shorter than the source unless --context asks for that
     schedule = inherited.schedule(spec, first.spec)
-    if recipe.context is None and schedule.context < inspection.spec.context:
-        raise _too_short(inherited, spec, schedule.context, inspection.spec.context)
+    declared = inspection.spec.context
+    if recipe.context is None and schedule.context < declared:
+        raise _too_short(inherited, spec, schedule.context, declared)
     if not isinstance(recipe.method, AsIs):
         unseen = nothing_to_extend(first, schedule.context)
         if unseen:
@@ -214,7 +217,8 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
     notes = _derivation(inspection, inherited, spec)
     if first.assumption:
         notes.insert(0, first.assumption)
-    if inherited != with_settings:
+    kept_attention_factor = inherited != with_settings
+    if kept_attention_factor:
         notes.append(
             f"{first.name} has no attention factor of the method: it keeps"
             f" {spec.attention_factor:.5g}"
@@ -257,14 +261,15 @@ def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> Usag
         context: The tokens that the output would declare.
         today: The tokens that the source declares.
     """
-    # as an example, a value with which the same method goes beyond the length of today
+    # An example: the flags with which the same method goes beyond the length of today, by the
+    # factor that the user gave, or to twice that length.
     method = recipe.method
-    longer = 2 * today
+    longer_context = 2 * today
     if not method.length:
         factor = method.factor_over(spec.original_context)
         if factor and factor > 1:
-            longer = round(today * factor)
-    repair = method.longer(longer, spec.original_context)
+            longer_context = round(today * factor)
+    repair = method.longer(longer_context, spec.original_context)
     if not repair:
         repair = f"--context {format_tokens(today)} to keep that"
     return UsageError(
@@ -284,24 +289,29 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
         context: The tokens that the output would declare.
     """
     spec = inspection.spec
-    layers = f"none of the {counted(len(spec.layers), 'layer')}"
+    no_layer = f"none of the {counted(len(spec.layers), 'layer')}"
     declare = f"--as-is --context {context} declares the length without it"
-    if spec.layers and not spec.count("global"):
+
+    # no layer has the RoPE that a method changes
+    has_global_layers = spec.count("global") > 0
+    if spec.layers and not has_global_layers:
         why = "none rotates"
         if spec.count("local"):
             why = f"each sees a {spec.window_kind} with its own"
-        return f"{layers} has the RoPE that a method changes ({why}); {declare}"
+        return f"{no_layer} has the RoPE that a method changes ({why}); {declare}"
 
-    # every layer that sees the whole context makes an extension worthwhile
+    # No layer sees the whole context: all have a window below it. One that does see it is enough
+    # for an extension to be worthwhile.
     windows = [window for window in spec.windows if window is not None and window < context]
-    if not spec.layers or len(windows) < len(spec.layers):
+    is_windowed = bool(spec.layers) and len(windows) >= len(spec.layers)
+    if not is_windowed:
         return ""
     family = inspection.model_family if isinstance(inspection, ConfigInspection) else None
     if family is not None and family.window.layers == "all":
         return ""
     return (
-        f"{layers} sees the whole context, only {max(windows):,} tokens ({spec.window_kind}), so a"
-        f" method adds nothing beyond them; {declare}"
+        f"{no_layer} sees the whole context, only {max(windows):,} tokens ({spec.window_kind}), so"
+        f" a method adds nothing beyond them; {declare}"
     )
 
 
@@ -316,6 +326,7 @@ def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[
     if recipe.on_top:
         return [_derive_on_top(recipe, inspection.spec)]
 
+    # factor = length / trained length
     source = inspection.spec
     trained = recipe.original_context or spec.original_context
     factor = recipe.method.factor_over(trained)
@@ -323,7 +334,8 @@ def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[
         return []
     # `--yarn 4` over an unscaled model says everything itself, but `--yarn 128k` does not
     length = recipe.method.length
-    if length is None and not source.scaled:
+    is_obvious = length is None and not source.scaled
+    if is_obvious:
         return []
     reached = length or round(trained * factor)
     sentence = f"factor {factor:.6g} = {reached:,} / {trained:,} trained tokens"
@@ -336,12 +348,14 @@ def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[
 
 
 def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
-    """Say how the factor of a method on top of a scaling follows from two lengths.
+    """Return how the factor of a method on top of a scaling follows from two lengths, in words.
 
     Args:
         recipe: The method and its modifiers.
         source: The RoPE of the source, with its scaling.
     """
+    # the factor is over the declared context; `relative` writes the method as one over the trained
+    # context, so that `factor_over` gives it
     method = recipe.method
     kept = f"the {source.form.kind} scaling is kept"
     declared = source.context
@@ -349,14 +363,15 @@ def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
     factor = method.relative(declared, trained).factor_over(trained)
     if factor is None:
         return kept
+    lengths = f"{factor:.6g} = {declared * factor:,.0f} / {declared:,} declared tokens"
 
     # two scalings of one kind become one, whose factor is the product
-    lengths = f"{factor:.6g} = {declared * factor:,.0f} / {declared:,} declared tokens"
-    product = total_factor(method, source)
-    if product is None:
+    factors = total_factor(method, source)
+    if factors is None:
         return f"{kept}, and {method.name} is applied on top of it with factor {lengths}"
-    before = product[0]
-    return f"{kept} with factor {before * factor:.6g} = {before:.6g} x {factor:.6g} ({lengths})"
+    scaling_factor, _ = factors
+    product = scaling_factor * factor
+    return f"{kept} with factor {product:.6g} = {scaling_factor:.6g} x {factor:.6g} ({lengths})"
 
 
 def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) -> list[str]:
@@ -366,7 +381,8 @@ def warn_of_short_reach(recipe: Recipe, inspection: Inspection, spec: RopeSpec) 
     if wanted is None:
         return []
 
-    # methods for a length: theta-for and theta-bound have a target, a frozen dynamic one has `at`
+    # Methods for a length: theta-for and theta-bound have a field `target`, and a dynamic method
+    # that is frozen at a length has `at`; other methods have neither.
     flag = method.flag()
     made_for = getattr(method, "target", None) or getattr(method, "at", None)
     if made_for is not None and made_for < wanted:
@@ -450,6 +466,9 @@ SAME_FACTOR = 1e-6
 def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> str:
     """Return a sentence on the settings of a scaling that `--replace` keeps and drops, or empty.
 
+    Another method drops all of them. The same method with another factor keeps those that the user
+    does not set, such as YaRN's beta_fast.
+
     Args:
         recipe: The recipe with the settings that it inherits.
         first: The inspection of the model that it starts from.
@@ -461,15 +480,15 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
     if not source.scaled or isinstance(method, AsIs):
         return ""
 
-    # the settings of the scaling that is replaced
-    pair = _mscale_pair(first)
+    # the settings of the scaling that is replaced, by name
+    mscale_pair = _mscale_pair(first)
     settings: dict[str, object] = {}
     for name in SETTINGS.get(form.kind, ()):
         settings[name] = getattr(form, name)
-    settings |= pair
+    settings |= mscale_pair
     scaling = f"the {form.kind} scaling"
 
-    # another method keeps none of them
+    # another method
     if method.name != form.kind:
         parts = [_setting_text(name, value) for name, value in settings.items()]
         factor = getattr(form, "factor", None)
@@ -478,18 +497,20 @@ def describe_replaced(recipe: Recipe, first: Inspection, schedule: Schedule) -> 
         details = f" ({', '.join(parts)})" if parts else ""
         return f"--replace drops {scaling}{details}; --on-top keeps it"
 
-    # the same method with another factor keeps those that the user did not set
+    # the same method, setting by setting
     kept = []
     dropped = []
     for name, value in settings.items():
         text = _setting_text(name, value)
-        if getattr(method, name) == value:
+        new_value = getattr(method, name)
+        if new_value == value:
             kept.append(text)
         else:
-            dropped.append(f"{text} (now {_setting_text(name, getattr(method, name), False)})")
+            dropped.append(f"{text} (now {_setting_text(name, new_value, named=False)})")
 
-    # an attention factor that does not follow from the factor was set by the publisher
-    if abs(source.attention_factor - _usual_attention_factor(source, pair)) > SAME_FACTOR:
+    # an attention factor that does not follow from the factor is a setting of the publisher
+    usual = _usual_attention_factor(source, mscale_pair)
+    if abs(source.attention_factor - usual) > SAME_FACTOR:
         text = f"attention_factor {source.attention_factor:.6g}"
         if abs(source.attention_factor - schedule.attention_factor) <= SAME_FACTOR:
             kept.append(text)
@@ -573,7 +594,10 @@ def _mscale_pair(inspection: Inspection) -> dict[str, float]:
 
 
 def _read_gguf_mscale(source: GgufSource) -> tuple[float | None, float | None]:
-    """The mscale and mscale_all_dim of a GGUF file; the latter is None without them."""
+    """The numbers mscale and mscale_all_dim of DeepSeek's YaRN in a GGUF file: (1.0, None) if none.
+
+    GGUF has one key for both, `yarn_log_multiplier`, so mscale follows from the architecture.
+    """
     arch = arch_of(source.file)
     if not arch.log_multiplier:
         return 1.0, None
@@ -581,8 +605,8 @@ def _read_gguf_mscale(source: GgufSource) -> tuple[float | None, float | None]:
     if not multiplier:
         return 1.0, None
 
-    # converters write a tenth of mscale_all_dim for architectures whose graph multiplies the
-    # softmax by it, and all of it for others
+    # Converters write 0.1 * mscale_all_dim for architectures whose graph multiplies the softmax by
+    # it, as in YaRN's 0.1 * mscale * ln(factor) + 1, and all of it for others.
     if arch.softmax:
         multiplier /= 0.1
     # the file has a number of 32 bits, 0.70700001716 for 0.707

@@ -113,13 +113,15 @@ def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[s
         if key not in NOT_COMPARED and planned[key] != recorded[key]:
             unlike.append(key)
 
-    # the same model in another layout may have to be converted where it was copied, or vice versa
+    # The files, and how each was made (copied, converted). That is not compared where the source is
+    # now given in another layout than then, such as safetensors in place of Meta's layout: its
+    # files are copied where they were converted, or the other way round.
     was_converted = receipt.source.kind in CONVERTED
     is_converted = plan.source.kind in CONVERTED
-    with_actions = was_converted == is_converted
+    compares_actions = was_converted == is_converted
     if plan.is_folder:
-        recorded_files = _list_files(receipt.files, with_actions)
-        planned_files = _list_files(plan.files, with_actions)
+        recorded_files = _list_files(receipt.files, compares_actions)
+        planned_files = _list_files(plan.files, compares_actions)
         if recorded_files != planned_files:
             unlike.append("list of files")
     return unlike
@@ -160,7 +162,7 @@ def verify_output(
             and where recipe and source do not give this output.
         Disagreement: Where a file differs, or cannot be compared.
     """
-    # first what costs nothing: small files against the receipt, and code that is not ropeconv's
+    # what costs nothing: small files against the receipt, and code that is not ropeconv's
     options = options or Options()
     baked = comparison.baked
     if not is_gguf(baked):
@@ -168,7 +170,7 @@ def verify_output(
             check_files(baked, comparison.receipt, weights=False)
         needs_trust(baked, options.code)
 
-    # then everything against a plan from the source, since a receipt may have been edited too
+    # everything against a plan from the source, since a receipt may have been edited too
     plan = plan_again(comparison)
     findings = Findings(options)
     if isinstance(plan, GgufOutput):
@@ -177,6 +179,8 @@ def verify_output(
         _verify_receipt(comparison, plan, findings)
         if isinstance(plan, CheckpointPlan):
             FolderCheck(folder=baked, plan=plan, findings=findings, advance=advance).run()
+
+    # the other members of its set: an adapter, a draft model or the target of one, beside it
     clauses = member_faults(baked, comparison.receipt)
     if not clauses:
         clauses = _draft_faults(comparison, options)
@@ -214,12 +218,17 @@ def _verify_receipt(
 def _verify_gguf(
     comparison: Comparison, plan: GgufOutput, findings: Findings, advance: Advance
 ) -> None:
-    """Compare a GGUF model with its plan, by names where its tensors are in other shards."""
+    """Compare a GGUF model with its plan, receipt and data.
+
+    A model that was split into other shards later is compared tensor by tensor, by their names.
+    """
     file = GgufSource(comparison.baked).file
     regrouped = is_regrouped(file, plan)
     _verify_receipt(comparison, plan, findings, in_shards=regrouped or len(file.shards) > 1)
 
-    # the reference of a local source is not in the receipt, so there only the kind is compared
+    # Whether the source is given from elsewhere than when the output was made, so that keys which
+    # only describe the model may differ. The receipt does not have the path of a local source, so
+    # for these only the kind is compared.
     recorded = comparison.receipt.source
     given = comparison.source
     has_other_reference = bool(recorded.reference) and recorded.reference != given.reference
@@ -245,11 +254,10 @@ def earlier_output(plan: Plan) -> Comparison | None:
 
 
 def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | None:
-    """Return the plan of a change in place that an earlier run of the same command has made.
+    """Return the plan of a change in place if an earlier run of the same command has made it.
 
     So the same command twice changes a file once, also where it puts a scaling on top of another.
-    The receipt in the file must have the same source, recipe and target, and lead back to the
-    header of the file before ropeconv changed it.
+    The command is planned again, and the receipt of that plan compared with the one in the file.
 
     Args:
         source: The file.
@@ -261,27 +269,28 @@ def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | No
     """
     if target.replace or RECEIPT not in source.file.header.values:
         return None
-    # most methods start from the file before the change, as with --replace; those that keep the
-    # scaling start from the file of today
+    # Most methods are planned from the file before the change, which --replace restores first.
+    # Methods that keep the scaling are planned from the file of today.
     keeps_scaling = recipe.on_top or isinstance(recipe.method, AsIs)
+    target_again = replace(target, replace=not keeps_scaling)
     try:
         restore_plan(source, in_place=True)  # raises if the receipt does not lead back
         receipt = read_receipt(source.path)
-        plan = make_plan(source, recipe, replace(target, replace=not keeps_scaling))
+        plan = make_plan(source, recipe, target_again)
     except RopeconvError:
         return None
     if not recipe.on_top and _other_keys(source, plan):
         return None
 
+    # Compare the two receipts without what must differ: the schedule of a method on top of the file
+    # of today, which has the change already; and the --replace that was added here.
     planned = plan.receipt()
     if keeps_scaling:
-        # from the file of today the schedule comes out another one than that of the first run
         planned = msgspec.structs.replace(
             planned, schedule=receipt.schedule, encoding=receipt.encoding
         )
-    recorded = msgspec.structs.replace(
-        receipt, target=replace(receipt.target, replace=planned.target.replace)
-    )
+    recorded_target = replace(receipt.target, replace=planned.target.replace)
+    recorded = msgspec.structs.replace(receipt, target=recorded_target)
     if made_from(recorded) != made_from(planned):
         return None
     return plan

@@ -45,7 +45,13 @@ CARRIED_OVER = ("load", "trained", "stale-inv-freq", "ignored-tensor")
 
 
 def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
-    """Yield the warnings of a plan, the most important first."""
+    """Yield the warnings of a plan, the most important first.
+
+    Args:
+        inspection: The model that the user gave.
+        start: The recipe for it, its schedule, and the RoPE that it starts from, which with
+            --replace is an earlier one than that of the model.
+    """
     recipe = start.recipe
     schedule = start.schedule
     spec = inspection.spec
@@ -87,7 +93,8 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
 def cannot_gain(spec: RopeSpec, context: int) -> str:
     """Return why an extension of RoPE does not extend what a model sees, and what would.
 
-    Empty where it does.
+    That is so if all layers with RoPE have a sliding window below the new context. Empty for other
+    models.
 
     Args:
         spec: The RoPE of the model.
@@ -106,13 +113,14 @@ def cannot_gain(spec: RopeSpec, context: int) -> str:
         )
 
     # Llama 4 and others have layers without RoPE that see everything: only the declared context
-    # limits those
-    seeing = counted(rotating, "layer that rotates sees", "layers that rotate see")
-    others = counted(
+    # limits those. The sentence: "the 36 layers that rotate see 8,192 tokens (chunks), and the 12
+    # that see the whole context have no RoPE: ..."
+    rotating_see = counted(rotating, "layer that rotates sees", "layers that rotate see")
+    others_have = counted(
         unrotated, "that sees the whole context has", "that see the whole context have"
     )
     return (
-        f"the {seeing} {seen}, and the {others} no RoPE: the extension changes only the"
+        f"the {rotating_see} {seen}, and the {others_have} no RoPE: the extension changes only the"
         f" former; `--as-is --context {context}` raises the context without it"
     )
 
@@ -171,8 +179,15 @@ def _last_verdict(verdicts: Sequence[Verdict], version: Runtime) -> Verdict:
 
 
 def _candidates(inspection: ConfigInspection) -> list[tuple[str, Recipe, DualChunk | None]]:
-    """Other ways to write a checkpoint for its context: (flags, recipe, use of dual chunks)."""
-    # the same RoPE in both schemas, where it is not in doubt with which settings it was trained
+    """Other ways to write a checkpoint for its context, with which more runtimes may compute it.
+
+    Returns:
+        For each way the flags of `ropeconv apply`, the recipe, and what happens to the key of dual
+        chunk attention: "drop" to remove it, None to leave it.
+    """
+    # The same RoPE, written for every version of transformers (rope_scaling and rope_parameters).
+    # Not if the settings contradict each other without a repair: it is then unknown with which of
+    # them the model was trained.
     candidates: list[tuple[str, Recipe, DualChunk | None]] = []
     without_repair = {problem.code for problem in inspection.problems if problem.repair is None}
     if not without_repair & IN_DOUBT:
@@ -180,8 +195,8 @@ def _candidates(inspection: ConfigInspection) -> list[tuple[str, Recipe, DualChu
         if any(problem.code == "dual-chunk" for problem in inspection.problems):
             candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
 
-    # only a new base, which every runtime reads; where a receipt says that the weights were trained
-    # without the scaling that it replaces
+    # A new base (NTK) instead of the scaling, since every runtime has a base. Only if the receipt
+    # says that the weights were trained without the scaling.
     spec = inspection.spec
     was_trained_unscaled = inspection.first is not None and not inspection.first.scaled
     is_extended = spec.scaled and spec.context > spec.original_context
@@ -207,7 +222,8 @@ def _helps(
         inspection: Its inspection.
         runtime: A version of the runtime.
         recipe: The method that the new config has.
-        dual_chunk: Whether it is written without dual chunk attention; None to leave that.
+        dual_chunk: "drop" for a config without the key of dual chunk attention; None for one that
+            keeps it.
     """
     spec = inspection.spec
     if not isinstance(recipe.method, AsIs):

@@ -173,27 +173,36 @@ def stock_version() -> str:
 def _buckets(
     reading: SourceReading, runs: list[TokenRun], stock: TransformersEngine
 ) -> tuple[list[BucketResult], Curve]:
-    """Return the result of each bucket, spread runs first, and the KL along the whole run.
+    """Return how far the output is from the reference in each bucket, a range of positions.
+
+    The hidden states of both were computed before; here their heads make logits of them.
 
     Args:
-        reading: The reference, its control and its noise.
-        runs: The tokens: spread runs, and possibly one over every position.
-        stock: The output.
+        reading: The source: the hidden states of the reference (the source patched to the
+            schedule), and for each spread run a control (how far the unscaled source and rounding
+            are from the reference).
+        runs: The tokens that both have read: spread runs, and possibly one over every position.
+        stock: The output in stock transformers.
+
+    Returns:
+        The results, those of spread runs first, and (position, KL) along the run over every
+        position.
     """
     results: list[BucketResult] = []
     curve: Curve = ()
     states = reading.states
     for number, run in enumerate(runs):
-        reference = states.reference[number]
-        baked = states.baked[number]
-        measures = reading.measure(reading.head, reference, stock, baked, run.targets())
+        of_reference = states.reference[number]
+        of_output = states.baked[number]
+        measures = reading.measure(reading.head, of_reference, stock, of_output, run.targets())
 
-        # each spread run has one bucket and a control; the buckets of a whole run have the same
-        # ranges of positions as the spread runs, and their controls
+        # A spread run is one bucket, whose control has the number of the run. A run over every
+        # position has a bucket for the range of each spread run, so its buckets have the controls
+        # of these, in order; a short one does not reach all ranges.
         controls = reading.controls
         if run.kind == "spread":
             controls = [reading.controls[number]]
-        for control, (bucket, rows) in zip(controls, run.parts(), strict=False):
+        for (bucket, rows), control in zip(run.parts(), controls, strict=False):
             result = bucket_result(
                 bucket,
                 measures[rows],

@@ -45,17 +45,20 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
     title = f"transformers {answer.get('transformers', '')}".strip()
     if "error" in answer:
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
-    # The rotary modules of the model: one, or one for each kind of layer ("global" and "local" in
-    # Gemma 3). transformers makes frequencies only for layer types of the config; the probe calls a
-    # single one global.
+    # The rotary modules by the kind of layer that they are for: "global" and, in models such as
+    # Gemma 3, "local" (with a sliding window). The probe calls a single module "global", also where
+    # all layers of the model are local.
     modules = answer["modules"]
-    only_local = len(modules) == 1 and "local" in spec.layers and "global" not in spec.layers
+    has_global_layers = "global" in spec.layers
+    has_local_layers = "local" in spec.layers
+    only_local = len(modules) == 1 and has_local_layers and not has_global_layers
 
     worst = 0
     attention_factor = 1.0
     allowed = ENCODINGS[encoding].max_ulp
     for label, module in modules.items():
-        if label == "local" and "local" not in spec.layers:
+        is_unused = label == "local" and not has_local_layers
+        if is_unused:
             continue
 
         # the frequencies of long sequences, then those of short ones
@@ -122,8 +125,8 @@ def ulp_distance(first: Vector, second: Vector) -> int:
 def needs_trust(folder: Path, allowed: bool) -> bool:
     """Whether loading a folder needs trust_remote_code.
 
-    Code is known if everything in the folder from which transformers takes code is equal to what
-    `--encoding buffers` writes for this config.
+    The user need not allow code that ropeconv wrote itself: every file in the folder from which
+    transformers loads code is then equal to what `--encoding buffers` writes for this config.
 
     Args:
         folder: The checkpoint.
@@ -146,7 +149,7 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
     is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE)
     if not has_classes or not is_ours:
         return False
-    for difference in _unlike_ours(folder, config):
+    for difference in _unlike_ours(folder, config):  # the first one is enough
         raise permission_error(folder, difference)
     return True
 
@@ -159,21 +162,28 @@ class StoredSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
-    """Yield each part of the code of a checkpoint that the encoding `buffers` does not write.
+    """Yield each part of the code of a checkpoint that `--encoding buffers` does not write.
 
-    The code is made again from the config, and compared: an attacker can call any code ours.
+    That encoding stores inv_freq in the weights and writes a modelling file that uses them. Anyone
+    can give a config the model type of that encoding, so the type proves nothing: the code is made
+    again from the config and compared with the file.
     """
-    family = by_name().get(str(config["model_type"]).removesuffix(STORED_ROPE))
+    # the model type is the name of a family with an ending of its own
+    family_name = str(config["model_type"]).removesuffix(STORED_ROPE)
+    family = by_name().get(family_name)
     if family is None or family.code is None:
         yield f"ropeconv has no code for {config['model_type']!r}"
         return
+    # model_type, architectures and auto_map, which name the classes that transformers loads
     for key, value in class_keys(family).items():
         if config.get(key) != value:
             yield f"{key} of its config.json is {str(config.get(key))[:200]}"
 
+    # the modelling file differs only by its log-n, which is in the settings that it reads
     settings = config.get(SETTINGS)
     try:
-        code = modelling_file(family, msgspec.convert(settings, StoredSettings).log_n)
+        stored = msgspec.convert(settings, StoredSettings)
+        code = modelling_file(family, stored.log_n)
     except msgspec.ValidationError:
         yield f"{SETTINGS} of its config.json is {str(settings)[:200]}"
         return
@@ -186,7 +196,7 @@ def _unlike_ours(folder: Path, config: JsonObject) -> Iterator[str]:
 
 
 def _other_code(folder: Path) -> Iterator[str]:
-    """Yield everything else in a folder that transformers may run, or load on top of the model."""
+    """Yield what transformers may run in a folder, or load on top of the model, beside our code."""
     own_code = folder / f"{MODULE}.py"
     for place, subfolders, names in os.walk(folder):
         for name in subfolders:
@@ -198,14 +208,14 @@ def _other_code(folder: Path) -> Iterator[str]:
             if path.suffix in CODE and path != own_code:
                 yield f"{path.relative_to(folder)} is a file of code that ropeconv did not write"
 
-    # transformers loads an adapter that is beside the model, and code that other configs name, such
-    # as that of the tokenizer
+    # transformers loads an adapter that is beside the model, and code that the auto_map of another
+    # config names, such as tokenizer_config.json
     for path in folder.glob("*config*.json"):
         if path.name == ADAPTER:
             yield f"{path.name} names an adapter"
         elif path.name != "config.json":
-            keys = [key for key, _ in entries(read_json(path))]
-            if MAP in keys:
+            keys_of_all_levels = [key for key, _ in entries(read_json(path))]
+            if MAP in keys_of_all_levels:
                 yield f"{path.name} has an auto_map"
 
 
@@ -229,8 +239,10 @@ def check_frequencies(comparison: Comparison, trust_remote_code: bool = False) -
             f"{baked} was written as {receipt.encoding}, which this version does not know; run"
             " apply again"
         )
-    # the config has only the part of the factors that is not folded into weights
     trust = needs_trust(baked, trust_remote_code)
+
+    # a fold multiplies weights by a part of the attention factor, so that the config, which is all
+    # that is read here, has only the rest
     schedule = replace(
         comparison.schedule,
         attention_factor=written.attention_factor,

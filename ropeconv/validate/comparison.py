@@ -58,12 +58,12 @@ class Comparison:
 
     @classmethod
     def open(cls, baked: str | os.PathLike[str], against: str) -> Comparison:
-        """Open an output and its source.
+        """Open an output and its source, and compute the schedule that the output must have.
 
         Args:
             baked: The output.
-            against: The path or Hub id of the source. With --replace, this may be the first source
-                of one that stores its RoPE.
+            against: The path or Hub id of the source. For an output of --replace, this may also be
+                the model before the first run of ropeconv.
 
         Raises:
             BadSource: If `baked` has no receipt, or the recipe gives another schedule for
@@ -83,6 +83,8 @@ class Comparison:
                 " that"
             )
 
+        # the source; one that stores its RoPE in tensors cannot be read, and for an output of
+        # --replace its own first source does as well
         source = _open_original(str(against), baked, receipt)
         try:
             inspection = inspect_source(source)
@@ -112,6 +114,8 @@ class Comparison:
                 " name its source"
             )
 
+        # what the receipt has beside the recipe: a longer context that the encoding needed, and the
+        # ramp of llama.cpp in place of YaRN's
         schedule = replace(schedule, context=receipt.schedule.context or schedule.context)
         if receipt.ramp_approximation is not None:
             schedule = receipt.ramp_approximation.apply_to(schedule)
@@ -198,13 +202,12 @@ class Comparison:
 
     @property
     def remark(self) -> str:
-        """A sentence on what no comparison computes; empty where there is nothing.
+        """A sentence on what the comparison left out; empty where it compares everything.
 
-        Nothing computes the model's own ramp of YaRN, or attention of the output. Dual chunk
-        attention has no reference: of the runtimes that `validate` compares, transformers ignores
-        its key, and vLLM and SGLang fail with it. Up to `chunk_size - local_size` tokens it is
-        plain attention.
+        It leaves out the model's own ramp of YaRN, where the output has that of llama.cpp instead,
+        and dual chunk attention (Qwen2.5-1M) in an output that is a checkpoint.
         """
+        # the reference has the ramp of the output too (see `open`)
         ramp = self.receipt.ramp_approximation
         if ramp is not None:
             return (
@@ -215,9 +218,11 @@ class Comparison:
         source = self.source
         if is_gguf(self.baked) or isinstance(source, GgufSource):
             return ""
-        if self.receipt.target.dual_chunk == "drop":
-            return ""
-        if not text_part(source.config(), source.family).get(DUAL_CHUNK):
+        # Dual chunk attention has no reference: transformers ignores its key, and vLLM and SGLang
+        # fail with it. It is plain attention up to `chunk_size - local_size` tokens.
+        was_dropped = self.receipt.target.dual_chunk == "drop"
+        has_dual_chunk = bool(text_part(source.config(), source.family).get(DUAL_CHUNK))
+        if was_dropped or not has_dual_chunk:
             return ""
         return (
             f" This holds for plain attention: the comparison does not compute {DUAL_CHUNK}, which"
@@ -257,15 +262,27 @@ class Comparison:
 
 
 def _open_original(against: str, baked: Path, receipt: Receipt) -> Source | GgufSource:
-    """Return the source of an output, as a checkpoint for a folder."""
+    """Open the source of an output, in the form from which the output was made.
+
+    Args:
+        against: The path or Hub id that the user gave for the source.
+        baked: The output, a folder or a GGUF file.
+        receipt: The receipt of the output.
+
+    Returns:
+        A checkpoint, or a GGUF file where the output is one too.
+    """
     source = open_source(against, receipt.source.family)
     if isinstance(source, GgufSource) and baked.is_dir():
         source = GgufCheckpoint(source, receipt.target.outtype or "auto")
 
+    # An output of one bake was made from its first source. What the user names may be a conversion
+    # of that by --as-is, such as one from Meta's layout, whose receipt leads to it.
     made_once = receipt.original is not None and len(receipt.steps) == 1
     if isinstance(source, Source) and made_once and not receipt.target.replace:
-        # Meta's layout is compared with a conversion of it by --as-is
         source = first_source(source)
+
+    # weights in FP8 are exported to GGUF as the floats that they stand for
     if isinstance(source, Source) and is_gguf(baked) and source.weights():
         source = dequantised(source)
     source.as_draft = bool(receipt.target.drafts_for)
@@ -308,11 +325,11 @@ class Settings(ValidateOptions):
         return min(512, max(64, self.length // 256))
 
     def place(self, stored: str = "float32", stands_for: str = "") -> DeviceSpec:
-        """Return an available device and a precision.
+        """Return where the models run: an available device, and a precision.
 
         Args:
-            stored: The precision of the checkpoint.
-            stands_for: As in DeviceSpec.
+            stored: The precision of the checkpoint, which "auto" means on a GPU.
+            stands_for: The model type with which transformers loads it; empty for its own.
         """
         if self.layer_by_layer and self.device_map:
             raise UsageError("--layer-by-layer uses one device; leave --device-map out")
@@ -321,7 +338,7 @@ class Settings(ValidateOptions):
             dtype=self.dtype,
             device_map=self.device_map,
             stands_for=stands_for,
-            pickles=self.trust_remote_code,
+            pickles=self.trust_remote_code,  # loading pickled weights may run code too
             layer_by_layer=self.layer_by_layer,
         )
         return wanted.resolve(stored)

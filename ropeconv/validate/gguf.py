@@ -181,18 +181,27 @@ def by_divisors(
     runs: list[TokenRun],
     progress: Progress,
 ) -> ReferenceLogits:
-    """Run a file in llama.cpp, and again with the frequencies as divisors over other bases.
+    """Run a file in llama.cpp, unscaled and with the schedule of the output.
+
+    llama.cpp divides the frequencies of the base by the tensor rope_freqs, so every schedule can be
+    had from any base: divisor = frequency of the base / frequency of the schedule. The reference
+    has another base than the output, so that it has no number in common with it.
 
     Args:
         source: The source of the output, or the output itself, whose own scaling is then taken
             away.
         spec: The RoPE of the source.
         schedule: The schedule of the output.
-        splits: The other bases over that of the source; the second is for the noise.
+        splits: For each reference, the ratio of its base to that of the source. A second reference
+            is the same but for rounding, which shows the noise.
         is_output: Whether `source` is the output.
         runs: The tokens.
         progress: Callbacks.
+
+    Returns:
+        The logits: unscaled, of the first reference, and of the second one if `splits` has two.
     """
+    # the unscaled model is the source unchanged, or the output with the frequencies of the source
     if is_output:
         control = _logits_by_divisors(source.file, spec, spec.current(), SPLIT, runs, progress)
     else:
@@ -254,11 +263,12 @@ def by_dequantising(
 ) -> ReferenceLogits:
     """Run a source in GGUF in transformers, with its weights dequantised.
 
-    It also runs in llama.cpp, unscaled, for the noise between the two.
+    The output runs in llama.cpp, whose kernels round otherwise. The unscaled source shows how much:
+    it runs in both (`control` in transformers, `other_control` in llama.cpp).
 
     Args:
         comparison: The output and its source.
-        source: The source, as the checkpoint that its weights make.
+        source: The GGUF file as a checkpoint, with its dequantised weights.
         dtype: The precision.
         runs: One run, without gaps.
         progress: Callbacks.
@@ -268,7 +278,8 @@ def by_dequantising(
     progress.note(
         f"The weights of {comparison.against} take {size} as {dtype}, on the disk and in memory."
     )
-    other_control = logits_of(LlamaCppEngine(checkpoint.inner.path), runs, progress)
+    gguf_path = checkpoint.inner.path
+    other_control = logits_of(LlamaCppEngine(gguf_path), runs, progress)
     logits = by_patch(comparison, checkpoint, dtype, runs, progress)
     return replace(logits, other_control=other_control)
 
@@ -282,9 +293,9 @@ def by_export(
 ) -> ReferenceLogits:
     """Run a checkpoint in transformers, and the quantised weights of its export in llama.cpp.
 
-    The output differs from the checkpoint by its RoPE, if it is wrong, and by the quantisation of
-    its weights. The second reference has the same quantised weights with the right frequencies, as
-    divisors over another base, so it shows how far the quantisation is.
+    A right output differs from the checkpoint only by the quantisation of its weights, and a wrong
+    one by its RoPE too. The second reference shows how much the quantisation does: it has the
+    weights of the output with the right frequencies, as divisors over another base.
 
     Args:
         comparison: The output and its source.
@@ -470,7 +481,8 @@ def _runs(
     if settings.tokens:
         length = min(context, settings.tokens)
     elif short and usual_length(original, context) <= original < context:
-        length = SHORT  # the usual length would not leave the trained context either
+        # the usual length ends inside the trained context, so it shows no more than a short one
+        length = SHORT
     else:
         length = _whole_length(comparison, reference.times)
     generator = torch.Generator().manual_seed(settings.seed)
@@ -490,27 +502,39 @@ def _say(runs: list[TokenRun], reference: GgufReference, progress: Progress) -> 
 
 
 def _whole_length(comparison: Comparison, times: int) -> int:
-    """Choose the length of a run over every position, which is run `times` times."""
+    """Choose the number of tokens of a run over every position, by its memory and its time.
+
+    Args:
+        comparison: The output and its source.
+        times: How often the run is computed: the output, the reference and its controls.
+    """
     schedule = comparison.schedule
     output = GgufSource(comparison.baked)
     original = schedule.original_context
     context = schedule.context
-    needed = 0
+
+    # the KV cache of a run that goes beyond the trained context; it is in float32
+    cache_bytes = 0
     cache = gguf_cache(output.file, arch_of(output.file))
     if cache is not None:
         sizes = cache.bytes(length_beyond(original, context))
-        needed = 2 * sizes.get("f16", 0)  # the cache of a comparison is in float32
+        cache_bytes = 2 * sizes.get("f16", 0)
 
-    def seconds() -> float:
+    def time_sample() -> float:
         begin = time.perf_counter()
         LlamaCppEngine(comparison.baked).logits(list(range(SAMPLE)), [SAMPLE - 1])
         return times * (time.perf_counter() - begin)
 
-    return affordable_length(original, context, seconds, needed, host_bytes())
+    return affordable_length(
+        original, context, seconds=time_sample, needed=cache_bytes, free=host_bytes()
+    )
 
 
 def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
-    """Return the sharpest way to compare a GGUF file with its source.
+    """Choose how the source of a GGUF file computes the schedule, for a comparison of logits.
+
+    The sharpest way is chosen: the one whose rounding is nearest to that of the output, so that the
+    smallest error is noticed.
 
     Args:
         comparison: The output and its source.
@@ -526,24 +550,29 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
             f"{comparison.baked} is {kind}, which llama.cpp runs only with its target; validate"
             " that"
         )
-    rounded = _rounded_type(comparison)
+    rounded_type = _rounded_type(comparison)
     output = GgufSource(comparison.baked)
-    if rounded and comparison.unchanged:
+    if rounded_type and comparison.unchanged:
         raise BadSource(
             f"{comparison.baked} differs from its source only in the type of the weights"
-            f" ({rounded}), so there is no control; compare a --outtype f32 export"
+            f" ({rounded_type}), so there is no control; compare a --outtype f32 export"
         )
 
+    # the source is a checkpoint: it runs in transformers
     source = comparison.source
     if not isinstance(source, GgufSource):
-        return _of_checkpoint(comparison, source, output, bool(rounded))
+        return _of_checkpoint(comparison, source, output, rounded=bool(rounded_type))
 
-    # llama.cpp with the weights of the source rounds as the output does, so this is the sharpest.
-    # Dequantised weights in transformers are the last resort.
+    # the source is a GGUF file: llama.cpp runs it with the same kernels as the output, which is the
+    # sharpest way
     if not settings.dequantised:
         reference = _in_llamacpp(comparison, source)
         if reference is not None:
             return reference
+
+    # the last resort: its dequantised weights in transformers. Four runs: the unscaled source in
+    # llama.cpp and in transformers, the reference, and the output. The distance of the first two is
+    # the noise. It is known, so no part of the control's KL is allowed (an infinite separation).
     checkpoint = comparison.checkpoint_or_dequantised(
         "cannot be given this schedule at loading, and cannot be dequantised either"
     )
@@ -577,7 +606,11 @@ def _of_checkpoint(
 def _in_llamacpp(
     comparison: Comparison, source: GgufSource, of_output: bool = False
 ) -> GgufReference | None:
-    """Return the reference that llama.cpp computes from a GGUF file itself; None where it cannot.
+    """Return how llama.cpp computes the schedule from a GGUF file; None where it cannot.
+
+    There are two ways: metadata keys that replace those of the file when it is loaded (`by_keys`),
+    and the frequencies as divisors over another base (`by_divisors`). In both, the numbers follow
+    from the schedule and are not read from the output, so that they do not repeat its faults.
 
     Args:
         comparison: The output and its source.
@@ -594,24 +627,27 @@ def _in_llamacpp(
     can_divide = takes_divisors(source.file, spec, schedule)
     spreads = takes_any_position(source.file, spec, schedule)
 
-    # By keys, where the output is written by keys, or where divisors cannot be used. Otherwise by
-    # divisors, which are another way than the output's.
-    if not of_output and not rope_tensors(source.file):
+    # By keys, if the output is written as keys, since the reference then rounds as it does; or if
+    # divisors cannot be used. Keys cannot remove the tensors of a scaling that the file has.
+    keys_suffice = not of_output and not rope_tensors(source.file)
+    written_as_keys = comparison.receipt.encoding == "keys"
+    if keys_suffice and (written_as_keys or not can_divide):
         keys = overrides(schedule, arch.name)
-        prefers_keys = comparison.receipt.encoding == "keys" or not can_divide
-        if keys is not None and prefers_keys:
+        if keys is not None:
             return GgufReference(partial(by_keys, source, keys), spreads=spreads)
     if not can_divide:
         return None
 
+    # By divisors. With weights that are not in float32, changed frequencies also change how
+    # products round, so a second base shows how large that noise is.
     splits: tuple[float, ...] = (SPLIT,)
     rule = ""
-    if weights_type(source.file):  # rounded weights, whose noise a second way shows
+    if weights_type(source.file):
         splits = (SPLIT, SECOND_SPLIT)
         rule = DIVISORS_RULE
     return GgufReference(
         partial(by_divisors, source, spec, schedule, splits, of_output),
-        times=2 + len(splits),
+        times=2 + len(splits),  # the output, the unscaled file, and each reference
         spreads=spreads,
         remark=DIVISORS,
         rule=rule,
@@ -632,16 +668,25 @@ def _judge(
     reference: GgufReference,
     temperature: float = 1.0,
 ) -> list[BucketResult]:
-    """Judge each bucket of positions.
+    """Judge each bucket (range of positions) by the KL of the output from the reference.
+
+    How much is allowed depends on the noise: the KL between two computations that should be equal.
+
+    - `logits.second` is the schedule in a further way: the output may be as far from both as one
+      is from the other.
+    - `logits.other_control` is the unscaled source in llama.cpp, where `logits.control` is in
+      transformers: the output may be twice as far from the reference as these are apart.
+    - With neither, a part of the KL of the control is allowed for rounded weights, and only the
+      tolerance for others.
 
     Args:
         runs: The tokens.
-        logits: The logits of the reference, of its control, and of the ways that show the noise.
+        logits: The logits of the reference, of the control (the unscaled source), and of the
+            computations that show the noise.
         stock: The logits of the output.
         reference: The way of comparing, with its tolerances.
         temperature: Divides the logits for the KL.
     """
-
     parts = list(_parts(runs))
 
     def compare(left: Tensor, right: Tensor, rows: slice) -> Measures:
@@ -653,13 +698,12 @@ def _judge(
         of_buckets = [compare(left, right, rows) for _, _, rows in parts]
         return max(of_buckets, key=lambda measures: float(measures.kl.mean()))
 
-    # the noise: how far two ways of computing the same are apart
-    between_references: Measures | None = None
+    noise_of_references: Measures | None = None
     if logits.second is not None:
-        between_references = largest(logits.reference, logits.second)
-    between_sides = 0.0
+        noise_of_references = largest(logits.reference, logits.second)
+    noise_of_runtimes = 0.0
     if logits.other_control is not None:
-        between_sides = largest(logits.control, logits.other_control).kl.mean().item()
+        noise_of_runtimes = largest(logits.control, logits.other_control).kl.mean().item()
 
     results = []
     for kind, bucket, rows in parts:
@@ -667,14 +711,15 @@ def _judge(
         allowed = tolerance(bucket.positions[-1], noise=0.0, floor=reference.floor)
         measures = compare(logits.reference, stock, rows)
         result = bucket_result(bucket, measures, control_kl, kind=kind, allowed=allowed)
-        if logits.second is not None and between_references is not None:
-            # a second reference with the weights of the output would be compared with itself
-            second = measures
+        if logits.second is not None and noise_of_references is not None:
+            # The output is compared with both references. A second one with the weights of the
+            # output (by_export) only shows the noise: it would be near the output by its weights.
+            from_second = measures
             if not logits.as_output:
-                second = compare(logits.second, stock, rows)
-            result = with_noise(result, measures, second, between_references)
+                from_second = compare(logits.second, stock, rows)
+            result = with_noise(result, measures, from_second, noise_of_references)
         elif reference.separation is not None:
-            result = with_rounded_weights(result, between_sides, reference.separation)
+            result = with_rounded_weights(result, noise_of_runtimes, reference.separation)
         results.append(result)
     return results
 
@@ -689,8 +734,10 @@ def _sharpen(
 ) -> tuple[list[BucketResult], float]:
     """Judge again with logits divided by their spread, if that shows a wrong output better.
 
-    Flat logits have a KL below any tolerance, so that a wrong output agrees too; divided by their
-    spread, all models have logits of one size.
+    Where a model's logits are almost equal (flat), so are all its distributions, and even the KL of
+    a wrong output is below the tolerance. Divided by their standard deviation over the vocabulary
+    (spread), the logits of every model have the same size. The better judgement is the one whose
+    control, the unscaled source, is further beyond the tolerance.
 
     Args:
         judged: The results with undivided logits.

@@ -88,7 +88,21 @@ def compare_gguf_layers(
 def _compare(
     output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
 ) -> LayersRecord:
-    """Compare, or raise NoLayerRuns or LlamaCppError."""
+    """Compare the logits of the output with two references and a control, all in llama.cpp.
+
+    Each is a file that is cut to its first layers:
+
+    - output: as it was written;
+    - reference: the source that computes the schedule in another way, by divisors of frequencies
+      over SPLIT times its base, or else by metadata keys;
+    - second: the same over SECOND_SPLIT times its base, which differs only by rounding; its
+      distance from the reference is the noise;
+    - control: the source without the method, which must be far from the reference.
+
+    Raises:
+        NoLayerRuns: No layer can be compared.
+        LlamaCppError: llama.cpp cannot run a cut file.
+    """
     _refuse_incomparable(output, source, spec, schedule)
     layers = _count_layers(spec)
     vocabulary = output.tensors["token_embd.weight"].shape[1]
@@ -97,6 +111,7 @@ def _compare(
     # one cut file after another, so that the temporary folder has two of them at most
     with _cut(output, layers) as short:
         of_output = _logits(LlamaCppEngine(short.path), runs)
+    # without a source, the weights are those of the output
     with _cut(source or output, layers) as short:
         if takes_divisors(short, spec, schedule):
             compute = partial(_logits_by_divisors, short, spec, runs)
@@ -109,6 +124,7 @@ def _compare(
         else:
             control = _logits(LlamaCppEngine(short.path), runs)
 
+    # judge every range of positions
     parts = list(_parts(runs))
     noise = max(_distance(second[rows], reference[rows]) for _, rows in parts)
     allowed = NOISE * noise + (BLOCK_FLOOR if _is_quantised(output) else FLOAT_FLOOR)
@@ -134,7 +150,11 @@ def _compare(
 def _refuse_incomparable(
     output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
 ) -> None:
-    """Raise NoLayerRuns where nothing makes the first layers compute the method in another way."""
+    """Raise NoLayerRuns for an output that has nothing to be compared with.
+
+    That is the source, or without one the weights of the output, if llama.cpp can be made to
+    compute the schedule from it in another way than the output does.
+    """
     weights = source or output
     arch = arch_of(weights)
     if gives_no_logits(output, arch_of(output)):
@@ -143,10 +163,15 @@ def _refuse_incomparable(
         raise NoLayerRuns("llama.cpp has one way only to scale its attention")
     if not takes_any_position(weights, spec, schedule):
         raise NoLayerRuns("its layers do not run at far positions without those before")
+
+    # one of two ways is enough: divisors, or metadata keys
     if takes_divisors(weights, spec, schedule):
         return
-    schedules = [schedule] if source is not None else [schedule, spec.current()]
+    schedules = [schedule]
+    if source is None:  # the control too must be computed from the weights of the output
+        schedules.append(spec.current())
     has_keys = all(overrides(wanted, arch.name) is not None for wanted in schedules)
+    # keys given at loading cannot remove a tensor of frequencies that the file has
     if rope_tensors(weights) or not has_keys:
         raise NoLayerRuns(f"llama.cpp has one way only to compute it for {arch.name}")
 
@@ -169,8 +194,8 @@ def _cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
 
     Raises NoLayerRuns for one that is too large for a temporary file.
     """
-    # tensors of later layers go, and so does the part of each list that is about these layers;
-    # some have no prefix, such as xielu.alpha_n of Apertus
+    # Metadata: the number of layers, and each list with one element for every layer of the model.
+    # The keys of such lists begin with the architecture, but for some (xielu.alpha_n of Apertus).
     arch = arch_of(file).name
     block_count = f"{arch}.block_count"
     all_layers = file.header.whole(block_count)
@@ -179,6 +204,8 @@ def _cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
         is_of_model = not key.startswith(("tokenizer.", "general."))
         if is_of_model and value.kind == ARRAY and value.count() == all_layers:
             values[key] = _first_elements(value, layers)
+
+    # tensors: those of the layers that are cut off are removed
     removed = set()
     size = 0
     for name, tensor in file.tensors.items():
@@ -187,7 +214,7 @@ def _cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
             removed.add(name)
         else:
             size += tensor.size
-    if COUNT in file.header.values:
+    if COUNT in file.header.values:  # the number of tensors in all shards
         values[COUNT] = recount(file.header.values[COUNT], -len(removed))
     if size > LARGEST:
         raise NoLayerRuns(f"its first {counted(layers, 'layer')} have {human(size)}")

@@ -67,7 +67,8 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
         Raises:
             NoLayerRuns: Its layers cannot run on their own.
         """
-        # the file that has a tensor; where several have it, the first, which are those of an output
+        # Where each tensor is. If several files have it, the first one counts: the files of an
+        # output come before those of its source.
         places: dict[str, tuple[Path, Header]] = {}
         for weights in self.weights:
             path = Path(weights)
@@ -214,18 +215,23 @@ def compare_layers(question: LayerQuestion) -> LayersRecord:
 def _check_repeatable(question: LayerQuestion, differing: LayerRecord) -> None:
     """Raise NoLayerRuns where the source differs from itself when it is opened again.
 
-    Then the class has made weights at random that are not in the files, and nothing is shown.
+    Then the class has made weights at random that are not in the files, and the comparison shows
+    nothing.
+
+    Args:
+        question: The comparison.
+        differing: The layer at which the output differs by more than is allowed.
     """
     first = question.source.open(question.layers)
     second = question.source.open(question.layers)
     run = _runs(question.schedule, first.vocabulary)[-1]
-    for kind in first.kinds:
-        if kind.name != differing.layer:
-            continue
+    kinds_to_repeat = [kind for kind in first.kinds if kind.name == differing.layer]
+    for kind in kinds_to_repeat:
         with first.with_weights(kind.layer), second.with_weights(kind.layer):
             once = _attention(first, kind, run, factor=1.0)
             again = _attention(second, kind, run, factor=1.0)
-        error = _relative(float(measure_states(once, again).kl.max()))
+        largest_kl = float(measure_states(once, again).kl.max())
+        error = _relative(largest_kl)
         if error > differing.allowed:
             raise NoLayerRuns("its source computes something else each time that it is opened")
 
@@ -284,8 +290,9 @@ class _Comparison:
     def _compare(self, kind: LayerKind, run: TokenRun) -> LayerRecord:
         """Compare a layer in a run, with larger or smaller attention scores where that shows more.
 
-        With random or few tokens, attention can be almost uniform or one-hot, and then shows no
-        RoPE. A factor on the scores of both sides changes neither's RoPE.
+        With random or few tokens, attention can be almost uniform or one-hot, and then a wrong RoPE
+        changes nothing. A factor on the scores of both sides helps, and does not change their RoPE.
+        Factors are tried until the control, the unscaled source, is far enough away.
         """
         best = self._compare_with(kind, run, 1.0)
         shows_enough = _power(best) >= POWER
@@ -300,7 +307,7 @@ class _Comparison:
         return best
 
     def _compare_with(self, kind: LayerKind, run: TokenRun, factor: float) -> LayerRecord:
-        """Compare a layer of the output with that of the patched source.
+        """Compare the attention output of a layer with that of the patched source (the reference).
 
         Args:
             kind: The layer, and the others that it stands for.
@@ -310,26 +317,31 @@ class _Comparison:
         reference = self._patched(kind, run, self.schedule, factor)
 
         def distance(other: Tensor) -> float:
+            """Half of the squared relative error, as for a KL; 95 % of the tokens are nearer."""
             return float(measure_states(reference, other).kl.quantile(0.95))
 
         output = distance(_attention(self.output, kind, run, factor))
         # the control: the source without the method must be further away
         control = distance(_attention(self.source, kind, run, factor))
-        # the faint fault: attention scores 2 % larger, if the class has a scale that can be changed
+        # the faint fault, a change that is barely worth finding: attention scores 2 % larger, if
+        # the class has a scale that can be changed
         faint = math.inf
         if attention_modules(self.source.model):
             faint = distance(self._patched(kind, run, self.schedule, factor * FAINT))
-        # the noise: frequencies two steps of float32 away, and weights rounded as a fold does
+        # the noise: frequencies two steps of float32 away, and weights rounded as a fold does;
+        # these errors are independent, so their squares add
         nearby = nudge(self.schedule)
         noise = distance(self._patched(kind, run, nearby, factor))
         if self.question.rounded:
             with self._rounded():
                 noise += distance(self._patched(kind, run, self.schedule, factor))
+
+        allowed = tolerance(run.positions[-1], noise, SAME_KERNELS, faint)
         return LayerRecord(
             layer=kind.name,
             last=run.positions[-1],
             error=_relative(output),
-            allowed=_relative(tolerance(run.positions[-1], noise, SAME_KERNELS, faint)),
+            allowed=_relative(allowed),
             control=_relative(control),
         )
 

@@ -34,7 +34,12 @@ SECOND_SPLIT = 4.0
 def write_divisors(
     file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, split: float
 ) -> LlamaCppEngine:
-    """Copy a file, and make the copy compute a schedule by divisors over `split` times its base.
+    """Copy a GGUF file, and make the copy compute a schedule in another way than the output does.
+
+    llama.cpp divides each frequency of the base by a number of the tensor rope_freqs. The copy has
+    `split` times the base of the source, and the divisors that give the schedule nevertheless. An
+    output may have the same base as its source, and divisors too: with another base no number is
+    the same, and a runtime that ignores the divisors is far away from the schedule.
 
     Args:
         file: The file, whose own scaling is taken away.
@@ -43,18 +48,21 @@ def write_divisors(
         folder: Where the copy is written.
         split: The new base over that of the source.
     """
-    plain = Plain(split * spec.rope_theta)
+    plain = Plain(split * spec.rope_theta)  # the form of RoPE with a base only
     keys = overrides(replace(schedule, form=plain), arch_of(file).name)
     assert keys is not None, "a plain base has keys"
 
-    # divisor = frequency of the base / wanted frequency; a pair that must not rotate has a
-    # frequency of 0, for which 1e30 is large enough
+    # divisor = frequency of the base / wanted frequency, [rotary_dim / 2]; a pair that must not
+    # rotate has a wanted frequency of 0, to which a divisor of 1e30 comes near enough
     rotates = schedule.inv_freq > 0
-    inv_freq = np.where(rotates, schedule.inv_freq, 1.0)
-    divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / inv_freq, 1e30)
-    # in step35 the tensor is as long as the layers with a window need it
-    unused = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim) - len(divisors)
-    divisors = np.concatenate([divisors, np.ones(unused)])
+    wanted = np.where(rotates, schedule.inv_freq, 1.0)  # no division by 0
+    divisors = np.where(rotates, plain.inv_freq(spec.rotary_dim) / wanted, 1e30)
+
+    # llama.cpp may expect a longer tensor: in step35 as long as its layers with a window need it,
+    # which rotate more pairs; a divisor of 1 changes nothing
+    stored = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim)
+    padding = np.ones(stored - len(divisors))
+    divisors = np.concatenate([divisors, padding])
 
     removed = frozenset({FREQS} & file.tensors.keys())
     edit = Edit(added={FREQS: divisors.astype("<f4").tobytes()}, removed=removed)

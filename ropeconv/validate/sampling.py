@@ -233,30 +233,35 @@ class TokenRun:
 
     @classmethod
     def blocks(cls, low: int, high: int, ids: list[int], most: int) -> TokenRun:
-        """Return a run of blocks of tokens at even distances below position `high`.
+        """Return a run of blocks of tokens, with gaps between their positions.
 
-        At most `most` tokens from position `low` on are compared.
+        llama.cpp reads only tokens that follow each other, so single tokens cannot be spread as in
+        `spread`. The first block begins at position 0, and the last one ends at `high`: 512 tokens
+        are 16 blocks of 32, spread over a context of 8,192.
+
+        Args:
+            low: The first position whose logits may be compared.
+            high: The position after the last one.
+            ids: The tokens.
+            most: How many tokens are compared at most.
         """
-        # Tokens can be at any positions: 512 tokens are 16 blocks of 32, spread over a context of
-        # 8,192. If there are enough tokens, one block has them all.
-        size = high
-        if len(ids) < high:
-            size = BLOCK
+        # with a token for every position there are no gaps: one block has them all
+        is_complete = len(ids) >= high
+        size = high if is_complete else BLOCK
         count = max(1, len(ids) // size)
         positions: list[int] = []
         for index in range(count):
-            # even distances, so that the first block begins at 0 and the last one ends at `high`
             first = index * (high - size) // max(1, count - 1)
             positions += range(first, first + size)
 
-        # The first token of a block is not compared: llama.cpp shows it no block before (see
-        # `LlamaModel.spread_logits`).
+        # The first token of a block is not compared: llama.cpp lets it see only itself, and none of
+        # the blocks before (see `LlamaModel.spread_logits`).
         kept = []
         for index, position in enumerate(positions):
             is_first = index % size == 0
             if position >= low and not is_first:
                 kept.append(index)
-        step = math.ceil(len(kept) / most)
+        step = math.ceil(len(kept) / most)  # as many as are allowed, at even distances
         kept = kept[::step]
         bucket = Bucket(_name(low, high), [positions[index] for index in kept])
         return cls("spread", ids[: count * size], positions, kept, [bucket])
@@ -277,7 +282,7 @@ class TokenRun:
         return cls(kind, ids, list(range(len(ids))), kept, buckets)
 
     def until(self, count: int) -> TokenRun:
-        """Return the beginning of the run, with `count` compared tokens."""
+        """Return the run as if it ended after its first `count` compared tokens."""
         if count >= len(self.kept):
             return self
         kept = self.kept[:count]
@@ -285,11 +290,11 @@ class TokenRun:
         if kept:
             tokens = kept[-1] + 1
 
-        # the last bucket may lose some of its positions, and those after it all
+        # the bucket with the last of these tokens may lose some positions, and later ones lose all
         buckets = []
         for bucket, rows in self.parts():
-            left = max(0, count - rows.start)
-            positions = bucket.positions[:left]
+            count_in_bucket = max(0, count - rows.start)
+            positions = bucket.positions[:count_in_bucket]
             if positions:
                 buckets.append(replace(bucket, positions=positions))
         return replace(
@@ -322,14 +327,16 @@ class TokenRun:
 def block_runs(
     original: int, context: int, vocabulary: int, seed: int, each: int
 ) -> list[TokenRun]:
-    """Return a run of blocks for the trained context and every doubling up to the new one.
+    """Return a run of synthetic tokens for the trained context and each doubling up to the new one.
+
+    Each run has a few blocks of tokens that are spread over the positions (`TokenRun.blocks`).
 
     Args:
         original: The trained context in tokens.
         context: The new one.
         vocabulary: The number of tokens.
         seed: The seed of the first run.
-        each: Positions of a run that are compared.
+        each: How many positions of a run are compared at most.
     """
     runs = []
     for number, (low, high) in enumerate(doublings(original, context)):

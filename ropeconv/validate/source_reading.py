@@ -114,7 +114,10 @@ class SourceReading:
         changes: tuple[str, ...] = (),
         before: int = 0,
     ) -> SourceReading:
-        """Load the source and read it.
+        """Load the source, and compute its hidden states in every variant that is compared.
+
+        The variants are the unscaled source (the control), the reference (the source patched to the
+        schedule), a faint fault, and the reference again with nothing but other rounding (noise).
 
         Args:
             spec: The comparison, and its settings.
@@ -129,7 +132,9 @@ class SourceReading:
         engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
         runs = token_runs(settings, spec.comparison.schedule, engine.vocabulary, folder)
 
-        # spread runs are read in every variant, whole runs in the reference and the output only
+        # How often each run is computed, for the progress. A spread run: control, reference, faint
+        # fault, output, two ways of rounding, and for a low precision float32. A whole run:
+        # reference and output.
         times = {"spread": 7 if is_narrow else 6, "whole": 2}
         work = sum(len(run.ids) * times[run.kind] for run in runs)
         progress.total(before + work)
@@ -142,18 +147,18 @@ class SourceReading:
             variants = "control, reference, noise floor, baked"
             progress.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: {variants}.")
 
-        # a small fault: the reference with attention scores 2 % larger, if the class can scale them
+        # a faint fault: the reference with attention scores 2 % larger, if the class can scale them
         faint = []
         if attention_modules(engine.model):
             fault = replace(spec, score_factor=FAINT * spec.score_factor)
             faint = [fault.read_patched(engine, run) for run in runs if run.kind == "spread"]
-        # all other variants; last, since it may round the weights of the engine
+        # all other variants; it may round the weights of the engine, so it comes after the fault
         states = read_source(engine, spec, runs, at.dtype)
         states.faint = faint
         indexed = bool(indexers(engine.model))
 
-        # the memory of the layers is free for the same source in float32, which shows the noise of
-        # a low precision
+        # From here only the head is needed, which makes logits of hidden states. The memory of the
+        # layers is free for the same source in float32, which shows the noise of a low precision.
         head = engine.without_layers()
         if is_narrow and fits(spec.comparison.checkpoint, replace(at, dtype="float32")):
             widened_engine = TransformersEngine(load_widened(folder, at), settings.chunk)
@@ -185,8 +190,9 @@ class SourceReading:
     def normalise(self) -> SourceReading:
         """Return the reading with logits divided by their standard deviation for the KL.
 
-        So flat logits, whose KL is below any tolerance, show a wrong output too. Without logits it
-        is the same reading.
+        Where logits are almost equal (flat), the KL of even a wrong output is below the tolerance;
+        divided by their spread, the logits of all models have the same size. A reading without
+        logits, of a model that has only hidden states, is returned unchanged.
         """
         if not self.head.has_logits:
             return self
@@ -202,14 +208,14 @@ class SourceReading:
 
     @cached_property
     def controls(self) -> list[Control]:
-        """The control of each spread run, which come first among the runs.
+        """The control of each spread run: what the comparison can see in it.
 
-        It says what the comparison can see in that run: how far the unscaled source, a small fault
-        and rounding are from the reference.
+        That is how far the unscaled source, a faint fault and rounding are from the reference, in
+        KL. The spread runs come first among the runs.
         """
         states = self.states
-        # the tolerance is NOISE times the noise floor, so this allows the KL in another precision
-        # once
+        # The part of the KL from another precision that counts as noise. The tolerance is NOISE
+        # times the noise floor, so with 1 / NOISE that KL is allowed once.
         part = 1 / NOISE
         if self.spec.comparison.rounded_weights(self.at.dtype):
             part = 1.0  # folded keys round to other numbers in low precision
@@ -217,17 +223,18 @@ class SourceReading:
         controls = []
         noise = 0.0
         for number, unscaled in enumerate(states.control):
-            # the noise floor: the KL that rounding causes
+            # the noise floor: the KL of the reference from itself where only rounding differs
             percentiles = []
             worst_noise = 0.0
-            for engine, hidden in states.noise_runs:
-                kl = self._kl(number, engine or self.head, hidden[number])
+            for noise_engine, hidden in states.noise_runs:
+                head = noise_engine or self.head  # None stands for the engine of the reference
+                kl = self._kl(number, head, hidden[number])
                 percentiles.append(kl.quantile(0.95).item())
                 worst_noise = max(worst_noise, kl.max().item())
             # each run reaches further than the one before, where the noise cannot be smaller
             noise = max(noise, states.noise_floor(percentiles, part))
 
-            # a fault that is barely worth finding: all attention scores 2 % larger
+            # the faint fault, a change that is barely worth finding: attention scores 2 % larger
             faint = math.inf
             if states.faint:
                 faint = self._kl(number, self.head, states.faint[number]).mean().item()
@@ -276,14 +283,16 @@ class SourceReading:
         hidden: Tensor,
         targets: Tensor,
     ) -> Measures:
-        """Compare hidden states with those of the reference.
+        """Compare logits with those of the reference; hidden states for a model without logits.
+
+        The logits are made here, block by block, since those of a whole run are large.
 
         Args:
-            head: The engine of the reference.
-            reference: Its hidden states.
-            other: The other engine.
-            hidden: The hidden states of that.
-            targets: The next tokens.
+            head: The engine of the reference, which makes its logits.
+            reference: The hidden states of the reference, [positions, hidden_size].
+            other: The engine of the other side, which makes its logits.
+            hidden: The hidden states of the other side, [positions, hidden_size].
+            targets: The next tokens, [positions].
         """
 
         def measure_rows(rows: slice) -> Measures:
@@ -310,8 +319,8 @@ STEPS = (0.25, 4.0)
 def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> SourceReading:
     """Run the source with settings in which a wrong output would be noticed.
 
-    The measure is the power: how far the unscaled source is from the reference, over what is
-    allowed for rounding. The settings change until it is enough.
+    A reading is worth more, the further the unscaled source (power) and a faint fault (detail) are
+    beyond what is allowed for rounding. The settings change (`_readings`) until that is enough.
 
     Args:
         spec: The comparison.
@@ -319,18 +328,19 @@ def read_with_power(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Sourc
         at: Device and precision.
 
     Returns:
-        The first reading with enough power, or the one with most.
+        The first reading that is worth enough, or the one that is worth most. In a low precision
+        that the user has named, a reading that shows the unscaled source clearly is enough.
     """
-    # a low precision that the user has named is kept if the unscaled source is clearly not within
-    # rounding in it
     named_dtype = ""
     if spec.settings.dtype != "auto" and at.dtype != "float32":
         named_dtype = at.dtype
 
     best = None
     for reading in _readings(spec, folder, at):
-        if spec.comparison.unchanged:  # there is no control, so every reading has the same power
+        # without a control, no reading can be better than another
+        if spec.comparison.unchanged:
             return reading
+        # leave the precision of the user only where it shows nothing
         if reading.at.dtype == named_dtype and _is_clear(reading):
             return reading
         if best is None or _worth(reading) > _worth(best):
@@ -359,10 +369,15 @@ def _worth(reading: SourceReading) -> float:
 def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[SourceReading]:
     """Yield readings of the source, with more and more changes to the given settings.
 
-    First unchanged, and with logits divided by their spread, since flat logits have a KL below any
-    floor and that of sharp ones is noise. Then in float32; with attention to all keys, if an
-    indexer chooses some; and last on more, synthetic tokens, with attention scores that are neither
-    uniform nor one-hot. A reading that the user stopped is the last one.
+    Each is yielded as it was read, and with logits divided by their spread (`normalise`); the last
+    one only so. The order is from the least change to the most, each on top of those before:
+
+    1. the settings of the user;
+    2. float32;
+    3. attention to all keys, if an indexer chooses some;
+    4. more tokens, synthetic ones, with attention scores that are neither uniform nor one-hot.
+
+    A reading that the user stopped is the last one.
     """
     reading = SourceReading.read(spec, folder, at)
     yield reading
@@ -407,42 +422,51 @@ def _readings(spec: ComparisonSpec, folder: Path, at: DeviceSpec) -> Iterator[So
 
 
 def _best_factor(folder: Path, at: DeviceSpec, spec: ComparisonSpec) -> float | None:
-    """Find the factor of the attention scores with which a faint fault differs most from the noise.
+    """Find the factor of attention scores with which a small fault of RoPE shows best.
 
     A model with random weights attends to all tokens alike, and one with large weights to a single
-    token; in neither does a wrong RoPE change the result much. It is None for a model without a
-    softmax scale.
+    token; in neither does a wrong RoPE change the result much. With all scores multiplied by a
+    factor, on both sides, attention is between the two. The small (faint) fault is one more factor
+    of FAINT, 1.02.
+
+    Returns:
+        The factor; None for a model without a softmax scale.
     """
     engine = TransformersEngine.load(folder, at, chunk=spec.settings.chunk)
     if not attention_modules(engine.model):
         return None
+    # a few tokens over the furthest range of positions
     schedule = spec.comparison.schedule
     low, high = doublings(schedule.original_context, schedule.context)[-1]
     count = min(FACTOR_TOKENS, high)
     run = TokenRun.spread(low, high, synthetic(count, engine.vocabulary, spec.settings.seed))
 
-    def detail(factor: float) -> float:
-        """How far the faint fault is above the tolerance, with scores multiplied by a factor."""
+    def fault_over_tolerance(factor: float) -> float:
+        """The KL of the faint fault over the KL that is allowed, with one factor of the scores."""
         scaled = replace(spec, score_factor=factor, progress=Progress())
         reference = scaled.read_patched(engine, run)
-        fault = replace(scaled, score_factor=FAINT * factor).read_patched(engine, run)
-        # two ways of rounding: nearby frequencies, and the run in chunks
+        with_fault = replace(scaled, score_factor=FAINT * factor)
+        fault = with_fault.read_patched(engine, run)
+
+        # the noise: the reference with nearby frequencies, and in chunks. Their errors are
+        # independent, so the KLs add. With two lists of frequencies a chunk may use the other list.
         noise_runs = [scaled.read_patched(engine, run, schedule=nudge(schedule))]
         if schedule.short_inv_freq is None and engine.chunked:
-            noise_runs.append(scaled.read_patched(engine, run, chunk=math.ceil(count / PARTS)))
-
+            chunk = math.ceil(count / PARTS)
+            noise_runs.append(scaled.read_patched(engine, run, chunk=chunk))
         noise = 0.0
         for hidden in noise_runs:
             noise += _measure_over_spread(engine, reference, hidden).kl.quantile(0.95).item()
-        kl = _measure_over_spread(engine, reference, fault).kl.mean().item()
-        return float(kl / tolerance(run.positions[-1], noise, SAME_KERNELS))
+
+        fault_kl = _measure_over_spread(engine, reference, fault).kl.mean().item()
+        return float(fault_kl / tolerance(run.positions[-1], noise, SAME_KERNELS))
 
     # first among powers of 16, then near the best of them
-    best = max(FACTORS, key=detail)
+    best = max(FACTORS, key=fault_over_tolerance)
     candidates = [best]
     for step in STEPS:
         candidates.append(best * step)
-    return max(candidates, key=detail)
+    return max(candidates, key=fault_over_tolerance)
 
 
 def _measure_over_spread(engine: TransformersEngine, reference: Tensor, hidden: Tensor) -> Measures:
@@ -492,13 +516,15 @@ class HiddenStates:
     def noise_floor(self, kls: list[float], part: float) -> float:
         """Return the noise floor: the KL in nats that rounding causes where nothing is wrong.
 
-        The noise runs in the engine of the source (None) each change one kind of rounding. Such
-        errors are independent and KL is quadratic in them, so these KLs add. A run in another
-        precision changes all rounding at once, and far more than the output does, which is computed
-        in the precision of the source. Therefore only a part of its KL counts.
+        `max(sum of the KLs in the same precision, part * largest KL in another precision)`
 
-        For 2e-6 and 1e-6 in the engine of the source, 10e-6 in float32 and a part of 0.2, it is the
-        larger one of 2e-6 + 1e-6 and 0.2 * 10e-6: 3e-6.
+        In the same precision, each run changes one kind of rounding. Such errors are independent
+        and KL is quadratic in them, so these KLs add. A run in another precision changes all
+        rounding at once, and far more than the output does, which is computed in the precision of
+        the source. Therefore only a part of its KL counts.
+
+        With 2e-6 and 1e-6 in the same precision, 10e-6 in another, and a part of 0.2, the noise
+        floor is max(2e-6 + 1e-6, 0.2 * 10e-6) = 3e-6.
 
         Args:
             kls: 95th percentiles of the KL from the reference, one per entry of `noise_runs`.
@@ -508,7 +534,7 @@ class HiddenStates:
         in_same_precision = 0.0
         in_other_precision = 0.0
         for (engine, _), kl in zip(self.noise_runs, kls, strict=True):
-            if engine is None:
+            if engine is None:  # the engine of the source, so its precision
                 in_same_precision += kl
             else:
                 in_other_precision = max(in_other_precision, kl * part)
@@ -574,8 +600,10 @@ class ComparisonSpec:
         schedule = schedule or comparison.schedule
         scale = scale or comparison.scale
         with ExitStack() as stack:  # which undoes both changes, also after an error
-            undo = patch(engine.model, schedule, comparison.spec.mla, scale, comparison.queries)
-            stack.callback(undo)
+            undo_patch = patch(
+                engine.model, schedule, comparison.spec.mla, scale, comparison.queries
+            )
+            stack.callback(undo_patch)
             stack.callback(setattr, engine, "chunk", engine.chunk)
             engine.chunk = chunk or engine.chunk
             return self.plain(engine, run)
@@ -601,7 +629,8 @@ def read_source(
     """Return the hidden states of the source in all variants that a comparison needs.
 
     Args:
-        engine: The source, in which the weights that a fold rounds are rounded at the end.
+        engine: The source. A fold multiplies weights, which rounds them in the output; here they
+            are rounded likewise at the end, and stay so.
         spec: The comparison, and its settings.
         runs: The tokens.
         dtype: The precision of the computation.
@@ -611,16 +640,21 @@ def read_source(
     samples = [run for run in runs if run.kind == "spread"]
     states = HiddenStates()
 
-    # what is compared with the output: the unscaled source, and the reference
+    # the control: the unscaled source
     states.control = [spec.plain(engine, run) for run in samples]
+    # the formula of log-n, where the output approximates it by steps
     if isinstance(comparison.scale, QueryScaling) and schedule.log_n is not None:
         states.formula = [spec.read_patched(engine, run, scale=schedule.log_n) for run in samples]
+    # the reference: the source patched to the schedule, also over every position
     states.reference = states.read_runs(
         "reference", runs, lambda run: spec.read_patched(engine, run)
     )
 
-    # the reference again, changed by no more than rounding: by chunks, frequencies, and weights.
-    # Two lists are left out of the first, since a chunk may use the other list than the whole.
+    # The noise: the reference again, up to three times, with nothing but other rounding. None
+    # stands for the engine of the reference.
+
+    # First in chunks. A model with two lists of frequencies, for short and for long texts, is left
+    # out: a chunk may use the other list than the whole run.
     if schedule.short_inv_freq is None and engine.chunked:
         in_parts = []
         for run in samples:
@@ -628,12 +662,14 @@ def read_source(
             in_parts.append(spec.read_patched(engine, run, chunk))
         states.noise_runs.append((None, in_parts))
 
+    # then with frequencies two steps of float32 away
     nearby = nudge(schedule)
     nudged = [spec.read_patched(engine, run, schedule=nearby) for run in samples]
     states.noise_runs.append((None, nudged))
 
+    # last, since it changes the engine, with the weights rounded as a fold rounds them
     folded = comparison.rounded_weights(dtype)
-    if folded:  # last, since it changes the weights of the engine
+    if folded:
         stored = {name: comparison.checkpoint.tensors[name].dtype for name in folded}
         round_weights(engine.model, stored)
         rounded = [spec.read_patched(engine, run) for run in samples]

@@ -217,22 +217,32 @@ STATES = "hidden states are compared, and half of their squared relative error i
 
 
 def rule(floor: float, states: bool = False) -> str:
-    """Return the rule of a comparison in a sentence.
+    """Return the rule by which an output agrees with its reference, in words for the report.
+
+    It describes `tolerance`, `HiddenStates.noise_floor` and `BucketResult.is_distinguished`.
 
     Args:
         floor: The KL in nats that is always allowed.
         states: Whether hidden states are compared in place of logits.
     """
-    words = (
+    agreement = (
         f"a bucket agrees when 95 % of its positions have a KL of at most {floor:g} + (last"
-        f" position * 2^-22)^2 + {NOISE:g} x the noise floor; beyond the trained context the"
-        f" unscaled source must have {SEPARATION:g} times that KL; the noise floor is the sum of"
-        " the KLs of the reference from itself in other chunks, with frequencies two steps of"
-        " float32 away, and with weights rounded as a fold rounds them, or in low precision a"
-        " fifth of the KL from float32 (all of it with a fold), the largest up to that bucket;"
-        " without noise, at most a hundredth of the KL of the reference with all attention"
-        " scores 2 % larger is allowed"
+        f" position * 2^-22)^2 + {NOISE:g} x the noise floor"
     )
+    control = (
+        f"beyond the trained context the unscaled source must have {SEPARATION:g} times that KL"
+    )
+    noise_floor = (
+        "the noise floor is the sum of the KLs of the reference from itself in other chunks, with"
+        " frequencies two steps of float32 away, and with weights rounded as a fold rounds them, or"
+        " in low precision a fifth of the KL from float32 (all of it with a fold), the largest up"
+        " to that bucket"
+    )
+    faint_fault = (
+        "without noise, at most a hundredth of the KL of the reference with all attention scores"
+        " 2 % larger is allowed"
+    )
+    words = "; ".join([agreement, control, noise_floor, faint_fault])
     if states:
         return STATES + words
     return words
@@ -501,6 +511,8 @@ class Validation(TableSummary):
 def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = math.inf) -> float:
     """Return the allowed KL of a bucket in nats.
 
+    `min(floor + (last * 2^-22)^2, faint / 100) + 5 * noise`
+
     At position 131,071 without noise it is 1e-3 more than `floor`, since the angles of both sides
     may be off by 131,071 * 2^-22 = 0.03 radians.
 
@@ -508,11 +520,12 @@ def tolerance(last: int, noise: float, floor: float = KL_FLOOR, faint: float = m
         last: Its last position.
         noise: The noise floor in nats.
         floor: The KL that is allowed at position 0 without noise.
-        faint: The KL of a faint fault, of which at most a hundredth is allowed besides noise.
+        faint: The KL of a faint fault, a change that is barely worth finding. At most a hundredth
+            of it is allowed besides noise, but never less than a KL in float32 resolves.
     """
-    without_noise = floor + (last * ANGLE_ERROR) ** 2
-    of_faint = max(faint / DETAIL, RESOLUTION)
-    return min(without_noise, of_faint) + NOISE * noise
+    by_angles = floor + (last * ANGLE_ERROR) ** 2
+    by_faint_fault = max(faint / DETAIL, RESOLUTION)
+    return min(by_angles, by_faint_fault) + NOISE * noise
 
 
 def bucket_result(
@@ -570,17 +583,21 @@ def _mean(values: Tensor) -> float | None:
 def with_rounded_weights(
     result: BucketResult, noise: float = 0.0, separation: float = SEPARATION
 ) -> BucketResult:
-    """Return the result for weights that the two sides round differently, by the mean KL.
+    """Return the result of a bucket where the two sides have weights that are rounded differently.
 
-    A control of 0.05 with a separation of 10 allows a mean of 0.005, if the tolerance is smaller.
+    Then every position is a little off, so the mean KL is judged, not the 95th percentile. It may
+    be `max(tolerance + 2 * noise, control / separation)`. With a control of 0.05 and a separation
+    of 10 that is at least 0.005.
 
     Args:
         result: The result by the 95th percentile.
-        noise: The mean KL of the unscaled source between the two sides, in nats; twice that is
-            allowed besides the tolerance.
-        separation: The KL of the control, divided by it, is allowed too.
+        noise: The mean KL between the two sides where both run the unscaled source, in nats: what
+            rounding causes.
+        separation: How many times closer than the control, the unscaled source, an output must be.
     """
-    allowed = max(result.tolerance + TWICE * noise, result.control_kl / separation)
+    by_noise = result.tolerance + TWICE * noise
+    by_control = result.control_kl / separation
+    allowed = max(by_noise, by_control)
     return replace(
         result,
         tolerance=allowed,
@@ -593,25 +610,31 @@ def with_rounded_weights(
 def with_noise(
     result: BucketResult, measures: Measures, second: Measures, noise: Measures
 ) -> BucketResult:
-    """Return the result for rounded weights, by two references that round otherwise.
+    """Return the result of a bucket by two references, which differ only by how they round.
 
-    A right output is one more way of rounding, so it is as far from the references as these are
-    from each other. The same positions are compared, and its mean may be some standard errors and a
-    part of the noise larger. The standard error is that of the noise: that of the output would grow
-    with the fault.
+    A right output is a third way of rounding, so its distance from them is about the distance
+    between them: the noise. Its mean KL may be
+
+        max(tolerance + 1.1 * mean(noise) + 4 * error(noise), control / 1000)
+
+    where `error` is the standard error of the mean. That of the output's own KLs would not do,
+    since it grows with a fault.
 
     Args:
         result: The result of the comparison with the first reference.
         measures: The KLs between the first reference and the output.
         second: Those between the second reference and the output.
-        noise: Those between the two references, where they are largest.
+        noise: Those between the two references, in the bucket in which they are largest.
     """
     count = max(1, len(noise.kl))
-    mean = noise.kl.mean().item()
-    error = noise.kl.std(correction=0).item() / math.sqrt(count)
-    # few roundings differ in a small model, so two ways may agree by chance
-    by_noise = result.tolerance + mean * (1 + PART) + DEVIATIONS * error
-    allowed = max(by_noise, result.control_kl / POWER)
+    noise_mean = noise.kl.mean().item()
+    noise_error = noise.kl.std(correction=0).item() / math.sqrt(count)
+    by_noise = result.tolerance + noise_mean * (1 + PART) + DEVIATIONS * noise_error
+
+    # in a small model few roundings differ, so that the references may be equal by chance; a
+    # thousandth of the control is then allowed
+    by_control = result.control_kl / POWER
+    allowed = max(by_noise, by_control)
     distance = ((measures.kl + second.kl) / 2).mean().item()
     return replace(
         result,
@@ -619,7 +642,7 @@ def with_noise(
         tolerance=allowed,
         agrees=distance <= allowed,
         rounded_weights=True,
-        noise_kl=mean,
+        noise_kl=noise_mean,
     )
 
 
@@ -663,29 +686,34 @@ def conclusion(
     trained: int = 0,
     decisive: list[BucketResult] | None = None,
 ) -> tuple[bool, str]:
-    """Return whether all buckets agree and the control does not, and a sentence on that.
+    """Return whether an output passes, and a sentence that begins with the verdict.
+
+    FAIL: in some bucket, a range of positions, the output is further from the reference than
+    allowed. INCONCLUSIVE: the output is near enough, but the control, the source without scaling,
+    is so too, so that a wrong output would not be noticed. Else PASS.
 
     Args:
         results: The results of all buckets.
         unchanged: Whether the recipe changes no frequency, so that there is no control.
         trained: The context in tokens beyond which the control has to disagree.
-        decisive: The buckets in which it has to, by default all.
+        decisive: The buckets in which the control has to disagree, by default all of `results`.
     """
-    # a range of positions in which the output is further away than allowed
+    # FAIL, with the bucket that is furthest beyond what is allowed
     if not all(result.agrees for result in results):
         worst = max(results, key=lambda result: result.compared_kl / result.tolerance)
         figure = worst.figure(worst.compared_kl)
-        _, _, allowed = worst.figure(worst.tolerance).rpartition(" ")  # only the number
+        allowed = worst.figure(worst.tolerance).split()[-1]  # the number of "KL 1.00e-05"
         return False, f"FAIL: {figure} at {worst.name}, where {allowed} is allowed."
 
     passed = "PASS: matches the reference at every position"
     if unchanged:
         return True, f"{passed}. The recipe changes no frequency, so there is no control."
 
-    # The test must be able to fail: if the source without scaling matches too, agreement says
-    # nothing. Within the trained context it may match.
+    # INCONCLUSIVE: the test must be able to fail, so the control must not match beyond the trained
+    # context; within it, it may
     compared = "logits" if results[0].cosine is None else "hidden states"
-    for result in beyond(decisive or results, trained):
+    must_distinguish = beyond(decisive or results, trained)
+    for result in must_distinguish:
         if not result.is_distinguished:
             return False, (
                 f"INCONCLUSIVE: at {result.name} the source without scaling matches too, so these"
@@ -738,14 +766,15 @@ def _measure_answer(row: Tensor, answer: LogProbs, target: int) -> Measures:
     """
     import torch
 
-    # the terms p (d + e^-d - 1) of the KL, with d = ln p - ln q, as in `_kl`
+    # the terms p d of the KL, d = ln p - ln q, written as p (d + e^-d - 1) = p d + q - p, which is
+    # exact for small d (`_kl`); the q - p of all terms, with those of the others, add up to 0
     p = row[torch.tensor(list(answer))]
     q = torch.tensor(list(answer.values()), dtype=torch.float64)
     d = p - q
     kl = (p.exp() * (torch.expm1(-d) + d)).sum().item()
 
-    # All tokens that the server does not name count as one, with the probability that is left.
-    # Where that is tiny, it is only rounding.
+    # All tokens that the server does not name count as one, with the probability that is left:
+    # one more term p d + q - p. Where that probability is tiny, it is only rounding.
     others = max(0.0, 1 - p.exp().sum().item())
     others_served = max(0.0, 1 - q.exp().sum().item())
     if min(others, others_served) >= LEAST:
@@ -796,7 +825,8 @@ def measure_states(reference: Tensor, other: Tensor) -> Measures:
     """Compare hidden states of shape [positions, hidden_size].
 
     Half of the squared relative error, `|other - reference|^2 / (2 |reference|^2)`, replaces the
-    KL: it is the KL of small errors of logits that are divided by their spread.
+    KL. It is of the same size: if logits of unit variance have a small relative error e, the KL of
+    their softmax is about e^2 / 2. `max_dlogit` is the largest difference of a number.
     """
     import torch
 

@@ -427,15 +427,18 @@ def _variances(
     family: Family,
     head_dim: int,
 ) -> Vector:
-    """Return the variance of each dimension of the queries or keys of a layer.
+    """Return the variance of each dimension of the queries or keys of a layer, for random inputs.
 
-    For q = W diag(g) x + b with x isotropic, dimension j has the variance sum_c (W_jc g_c)^2.
+    A head computes q = W (g * x + b_n) + b: g and b_n are weights and bias of the norm before the
+    projection, b is the bias of the projection. With x of mean 0 and variance 1 in each dimension,
+    dimension j of q has the variance sum_c (W_jc g_c)^2 and the mean (W b_n + b)_j. The bound of
+    the score needs only variances; means are needed where a norm follows, which divides by both.
 
     Args:
         projection: The tensors that make the queries or the keys.
         reader: Reads these tensors.
         norm_weight: g, the weights of the norm before the projection, [columns]; None for 1.
-        norm_bias: The biases of that norm, [columns]; None for 0.
+        norm_bias: b_n, the biases of that norm, [columns]; None for 0.
         family: The family of the model, which says the kinds of its norms.
         head_dim: The dimensions of a head.
 
@@ -447,17 +450,18 @@ def _variances(
     columns = projection.tensor.shape[1]
     variances = np.empty((len(projection.heads), head_dim))
     means = np.zeros((len(projection.heads), head_dim))
-    # the bias moves the mean only, which cancels unless a norm follows
     bias = None
     if projection.bias is not None and norm_after:
         bias = reader.weights(projection.bias)
 
+    # a piece is the rows of some heads, so that a large matrix is never in memory as a whole
     for start, stop, heads in _pieces(projection, head_dim):
         rows = reader.read(projection.tensor, start * columns, stop * columns)
         rows = rows.reshape(-1, columns)
         for head in heads:
             first = projection.heads[head]
-            matrix = rows[first - start :][:head_dim]  # W of the head, [head_dim, columns]
+            row_in_piece = first - start
+            matrix = rows[row_in_piece : row_in_piece + head_dim]  # W, [head_dim, columns]
             if norm_bias is not None and norm_after:
                 means[head] += matrix @ norm_bias
             if bias is not None:
@@ -606,7 +610,12 @@ class HeadLengths(TableSummary):
         return values
 
     def shown_tables(self) -> list[SummaryTable]:
-        """Return a table with a row for each layer."""
+        """Return a table with a row for each layer: how far its heads can see.
+
+        The sum over the pairs of a head bounds its scores. A head has the effective length n if its
+        sum is negative at distance n + 1 for the first time; distances up to `below - 1` were
+        tested.
+        """
         columns = (
             "layer",
             "heads with a negative sum",
@@ -617,7 +626,7 @@ class HeadLengths(TableSummary):
         rows = []
         for layer in self.layers:
             head = ""
-            effective = f"above {layer.below - 1:,}"
+            effective = f"above {layer.below - 1:,}"  # no head has a negative sum
             if layer.worst is not None:
                 worst, length = layer.worst
                 head = f"{worst}"

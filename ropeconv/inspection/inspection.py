@@ -495,14 +495,14 @@ def _read_spec(config: Config, family: Family) -> RopeSpec:
 def _problems_of_checkpoint(
     source: Source, spec: RopeSpec, in_transformers: Iterable[Verdict]
 ) -> list[Problem]:
-    """The problems in all files of a checkpoint, the most important first.
+    """Return the problems in all files of a checkpoint, the most important first.
 
     Args:
         source: The checkpoint.
         spec: Its RoPE.
         in_transformers: The verdicts on the newest transformers.
     """
-    # config.json
+    # problems of config.json
     config = source.config()
     family = source.family
     problems = []
@@ -513,13 +513,15 @@ def _problems_of_checkpoint(
     problems += wrapper_problems(config, family)
     problems += config_problems(config, family, spec)
 
-    # other files; the first key that declares the context is not a limit of its own
+    # problems of other files: a limit there, as in tokenizer_config.json, may be below the context.
+    # The key from which the context was read, the first of the family's, cannot be a limit below it
     part = text_part(config, family)
     context_keys = [key for key in family.keys.context if part.get(key) is not None]
-    problems += limit_problems(length_limits(source), spec, context_keys[:1], "--as-is")
+    declaring_key = context_keys[:1]
+    problems += limit_problems(length_limits(source), spec, declaring_key, "--as-is")
     problems += stale_tensors(source)
 
-    # a repair is a run of `apply`, which refuses this family
+    # the repairs so far are runs of `apply`, which refuses this family
     if family.refuse:
         problems = [msgspec.structs.replace(problem, repair=None) for problem in problems]
     if source.kind == "folder" and not source.weights():

@@ -186,14 +186,15 @@ def class_keys() -> dict[str, frozenset[str]]:
 def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
     """Yield the problem of keys about RoPE that the class in transformers ignores.
 
-    A key whose value is what the class computes anyway is not a problem.
+    A key whose value is what the class computes anyway is not a problem. How the class is known
+    decides what can be said: nobody looked at it where the user named the family (`assumed`), it
+    was run where ropeconv derived the family (`derived`), else the keys that it reads are listed.
 
     Args:
         part: The part of config.json about the text model.
         family: The family of the model, or the one that the user treats it as (`assumed`).
         spec: The RoPE that ropeconv read from the config.
     """
-    # nobody looked at the class of a model that is treated as another family
     if family.assumed:
         unread = unread_rope_keys(part, family)
         if unread:
@@ -230,11 +231,12 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             continue
         if not value:
             continue
-        # `spec` has the value of this key where ropeconv reads the key although the class does not,
-        # as for rope_theta of GPT-NeoX: then `spec` does not show what the class computes
+        # ropeconv reads some keys that the class ignores, such as rope_theta of GPT-NeoX. Then
+        # `spec` agrees with the key, whatever the class computes. So the value must be one that the
+        # class reads from another key.
         spec_is_from_key = key in (*family.keys.theta, *family.keys.partial)
-        is_unknown = spec_is_from_key and value not in values_read_by_class
-        if is_unknown or not _says_the_same(key, value, spec):
+        class_has_another_value = spec_is_from_key and value not in values_read_by_class
+        if class_has_another_value or not _says_the_same(key, value, spec):
             ignored.append(key)
     if ignored:
         # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
@@ -564,7 +566,9 @@ def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]
     """Yield the problem of a model that may have been trained with less than it declares.
 
     Qwen2-7B was trained with 32,768 tokens and declares 131,072. Other models of its family declare
-    the same, and were trained with them.
+    the same, and were trained with them. A family lists such models: `known.declared` and
+    `known.trained` are the two lengths, and `known.doubt` other keys of config.json with the values
+    that these models have. Without `doubt` the trained length is certain, and is no problem.
 
     Args:
         family: The family, which lists such models.
@@ -572,12 +576,14 @@ def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]
         part: The part of config.json about the text model; empty for a GGUF file.
     """
     for known in family.trained:
-        declares_the_same = known.declared == spec.context
-        has_this_length = known.trained == spec.original_context
-        if not declares_the_same or has_this_length or known.doubt is None:
+        if known.doubt is None:
             continue
-        # the settings by which models of doubtful length are recognised
-        if all(part.get(key) == value for key, value in known.doubt.items()):
+        declares_the_same = known.declared == spec.context
+        states_trained_length = known.trained == spec.original_context
+        if not declares_the_same or states_trained_length:
+            continue
+        is_such_a_model = all(part.get(key) == value for key, value in known.doubt.items())
+        if is_such_a_model:
             yield Problem(
                 "trained",
                 f"declares {known.declared:,} tokens and may have been trained with"
@@ -721,16 +727,21 @@ def _have_projections(
 def _absent_projection(
     names: set[str], family: Family, projections: Sequence[str], layers: int
 ) -> str:
-    """The first projection that a checkpoint lacks in a layer; empty where it has all.
+    """Return the first projection that a checkpoint lacks in a layer; empty where it has all.
 
-    Only the first layer with attention is tested. Parameters as in `_have_projections`.
+    Args:
+        names: The names of all tensors of the checkpoint.
+        family: The family of the model, which knows the names of its layers.
+        projections: The names of its projections in a layer, such as `self_attn.q_proj`.
+        layers: The number of layers.
     """
+    # the first layer with attention stands for all
     for index in range(layers):
         prefix = layer_prefix(index, family, names)
-        if not prefix:  # a layer without attention
+        has_attention = bool(prefix)
+        if not has_attention:
             continue
-        for name in projections:
-            if f"{prefix}{name}.weight" not in names:
-                return name
-        return ""
+        absent = [name for name in projections if f"{prefix}{name}.weight" not in names]
+        return absent[0] if absent else ""
+    # no layer has attention, so all projections are absent
     return projections[0]

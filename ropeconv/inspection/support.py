@@ -179,25 +179,28 @@ def support(
     named: Mapping[str, VerdictLike] = {},
     elsewhere: Collection[str] = (),
 ) -> list[tuple[str, str]]:
-    """The rows of the short table: a word and the runtimes whose newest version it holds for, best
-    first.
+    """Return the rows of the short table of support: a word such as "supported", and runtimes.
+
+    A runtime is in the row of its newest version, or of the version that the user named. The best
+    word is first.
 
     Args:
         verdicts: Those of each runtime from its oldest version to the newest.
         named: The runtimes that the user named, with the verdict on the version that counts;
             without any, the popular ones are shown.
-        elsewhere: Those of them that would be asked if they were installed here.
+        elsewhere: The named runtimes that were not run here, where they could be if installed.
 
     Returns:
         Pairs such as `("supported", "vLLM 0.20-0.33, SGLang 0.5.23")`. Only versions that were
         tested are named.
     """
-    # a runtime is listed once, under the word for its newest version or for the one named
+    # each runtime is listed once, under one word
     runtimes = by_runtime(verdicts)
     labels_by_word: dict[str, list[str]] = {}
     for name in named or POPULAR:
         versions = runtimes.get(name, [])
-        is_older_version = name in named and named[name] not in versions[-1:]
+        newest_verdict = versions[-1] if versions else None
+        is_older_version = name in named and named[name] != newest_verdict
         if is_older_version:
             word = WORDS[named[name].status]
             label = named[name].display_name

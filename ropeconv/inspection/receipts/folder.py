@@ -245,17 +245,21 @@ class OriginalSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
-        """Return the local path of a file, given by its name in the first source.
+        """Return the local path of a file of the first source, which is a file of the output.
+
+        Args:
+            name: The name of the file in the first source; the output may have renamed it.
 
         Raises:
-            BadSource: There is no such file, or it must be written first.
+            BadSource: The output has no such file, or only a changed one.
         """
-        inner_name = self._inner_names.get(name, name)
+        # a text that the output changed is restored in memory only, and has no path
         if name in self._texts:
             raise BadSource(
                 f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore`"
                 " first, and start from the folder that it writes"
             )
+        inner_name = self._inner_names.get(name, name)
         if all(file.name != inner_name for file in self.inner.files()):
             raise BadSource(
                 f"{self.reference} has no {inner_name}; take the source again, {self.first}"
@@ -279,21 +283,24 @@ class OriginalSource(Source):
 
     @property
     def headers(self) -> dict[str, Header]:
-        """The headers of the safetensors files of the first source, by its names."""
-        # the output may have weights under other names, and a shard that it added
-        all_headers = {}
-        for name_in_output, header in self.inner.headers.items():
-            name = self.record.renamed.get(name_in_output, name_in_output)
-            all_headers[name] = header
+        """The headers of the safetensors files of the first source, by their names there.
 
+        They are those of the output (`inner`), which may have renamed files.
+        """
+        header_by_original_name = {}
+        for name_in_output, header in self.inner.headers.items():
+            original_name = self.record.renamed.get(name_in_output, name_in_output)
+            header_by_original_name[original_name] = header
+
+        # a shard that the output added is left out
         headers = {}
         for name in self.weights():
-            if name not in all_headers:
+            if name not in header_by_original_name:
                 raise BadSource(
                     f"{self.reference} has no weights in {name}; take the source again,"
                     f" {self.first}"
                 )
-            headers[name] = all_headers[name]
+            headers[name] = header_by_original_name[name]
         return headers
 
     def tensor_names(self) -> tuple[str, ...] | None:

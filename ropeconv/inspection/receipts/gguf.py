@@ -256,9 +256,10 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
 
 
 def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
-    """Return the first source of a file: the file before the first run of `ropeconv apply`.
+    """Return the first source of a file: how it was before the first run of `ropeconv apply`.
 
-    It is computed from the file and from the record of all changes in its receipt.
+    It is computed from the file and from the record of all changes in its receipt. Only the header
+    and the rope tensors are made; the edit makes the rest when it is written.
 
     Args:
         file: A file that ropeconv wrote.
@@ -277,7 +278,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
         )
     # refuse files that cannot be restored
     check_gguf(record, file)
-    first = receipt.first.described
+    first = receipt.first.described  # the first source in words, for messages
     if whole and record.changed:
         raise BadSource(
             f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be"
@@ -297,10 +298,11 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     values = _first_values(file, record, first)
     edit = Edit(base=values, changes=_first_tensors(file, record, first), removed=added)
 
-    # the header that the edit gives; in the layout of the first source, so that spaces that an
-    # earlier ropeconv reserved in the header stay among its keys
+    # the header that the edit gives, with the layout of the first source: some versions of ropeconv
+    # reserved spaces in the header, and with the layout they stay among its keys
     layout = Layout(record.version, record.data_start, record.tail)
     rewritten = rewrite(file.header, replace(edit, layout=layout))
+    # it is only read, and is no file, so that it has no size and no byte where data begins
     header = GgufHeader(
         version=record.version,
         values=rewritten.values,
@@ -317,7 +319,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             continue
         vectors[name] = vector
         if name in edit.changes:
-            restored = edit.changes[name].apply(b"")
+            restored = edit.changes[name].apply(b"")  # from the receipt, whatever the file has
             vectors[name] = np.frombuffer(restored, "<f4").astype(np.float64)
     return Earlier(edit, header, vectors)
 
@@ -418,9 +420,13 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
 
 
 def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
-    """The changes that make the tensors of the first source from those of the file, by name.
+    """Return the changes that make the tensors of the first source from those of the file, by name.
 
-    Parameters as in `_first_values`.
+    Args:
+        file: A file that ropeconv wrote.
+        record: The record in its receipt, with the contents of small tensors in base64 and the
+            names of tensors whose rows were reordered.
+        first: The first source, for messages.
     """
     # small tensors have their old bytes in the receipt, whatever the file has now
     changes: dict[str, Change] = {}
@@ -430,6 +436,7 @@ def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, 
             raise BadSource(
                 f"{name} of {file.name} is not as ropeconv wrote it; take the source again, {first}"
             )
+        # `data=data`, since a closure would see the last `data` of the loop
         changes[name] = Change(len(data), lambda old, data=data: data)  # type: ignore[misc]
 
     # reordered rows are put back
@@ -445,7 +452,7 @@ QUANTISED = "general.quantization_version"
 
 
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
-    """Return the record of an output that is made from a file without a receipt of ropeconv.
+    """Return the record for the first bake of a file, which has no receipt of ropeconv yet.
 
     `restore` needs it to make the file again from the output.
 
@@ -453,22 +460,23 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
         file: The file.
         edit: The edit from the file to the output.
     """
-    # the bytes after the last tensor are recorded by their number, so they must be zeros
+    # the bytes after the last tensor: their number is recorded where they are few and all zeros
     header = file.header
     first_shard = file.shards[0]
     end = header.data_start + header.data_size
     tail = first_shard.read(end, min(header.size, end + SMALL + 1))
     is_padding = len(tail) <= SMALL and not any(tail)
 
-    # where ropeconv would write this header byte for byte, it can do so again, and the digest shows
-    # that it did
-    head = first_shard.read(0, header.data_start)
+    # the digest of the header lets `restore` show that it wrote every byte again, which only works
+    # where ropeconv writes this header as the file has it: another tool may pad it otherwise
+    header_bytes = first_shard.read(0, header.data_start)
     layout = Layout(version=header.version, data_start=header.data_start, tail=0)
     rewritten = rewrite(header, Edit(base=header.values, layout=layout))
     digest = ""
-    if rewritten.exact(layout) == head:
-        digest = hashlib.sha256(head).hexdigest()
+    if rewritten.exact(layout) == header_bytes:
+        digest = hashlib.sha256(header_bytes).hexdigest()
 
+    # the record of the file itself, and then that of the output, with the parts that it changes
     unchanged = GgufRecord(
         keys=tuple(header.values),
         version=header.version,
@@ -484,13 +492,14 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
 def record_of_output(
     file: GgufFile, known: GgufRecord, before: Earlier, edit: Edit, replaced: bool
 ) -> GgufRecord:
-    """Return the record of an output of a file that ropeconv wrote.
+    """Return the record for a further bake of a file that ropeconv wrote.
 
     Args:
-        file: The file.
-        known: The record of the file.
-        before: Its first source.
-        edit: The edit to the output, from the file, or if `replaced` from its first source.
+        file: The file, an output of an earlier bake.
+        known: The record in its receipt, of the changes so far.
+        before: The first source, which that record restores.
+        edit: The edit that makes the output: it starts from the first source with `--replace`
+            (`replaced`), and otherwise from the file.
         replaced: Whether the output is made from the first source.
     """
     starting_header = before.header if replaced else file.header
@@ -505,21 +514,23 @@ def record_of_output(
 def record_of_export(
     plain: GgufHeader, header: GgufHeader, read: Callable[[str], bytes], edit: Edit, quantised: bool
 ) -> GgufRecord:
-    """Return the record of a conversion.
+    """Return the record of a GGUF file that is converted from a checkpoint and extended.
 
-    Its first source is the conversion without scaling, which is not written.
+    `restore` makes its first source from it: the same conversion without scaling, which is never
+    written.
 
     Args:
         plain: The header of the conversion without scaling.
-        header: The same under the name of the method.
+        header: That header, with the model named after the method.
         read: Returns the bytes of a converted tensor.
-        edit: The edit from that to the output.
+        edit: The edit from `header` to the header of the output.
         quantised: Whether llama.cpp quantises the output afterwards, which adds a key.
     """
-    # that conversion was not written, so there is no byte where its data began, and no digest
     keys = list(plain.values)
     if quantised and QUANTISED not in keys:
         keys.append(QUANTISED)
+    # the record of the conversion itself: as it was not written, its data began nowhere, and its
+    # header has no digest
     known = GgufRecord(tuple(keys))
     restorable = _sort_changes(known, header.tensors, read, edit.changes)
     return _record_of(known, plain, rewrite(header, edit), restorable)
@@ -590,15 +601,24 @@ def _sort_changes(
 def _add_earlier_changes(
     known: GgufRecord, new: _Restorable, changes: Mapping[str, Change]
 ) -> _Restorable:
-    """The tensors that an output changes, with those that the file itself has changed before."""
+    """Return all tensors by which an output differs from the first source.
+
+    Args:
+        known: The record of the file, with the tensors that earlier bakes changed.
+        new: The tensors that this bake changes.
+        changes: The same by name, with their changes.
+    """
+    # contents in the record are those of the first source, so they come before newer ones
     contents = {**new.contents, **known.contents}
     interleaved = dict.fromkeys((*known.interleaved, *new.interleaved))
     # rows that were reordered before cannot be brought back after a further change
     changed_again = [name for name in known.interleaved if name in changes]
     lost = dict.fromkeys((*known.changed, *new.lost, *changed_again))
+    # a tensor whose contents are kept needs no reordering
+    reordered = [name for name in interleaved if name not in contents]
     return _Restorable(
         contents=contents,
-        interleaved=tuple(name for name in interleaved if name not in contents),
+        interleaved=tuple(reordered),
         head_dim=new.head_dim,
         lost=tuple(lost),
     )
@@ -607,13 +627,14 @@ def _add_earlier_changes(
 def _record_of(
     known: GgufRecord, first: GgufHeader, output: RewrittenHeader, restorable: _Restorable
 ) -> GgufRecord:
-    """A record with the parts of the first source that an output changes.
+    """Return the record of an output: the parts of its first source that it lacks or changes.
 
     Args:
-        known: The record of the file that is changed.
+        known: The record of the file that is changed, which has the keys and the layout of the
+            first source.
         first: The header of the first source.
         output: The header of the output.
-        restorable: The tensors that the output changes.
+        restorable: The tensors that differ between both, by how they are brought back.
     """
     return msgspec.structs.replace(
         known,
@@ -622,7 +643,7 @@ def _record_of(
         contents=dict(restorable.contents),
         interleaved=restorable.interleaved,
         head_dim=restorable.head_dim,
-        changed=restorable.lost,
+        changed=restorable.lost,  # changed, and not brought back
     )
 
 

@@ -92,7 +92,10 @@ def _group_of(annotation: Any) -> OptionGroup | None:
 
 
 def _as_parameter(option: Option) -> inspect.Parameter:
-    """Return an option as a parameter with the annotation that Typer reads."""
+    """Return an option as a parameter with the annotation that Typer reads.
+
+    Typer makes an option of a parameter such as `yarn: Annotated[float, typer.Option("--yarn")]`.
+    """
     # the type; Typer knows Literal["a", "b"], but not a list of it, whose values are parsed here
     several = option.many or option.repeatable
     kind: Any = option.kind
@@ -103,7 +106,7 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         kind = str
         parser = partial(_choose, option.choices)
     elif option.choices:
-        kind = Literal.__getitem__(option.choices)
+        kind = Literal.__getitem__(option.choices)  # Literal["a", "b"], of a tuple
 
     flags = [option.flag]
     if option.short:
@@ -134,12 +137,13 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         parser=parser,
         autocompletion=COMPLETIONS.get(option.flag),
     )
+    # the tests of faults find the options that change what is written by this mark
     marks: tuple[Any, ...] = (about,)
     if option.writes:
         marks = (about, Writes())
     hint: Any = list[kind] if several else kind
     return inspect.Parameter(
-        option.parameter,
+        option.parameter,  # the flag as a name: "attention_factor"
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
         annotation=Annotated[(hint, *marks)],

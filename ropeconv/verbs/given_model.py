@@ -68,10 +68,11 @@ class GivenModel:
 
 
 def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> GivenModel:
-    """Return a model that is given by numbers.
+    """Return a model that is given by numbers instead of a config, with the recipes for it.
 
-    `--theta` is the model's base (default 10000), unless it is the only method;
-    `--original-context` its trained length (default 4096).
+    `--theta` is the base of the model (default 10000), and alone also the method that sets the
+    base. `--original-context` is the trained length (default 4096). `--context` is the length that
+    the methods reach, and without a method the length that the model declares.
 
     Args:
         values: The options of recipes, by name.
@@ -81,14 +82,15 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
     Raises:
         UsageError: For a base of 1 or less, and as `head_size` and `build_recipes` do.
     """
-    # the methods; --theta beside another one is the base of the model, and alone the method itself
+    # the recipes: the options of the model are left out of theirs
     theta = values.get("theta")
     without_theta = {**values, "theta": None}
-    if chosen_methods(without_theta):
+    has_other_method = bool(chosen_methods(without_theta))
+    if has_other_method:
         recipe_values = without_theta
-    elif theta is not None:
+    elif theta is not None:  # --theta is the method
         recipe_values = values
-    else:  # without any method, the lengths are those of the model
+    else:  # no method
         recipe_values = {**values, "context": None, "original_context": None}
     trained = parse_tokens(values.get("original_context") or "4096")
     recipes = build_recipes(recipe_values)

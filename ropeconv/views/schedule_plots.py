@@ -210,13 +210,15 @@ def distances_up_to(length: int) -> Vector:
 def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> JsonObject:
     """Return the data of the plots of a schedule, JSON-ready.
 
-    Pairs that do not rotate have null.
+    Pairs that do not rotate have null. "preference" is the lowest B(m) by distance m, with
+    B(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate: where it
+    is negative, a head does not prefer nearby tokens.
 
     Args:
         before: The frequencies of the unscaled model, in radians per token, float64
             [rotary_dim / 2].
         inv_freq: Those of the schedule.
-        unrotated: Half the dimensions of a head that do not rotate.
+        unrotated: (d - r)/2, half the number of dimensions of a head that do not rotate.
         length: The largest distance, in tokens.
     """
     lowest_at, lowest = margins(inv_freq, unrotated, length, POINTS)

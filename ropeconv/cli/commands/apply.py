@@ -144,7 +144,10 @@ def print_overrides(
     request: ApplyRequest,
     screen: Screen,
 ) -> None:
-    """Print the JSON of `--to overrides` on stdout, and the command with it on stderr.
+    """Print the JSON of `--to overrides` on stdout, and the commands with it on stderr.
+
+    A runtime can get the RoPE of an extended model as an option, in JSON with keys of config.json,
+    such as `--hf-overrides` of vLLM. So nothing is written, and options for writing are refused.
 
     Args:
         sources: The models; there may be one.
@@ -154,8 +157,8 @@ def print_overrides(
         screen: Where it is printed.
 
     Raises:
-        UsageError: For several sources, for options of an output that is written, and as
-            `override_commands` does.
+        UsageError: For several sources, for options that say how an output is written, such as
+            -o, and as `override_commands` does.
     """
     from ...bake.apply import make_plan
     from ...bake.overrides import describe_kept_limits, override_commands, overrides
@@ -164,19 +167,20 @@ def print_overrides(
     from ...models.source import Source
     from ...views.sheet import sentence
 
-    given = other_option(request, target, OVERRIDING)
-    if given or len(sources) > 1 or len(target["to"]) > 1:
+    option_for_writing = other_option(request, target, OVERRIDING)
+    if option_for_writing or len(sources) > 1 or len(target["to"]) > 1:
+        superfluous = option_for_writing or "the others"
         raise UsageError(
-            "--to overrides prints JSON for one SOURCE and writes nothing; leave"
-            f" {given or 'the others'} out"
+            f"--to overrides prints JSON for one SOURCE and writes nothing; leave {superfluous} out"
         )
 
-    # plan an output in the format of the source, by default for vLLM
+    # plan one output in the format of the source (no `to`), by default for vLLM
     from_gguf = names_gguf(sources[0])
     runtimes = target["runtime"]
     if not runtimes and not from_gguf:
         runtimes = ["vllm"]
-    options = split({**target, "to": (), "runtime": runtimes}, from_gguf)[0]
+    target_values = {**target, "to": (), "runtime": runtimes}
+    options, *_ = split(target_values, from_gguf)
     source = open_source(sources[0], request.family)
     plan = make_plan(source, recipe, build_target(options))
 

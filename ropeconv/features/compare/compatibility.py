@@ -604,7 +604,10 @@ def undo(model: Inspection) -> str:
 
 
 def command_to(spec: RopeSpec, model: Inspection) -> str:
-    """Return the command that gives a model another RoPE; empty where none does.
+    """Return the command that gives a model the RoPE of another one; empty where none does.
+
+    It is `restore` where an earlier bake is undone, else `apply` with a method. The command is
+    tried here, and returned where its schedule is the wanted one.
 
     Args:
         spec: The RoPE that it should get.
@@ -615,22 +618,23 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
         return command_line("restore", source)
 
     method = _method_of(spec)
-    original = getattr(spec.form, "original_context", spec.original_context)
-    if original == model.first_spec.original_context:
-        original = None  # the command need not say it
+    original_option = getattr(spec.form, "original_context", spec.original_context)
+    if original_option == model.first_spec.original_context:
+        original_option = None  # the model has this length already, so no --original-context
 
     # Most methods compute the attention factor themselves, and the shortest command is the one
-    # without the option. The second try states the factor.
+    # without --attention-factor. The second try has the option.
     for attention_factor in (None, spec.attention_factor):
         try:
             recipe = Recipe(
                 method=method,
                 context=spec.context,
-                original_context=original,
+                original_context=original_option,
                 attention_factor=attention_factor,
             )
             start = recipe.start(model.first_spec)
-            differs = difference(recipe.schedule(start), start, spec)
+            reached = recipe.schedule(start)
+            differs = difference(reached, start, spec)  # how the schedule differs from `spec`
         except RopeconvError:  # the method does not apply to this model
             continue
         if not differs:
@@ -858,16 +862,19 @@ def _same_weights(adapter: Adapter, base: Inspection) -> bool:
 
 
 def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
-    """Yield a misfit where only the base, or only the trained model, has factors in its weights.
+    """Yield a misfit where only one of two models has the attention factor in its weights.
 
-    The change that an adapter adds to a weight W was trained with W, and is too small or too large
-    for W times a factor.
+    The models are the base that the adapter is applied over, and the model that it was trained on.
+    ropeconv can fold an attention factor into the weights of queries and keys. The change that an
+    adapter adds to a weight W was trained with W, and is too small or too large for W times a
+    factor.
     """
     if adapter.base == base.source.reference:
         return
     trained_on = adapter.trained_on
     folded_in_base = _folded_tensors(base)
-    folded_in_one = folded_in_base ^ _folded_tensors(trained_on)
+    folded_in_trained = _folded_tensors(trained_on)
+    folded_in_one = folded_in_base ^ folded_in_trained
     if adapter.sizes:
         changed = folded_in_one & set(adapter.sizes)
     else:
@@ -875,8 +882,17 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
     if not changed:
         return
 
-    model = base
+    # the model with the factors is named; a fold changes many layers, so the other one has none
+    folded_model = base
     if trained_on is not None and not folded_in_base:
-        model = trained_on
-    message = f"changes weights that have factors of the attention in {model.source.reference} only"
-    yield Misfit(name=adapter.source.reference, about="folded", message=message, repair=undo(model))
+        folded_model = trained_on
+    message = (
+        "changes weights that have factors of the attention in"
+        f" {folded_model.source.reference} only"
+    )
+    yield Misfit(
+        name=adapter.source.reference,
+        about="folded",
+        message=message,
+        repair=undo(folded_model),
+    )

@@ -251,6 +251,9 @@ class Evaluation:
     def units(self) -> list[EvaluationUnit]:
         """All units in the order in which they are run: each a sequence that one row reads.
 
+        A row is a variant of the model, such as `base` or `yarn-4`; a measure, such as the loss,
+        has a case for each sequence of tokens. A unit is one case of one row.
+
         Those that cannot be run are among the refusals of `outcome`.
 
         Raises:
@@ -269,13 +272,14 @@ class Evaluation:
 
         units = []
         computed_by = (runner.runtime, runner.device, runner.dtype)
-        for (measure, case), (row, digest, supported_measures) in pairs:
+        for (measure, case), possible_row in pairs:
+            row, row_digest, supported_measures = possible_row
             if measure.name not in supported_measures:
                 continue
-            # The key names the pass of the model in the journal. A measure that reads the losses
-            # of another one has its key, and so shares its pass.
+            # The key names the pass of the model over the sequence in the journal, where later runs
+            # find it. A measure that reads the losses of another one (`pass_of`) shares its pass.
             pass_name = measure.pass_of or measure.name
-            key = text_digest(*computed_by, digest, pass_name, case.digest)
+            key = text_digest(*computed_by, row_digest, pass_name, case.digest)
             units.append(EvaluationUnit(row=row, measure=measure, case=case, key=key))
         if not units:
             raise UsageError(f"no row can be run: {self._first_reason}")

@@ -327,23 +327,25 @@ class Condition:
 
 
 def _compare_cells(left: Cell, right: Cell) -> tuple[float, float, float | None]:
-    """Return the difference of two cells, its error, and the margin of its significance.
+    """Return the difference of two cells, its error, and the margin from which it is significant.
 
-    A result has only the differences to its first row. Two other rows are compared by these:
-    left - right = (left - first) - (right - first). The sum of both margins is used, which the
-    margin of a paired difference never exceeds. The margin is None where one was not tested.
+    A result has only the differences of its rows to its first row, so two rows are compared by
+    left - right = (left - first) - (right - first). Their errors and margins are added. A paired
+    difference would have a smaller margin, so nothing is called significant that is not. The margin
+    is None where one of both was not tested.
     """
     difference = (left.difference or 0.0) - (right.difference or 0.0)
     error = 0.0
-    limit = 0.0
+    margin = 0.0
     for cell in (left, right):
-        if cell.difference is None:  # the first row, which does not differ from itself
+        is_first_row = cell.difference is None  # it does not differ from itself
+        if is_first_row:
             continue
         error += cell.difference_error or 0.0
         if cell.margin is None:
             return difference, error, None
-        limit += cell.margin
-    return difference, error, limit
+        margin += cell.margin
+    return difference, error, margin
 
 
 def parse_condition(text: str) -> Condition:

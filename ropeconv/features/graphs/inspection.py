@@ -266,16 +266,20 @@ class GraphRope(ModelRope):
 
 
 def _guess_bases(vector: Vector, slowest: int) -> list[float]:
-    """Return bases that a vector suggests, the roundest first.
+    """Return the bases theta (`rope_theta`) that a vector of frequencies suggests, to be tried.
 
-    With w_i = theta^(-2i/d) and d/2 pairs, theta = (w_0 / w_i)^((d/2) / i). The slowest pair gives
-    an unscaled base most accurately. Most scalings do not change the second pair, so that one gives
-    the base below a scaling.
+    The frequencies of n = d/2 pairs are w_i = theta^(-i/n), so each pair i > 0 gives a base:
+    theta = (w_0 / w_i)^(n / i). Two pairs are used: the slowest gives an unscaled base most
+    accurately; the second (i = 1) is not changed by most scalings, so it gives the base below one.
 
     Args:
         vector: Radians per token, [pairs].
         slowest: The index of the last pair that rotates.
+
+    Returns:
+        The bases rounded to 1 to 8 digits, the roundest first, and those of the slowest pair first.
     """
+    pairs = len(vector)
     bases = list[float]()
     for index in (slowest, 1):
         is_slower_pair = 0 < index <= slowest and vector[index] < vector[0]
@@ -283,7 +287,7 @@ def _guess_bases(vector: Vector, slowest: int) -> list[float]:
             continue
         ratio = float(vector[0] / vector[index])
         try:
-            base = ratio ** (len(vector) / index)
+            base = ratio ** (pairs / index)
         except OverflowError:
             continue
         bases += round_values(base)
@@ -400,7 +404,7 @@ def _rows(constant: Constant, rows: Iterable[int]) -> Vector:
 
 
 def _rope_of_vector(graph: Graph, file: str, value: str) -> GraphRope | None:
-    """Return the RoPE of a vector of frequencies; None for another vector.
+    """Return the RoPE of a vector of frequencies (inv_freq) in a graph; None for another vector.
 
     Args:
         graph: The graph.
@@ -412,11 +416,15 @@ def _rope_of_vector(graph: Graph, file: str, value: str) -> GraphRope | None:
         return None
     constant = graph.constants[value]
     numbers = np.asarray(constant.array(), dtype=np.float64)
+    # some exports have each frequency twice, for both dimensions of a pair
     vector, repeat = without_repeat(numbers.ravel())
-    if not np.isfinite(vector).all() or (vector < 0).any() or vector[0] <= 0:
+    # frequencies are not negative; pairs that do not rotate have 0, and the first one rotates
+    can_be_frequencies = np.isfinite(vector).all() and (vector >= 0).all() and vector[0] > 0
+    if not can_be_frequencies:
         return None
 
-    # two roundings: of the frequencies, and of the type that the graph stores
+    # the exporter rounds the frequencies twice: when it computes them, and to the stored type. In
+    # float16 the slowest are so small that their rounding is not relative to them
     relative = max(TOLERANCE, 2 * PRECISION[constant.dtype])
     smallest = SMALLEST.get(constant.dtype, 0.0)
     return GraphRope(

@@ -175,25 +175,27 @@ class Graph(ABC):
         return factors.pop()
 
     def set_attention_factor(self, value: str, factor: float) -> None:
-        """Multiply cos and sin of a value by a number, in place of the present one.
+        """Set the attention factor: the number by which the cos and sin of a RoPE are multiplied.
 
         Args:
-            value: The name of the frequencies in the graph.
+            value: The name of the RoPE's frequencies in the graph.
             factor: The attention factor.
         """
+        # each Cos or Sin, with the Mul that scales it and the constant of that, both None without
         rotations = self.rotations(value)
         scalings = [self._scaling(rotation) for rotation in rotations]
-        scaling_operations = [operation for operation, _ in scalings if operation is not None]
-        for rotation, (scaling, constant) in zip(rotations, scalings, strict=True):
-            if _number(constant) == factor:
+        all_multiplications = [operation for operation, _ in scalings if operation is not None]
+        for rotation, (multiplication, constant) in zip(rotations, scalings, strict=True):
+            present_factor = _number(constant)
+            if present_factor == factor:
                 continue
-            # where nothing else reads the number, another one can stand in its place, which needs
-            # no operation of a newer opset
-            if constant and self._is_read_only_by(constant, scaling_operations):
+            # where only these operations read the constant, it gets another value, which needs no
+            # operation of a newer opset
+            if constant and self._is_read_only_by(constant, all_multiplications):
                 dtype = constant.array().dtype
                 self.replace(constant, np.full(constant.shape, factor, dtype))
             else:
-                self._multiply(rotation, scaling, factor)
+                self._multiply(rotation, multiplication, factor)
 
     def _is_read_only_by(self, constant: Constant, operations: list[Operation]) -> bool:
         """Return whether nothing else reads a constant, and its type is wide enough to change."""

@@ -103,6 +103,9 @@ class Subject:
     def of_recipe(cls, against: str, recipe: Recipe) -> Subject:
         """Return the subject for a source and a recipe, without an output of ropeconv.
 
+        The recipe is computed from the RoPE that the model has now (`present`), in most recipes
+        without its scaling (`start`).
+
         Raises:
             BadSource: The source cannot be read.
             RecipeError: The recipe does not fit it.
@@ -110,7 +113,7 @@ class Subject:
         opened = open_source(against)
         inspection = inspect_source(opened)
         present = inspection.basis(recipe)
-        start = recipe.start(present)  # the unscaled RoPE, in most recipes
+        start = recipe.start(present)
         schedule = recipe.schedule(start, present)
         # transformers runs the source, so the weights of a GGUF file are dequantised
         source = opened
@@ -123,7 +126,7 @@ class Subject:
             schedule=schedule,
             weights=source.family.weights,
         )
-        return cls(source, case, schedule.log_n)
+        return cls(source, case, scale=schedule.log_n)
 
     @property
     def queries(self) -> str:

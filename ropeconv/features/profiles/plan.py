@@ -156,6 +156,9 @@ def profile_plans(
 ) -> dict[str, Plan]:
     """Plan the output of each profile, by name: `base` for `AsIs`, else the label of its method.
 
+    Profiles are outputs of one model with several methods, which have its weights only once.
+    `base` is the model unchanged.
+
     Args:
         source: From `open_source`.
         recipes: One for each profile.
@@ -176,8 +179,9 @@ def profile_plans(
             " it first, with `ropeconv apply SOURCE --as-is -o FOLDER`"
         )
 
-    # The tensors of a GGUF file are in one file with its settings. `base` is the model in shards,
-    # whose tensors the first shards of the other profiles are used with.
+    # A GGUF file has its settings and its tensors in one file. So `base` is split into shards, and
+    # every other profile has a first shard with its own settings, and links to the other shards of
+    # `base`, which have the tensors.
     is_gguf = isinstance(source, GgufSource)
     if is_gguf:
         others = [recipe for recipe in recipes if not isinstance(recipe.method, AsIs)]
@@ -234,7 +238,7 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
 
 
 def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:
-    """Plan one profile.
+    """Plan one profile: an output that shares the weights of the other profiles.
 
     Args:
         source: The model.
@@ -252,13 +256,15 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
             target = replace(target, out=folder / f"{source.name}.gguf", encoding="auto")
         else:
             target = replace(target, out=folder / f"{source.name}-{name}.gguf")
-    # --replace is for the other profiles: base keeps the scaling that the model has
+    # --replace starts from the unscaled model, which is for the other profiles: base keeps the
+    # scaling that the model has, and --on-top multiplies it
     if name == BASE or recipe.on_top:
         target = replace(target, replace=False)
 
     try:
         plan = make_plan(source, recipe, target)
     except AlreadyExtended as problem:
+        # its message ends with how to replace the scaling
         raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
 
     change = changed_weights(plan)

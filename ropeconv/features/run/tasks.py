@@ -43,9 +43,10 @@ Task = Callable[[Unit, Probe | None], JsonObject]
 
 
 def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Write the output of a unit.
+    """Write the output of a unit, and return what the journal of the run says about it.
 
-    An output that is there already, as after a run that was killed, is compared byte by byte.
+    An earlier run may have written the output, and been killed before it wrote that into the
+    journal. Such an output is compared with its source byte by byte, and kept.
 
     Args:
         unit: The source, the recipe and the target.
@@ -59,11 +60,11 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     plan = unit.plan()
     document = {"path": str(plan.out), "bytes": plan.bytes, "encoding": plan.result.encoding}
 
-    # an output of an earlier run whose line the journal does not have, since a kill came between
     earlier = earlier_output(plan)
     if earlier is not None:
         _verify_earlier(earlier)
-        discard(plan.out)  # a kill may have come between the last name and the end
+        # the run may have been killed before it removed the hidden folder beside the output
+        discard(plan.out)
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
 
     if os.path.lexists(plan.out) and not is_empty(plan.out):
@@ -71,7 +72,7 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
             f"{plan.out} exists and is not the output of this unit; move it away, or give the plan"
             " another `out`"
         )
-    without_validation = ValidationChoice()  # which is a task of its own
+    without_validation = ValidationChoice()  # `validate` is a task of its own
     output = write_output(with_card(plan), Writing(), without_validation, SilentReporter(), probe)
     return {
         **document,

@@ -239,13 +239,27 @@ class Server(Engine):
     def token_losses(
         self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
     ) -> TokenLosses:
-        """As in `Engine`, in requests for a piece each, whose prefix the server has cached."""
+        """Return the losses of some tokens of a text, each given those before it, as `Engine` does.
+
+        The text is sent in several requests: each has the text up to the end of a piece, and asks
+        for the tokens of that piece. The server has cached the part before it.
+
+        Args:
+            ids: All tokens of the text.
+            targets: Rising indices into `ids`, from 1 on, of the tokens that are predicted.
+            progress: Callbacks.
+
+        Raises:
+            RopeconvError: The server gives no log-probabilities, or accepts fewer tokens.
+        """
         import numpy as np
 
         reason = self.lacks("token_losses")
         if reason:
             raise RopeconvError(reason)
-        self.refuse_longer(targets[-1] + 2)
+        # the longest request ends with the last target, and the server generates one token after it
+        prompt_tokens = targets[-1] + 1
+        self.refuse_longer(prompt_tokens + 1)
 
         # An answer has numbers for every token of its piece, so that one answer for a long text
         # would be too large. The token at position p is predicted at p - 1.
@@ -256,7 +270,7 @@ class Server(Engine):
             stop = bisect_left(targets, piece_end)
             piece_targets = targets[start:stop]
             predicted_at = [target - 1 for target in piece_targets]
-            text = ids[: piece_targets[-1] + 1]
+            text = ids[: piece_targets[-1] + 1]  # up to the last target of the piece
             log_probs += self.log_probs(text, predicted_at, top=1)
             start = stop
 
@@ -264,7 +278,7 @@ class Server(Engine):
         likeliest = np.empty(len(targets))
         for index, (target, row) in enumerate(zip(targets, log_probs, strict=True)):
             token = ids[target]
-            if token not in row:
+            if token not in row:  # a row has the likeliest token and the one of the text
                 raise self.misread(f"log-probability of token {target}")
             actual[index] = row[token]
             likeliest[index] = max(row.values())

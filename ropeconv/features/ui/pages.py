@@ -226,6 +226,11 @@ class Page:
         names = address_fields(self.kind)
 
         def load(request: gr.Request) -> Iterator[list[object]]:
+            """Fill the form from the address, and answer it where it is complete.
+
+            Gradio calls this when the page is opened. Each list that it yields has a value for each
+            component of the form, and the HTML of the answer.
+            """
             typed = from_address(self.kind, dict(request.query_params))
             values = {}
             for name in names:
@@ -234,10 +239,12 @@ class Page:
 
             # an address without values must not clear what the user has typed since the page came
             untouched = [gr.skip() for _ in names]
-            if form == self.kind():
-                yield [*untouched, ""]
+            no_answer = ""
+            address_has_values = form != self.kind()
+            if address_has_values:
+                yield [*values.values(), no_answer]
             else:
-                yield [*values.values(), ""]
+                yield [*untouched, no_answer]
             if complete(form):
                 for html in answers(form, request):
                     yield [*untouched, html]

@@ -238,7 +238,7 @@ DRAWN = 5
 
 
 def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Show the methods as `ropeconv advise` does, and draw the first of them.
+    """Show the methods that reach a length as `ropeconv advise` does, and draw the first of them.
 
     Args:
         form: The model, the length to reach, and a result of `eval` to sort by.
@@ -257,10 +257,13 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
             f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
         )
     length = _parse_length(form.context, source)
-    with asking_installed(None, "", sheet.note):
+    every_runtime = None
+    this_environment = ""
+    with asking_installed(every_runtime, this_environment, sheet.note):
         advice = advised(source, length, measured, outputs)
 
-    # the columns whose titles do not explain themselves
+    # below the table, only the columns whose titles do not explain themselves: each line begins
+    # with the title of its column
     show_advice(advice, sheet)
     explained = []
     for line in explain_columns(advice):
@@ -269,10 +272,12 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     sheet.note(" ".join(explained))
     sheet.note(left_out)
 
+    # links to the page that plans an output, one for each method
     if advice.methods and form.source:
         links = []
         for row in advice.methods:
-            links.append((row.flags, to_bake(form.source, row.recipe, row.replace)))
+            address = to_bake(form.source, row.recipe, row.replace)
+            links.append((row.flags, address))
         sheet.ways("Plan a method", links)
     if advice.methods:
         drawn = advice.methods[:DRAWN]

@@ -89,13 +89,15 @@ class LmEval(Measure):
         self.checksum = zlib.crc32(text.encode()) >> 1  # fits an int32 token
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield one case, which stands for the whole task."""
-        # lm_eval makes the prompts itself, so there are no tokens to list here. The journal finds
-        # a case by the digest of its tokens and targets; these stand for what lm_eval is given:
-        # the seed, the contents of a task file, and the number of documents.
+        """Yield one case for the whole task; its tokens and targets are not those of a text.
+
+        lm_eval makes the prompts, so there are no tokens to list. But the journal finds a result by
+        the digest of a case's tokens and targets. So these are made of all that decides the result:
+        the length, the seed, the contents of a task file, and the number of documents.
+        """
         ids = np.full(sizes.longest, sizes.seed, np.int32)
-        ids[0] += self.checksum
-        documents = min(sizes.windows, sizes.longest - 1)
+        ids[0] += self.checksum  # of the task file; 0 without one
+        documents = min(sizes.windows, sizes.longest - 1)  # targets are indices into the tokens
         targets = np.arange(1, documents + 1, dtype=np.int32)
         yield Case(
             measure=self.name,

@@ -261,7 +261,7 @@ class Tuning:
     def _make_result(
         self, task: Task, best: Candidate, reference: Candidate, table: list[TuningRow]
     ) -> TuningResult:
-        """Return the result of a search that has ended.
+        """Return the result of a search that has ended: its verdict, its numbers, its settings.
 
         Args:
             task: The search.
@@ -273,8 +273,12 @@ class Tuning:
         chosen, better, sentence = self._verdict(best, reference, table)
         assert chosen.recipe is not None
 
+        # the curves have a point for each block of targets, at the position of its last target
         window = self.judge.windows[0]
         positions = [int(window.text.targets[end - 1]) for _, end in blocks(window)]
+
+        # the loss of the best candidate, minus that of the first formula, on the searched windows
+        gain = task.gain(best).mean
         return TuningResult(
             recipe=chosen.recipe.to_dict(),
             better=better,
@@ -290,14 +294,14 @@ class Tuning:
             steps=len(task.trace),
             seed=settings.seed,
             regularise=settings.regularise,
-            price=settings.inside,
+            price=settings.inside,  # the weight of the loss within the trained context
             needles=settings.needles,
             texts=[document.name for document in self.searched.documents],
             held_out=[document.name for document in self.held.documents],
             tokens_sha256=self.texts.sha256,
             windows=len(self.scorer.windows),
             held_windows=len(self.judge.windows),
-            searched=task.gain(best).mean,
+            searched=gain,
             trace=task.trace,
             divisors=self.start.divisors(best.schedule).tolist(),
             formula_divisors=self.start.divisors(reference.schedule).tolist(),

@@ -96,7 +96,8 @@ def attention_layers(
     if reason:
         raise BadSource(f"{family.display_name} cannot be measured: {reason}; leave --weights out")
 
-    # a model that normalises after its layers feeds the hidden states to queries and keys unchanged
+    # Most models normalise the hidden states in front of the projections. Some have their norms
+    # after each layer (`NORM_AFTER`), so there is no input norm to read.
     text_config = text_part(config, family)
     norm_names: tuple[str, ...] = ()
     if family.weights.input and not text_config.get(NORM_AFTER):
@@ -236,13 +237,15 @@ def _first_row_of_each_head(
     if family.weights.fused:
         return fused_heads(which, rows, heads, head_dim, family)
 
-    # a gated query head is wider than head_dim: the rows of its gate follow those of the query
+    # A gated query head is wider than head_dim: the rows of its gate follow those of the query, as
+    # in Qwen3-Next. Keys have no gate.
     rows_per_head = head_dim
     if which == "q":
         rows_per_head = rows // heads
     if rows_per_head < head_dim:
         return ()
-    return tuple(range(0, rows - head_dim + 1, rows_per_head))
+    last_possible = rows - head_dim  # a head needs head_dim rows
+    return tuple(range(0, last_possible + 1, rows_per_head))
 
 
 def _norms(
@@ -255,8 +258,16 @@ def _norms(
 ) -> tuple[Tensor, ...]:
     """Find the weights of the norm between a projection and RoPE, as the q_norm of Qwen3.
 
-    Parameters as in `_projection`, with `heads` the heads of this projection. The result has one
-    tensor for all heads, or one per head; it is empty for a model without that norm.
+    Args:
+        which: Whether the projection makes queries or keys.
+        prefix: The beginning of the names of the layer's tensors.
+        heads: The number of heads of this projection.
+        head_dim: The dimensions of a head.
+        family: The family of the model, which knows the kind of the norm.
+        tensors: The tensors of all files of the checkpoint, by name.
+
+    Returns:
+        One tensor for all heads, or one per head; empty for a model without that norm.
     """
     weights = family.weights
     kind = weights.norm
@@ -276,8 +287,9 @@ def _norms(
     for tensor in norms:
         _check_tensor(tensor)
     sizes = {math.prod(tensor.shape) for tensor in norms}
-    has_other_size = bool(sizes - {head_dim, heads * head_dim})
-    lacks_some_heads = is_list and len(norms) not in (0, heads)
+    possible_sizes = {head_dim, heads * head_dim}
+    has_other_size = not sizes <= possible_sizes
+    lacks_some_heads = is_list and 0 < len(norms) < heads
     if has_other_size or lacks_some_heads:
         raise BadSource(
             f"{norm} does not fit {counted(heads, 'head')} of {head_dim} dimensions; download the"
@@ -310,7 +322,8 @@ def _optional(name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) 
 
 def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSource:
     """Return the error for a layer without projections: the checkpoint is quantised, or damaged."""
-    # a quantised k_proj has tensors such as k_proj.qweight and k_proj.scales, and no k_proj.weight
+    # A quantised k_proj has tensors such as k_proj.qweight and k_proj.scales, and no k_proj.weight.
+    # Where another layer has k_proj.weight, the checkpoint is not quantised, and one is missing.
     module = family.weights.k or family.weights.fused
     stored: list[str] = []
     for name in tensors:
@@ -714,6 +727,8 @@ class HeadWeights:
     ) -> HeadLengths:
         """Return the effective length of every head with a schedule.
 
+        It is one less than the first distance at which the sum of the head is negative.
+
         Args:
             schedule: The schedule, with frequencies and attention factor.
             length: Distances below it are tested, in tokens.
@@ -733,15 +748,16 @@ class HeadWeights:
             rotated = np.concatenate([weights.rotated for _, weights in layers])
             unrotated = np.concatenate([weights.unrotated for _, weights in layers])
             all_heads = PairWeights(rotated, unrotated).times(schedule.attention_factor)
+            # per head: the first distance with a negative sum (0 without one), and how many there
+            # are
             first_violations, counts = head_reach(schedule.inv_freq, all_heads, limit, advance)
 
-            # back from the heads of all these layers to those of each
+            # back from the heads of all these layers to those of each: `begin` to `end - 1`
             begin = 0
             for layer, weights in layers:
                 end = begin + len(weights.unrotated)
                 effective_lengths: list[int | None] = []
                 for distance in first_violations[begin:end].tolist():
-                    # the first distance with a negative sum; 0 where there is none
                     effective_lengths.append(distance - 1 if distance else None)
                 results.append(
                     LayerReach(
@@ -806,8 +822,11 @@ def head_weights(
 
 
 def _bytes_to_read(layer: AttentionLayer, head_dim: int) -> int:
-    """How many bytes `measure` reads for a layer."""
-    # of a projection only the rows of its heads, of norms and biases everything
+    """Return how many bytes `measure` reads for a layer, for its progress bar.
+
+    Of a projection they are the rows of its heads, of a norm all. The bias of a projection is read
+    only where a norm follows it, since it otherwise cancels from the variances.
+    """
     size = 0
     small_tensors = [layer.input_norm, layer.input_bias]
     for projection in (layer.queries, layer.keys):

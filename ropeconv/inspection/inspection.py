@@ -414,7 +414,9 @@ def inspect_gguf(source: GgufSource) -> Inspection:
 def inspect_config(source: Source) -> ConfigInspection:
     """Inspect a checkpoint: its RoPE is what the newest transformers computes.
 
-    An output of ropeconv has the family that its source was treated as.
+    An output of ropeconv has the family that its source was treated as, which is set in `source`
+    too (`treat_as`). A draft model of speculative decoding is inspected as one where the caller
+    expects it (`source.as_draft`).
 
     Raises:
         BadSource: As `detect` does.

@@ -136,7 +136,7 @@ def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
             f" with {options} writes those of one length, which changes short prompts too",
         )
 
-    # a factor that leads further than the declared context
+    # the scaling covers more tokens than the config declares
     if isinstance(form, (InterpolatedForm, Yarn)):
         reach = round(form.factor * spec.original_context)
         if spec.context < reach:
@@ -144,7 +144,7 @@ def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
                 f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
                 f" {spec.original_context:,} is {reach:,}: runtimes limit prompts to the former"
             )
-            # no repair by a product of which one factor is a guess
+            # where the trained context is assumed, so is `reach`, and no command should write it
             repair = None if trained_is_assumed else f"--as-is --context {reach}"
             yield Problem("context", message, repair)
 
@@ -293,7 +293,7 @@ def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
 
     clauses = [f"{DUAL_CHUNK} is ignored by transformers"]
     for version in newest_versions.values():
-        found = stated_key(config, family, version)
+        found = stated_key(config, family, version)  # what is known of its use of such a key
         if found:
             _, statement = found
             clauses.append(f"{version.display_name}: {statement.reason}")
@@ -323,6 +323,7 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
     if len(set(readings.values())) < 2:
         return
 
+    # newer versions of transformers before older ones
     clauses = [f"{title} reads {form}" for title, form in readings.items()]
     clauses.reverse()
     message = f"runtimes read the settings differently: {'; '.join(clauses)}"
@@ -330,6 +331,7 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
         advice = "write the values that it was trained with in both schemas"
         yield Problem("schemas", f"{message}; {advice}")
     else:
+        # the repair, as options of `apply`, which writes both schemas with the same values
         yield Problem("schemas", message, "--as-is")
 
 
@@ -520,6 +522,8 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
     approximation = llamacpp_ramp(schedule, arch)
     if approximation is None:
         return
+    # two sentences: "llama.cpp always rounds the ends of the ramp, and published ... models have
+    # other ends", and "llama.cpp computes the betas 32 and 1 ..., and the header has others"
     if form.truncate != trained.truncate:
         whose = f"published {arch.name} models have other ends"
     else:
@@ -537,9 +541,11 @@ def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) ->
         arch: Its architecture.
         receipt: The receipt of an output of ropeconv, None for other files.
     """
-    if receipt is None or receipt.method == "as-is":
-        # GGUF has no key for `truncate`. Where the file has the factor and length of the model that
-        # the family was published with, it also has the `truncate` of that.
+    # GGUF has no key for `truncate`, which says whether the ends of the ramp are rounded. A file
+    # with the factor and length of the published model of its family has the `truncate` of that
+    # too. One that ropeconv extended has a YaRN scaling of ropeconv, for which this says nothing.
+    is_extended = receipt is not None and receipt.method != "as-is"
+    if not is_extended:
         family = by_name().get(arch.family)
         published: Config = {}
         if family is not None and family.defaults.scaling:
@@ -613,8 +619,8 @@ def refused_tensors(
         vectors: The rope tensors of the file.
         scaling: Its rope.scaling.type, None without that key.
     """
-    # some architectures load the two lists of longrope always, others by the scaling type, and in
-    # place of rope_freqs.weight
+    # Some architectures always load the two lists of longrope (and some of these ignore them).
+    # Others load them if the scaling type is longrope, and then do not load rope_freqs.weight.
     arch = reading.arch
     uses_longrope = arch.factors == "longrope" and scaling == "longrope"
     loads_lists = uses_longrope or arch.factors in ("always", "ignored")
@@ -637,8 +643,8 @@ def draft_of(source: Source, config: Config) -> DraftKind | None:
     listed without downloads, only the config and the name of the checkpoint count.
 
     Raises:
-        BadSource: It is a draft that no one expects (`source.as_draft`), or that cannot be
-            extended.
+        BadSource: It is a draft model where the caller expects a whole model (`source.as_draft` is
+            not set), or one that cannot be extended (`kind.refuse` says why, and what to do).
     """
     # some heads are only known by their tensors: their config.json is that of a whole model
     names: Collection[str] = ()

@@ -65,7 +65,8 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
         Pairs such as `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`: ranges of
         versions that were executed come before those that were read.
     """
-    # consecutive versions of a runtime with one status become a range, such as 4.51-5.23
+    # consecutive versions of a runtime with one status become a range, such as 4.51-5.23: a version
+    # extends the last range of its status if the version before it has that status too
     ranges_by_status: dict[str, list[_Range]] = {}
     for _, verdicts_of_runtime in groupby(verdicts, key=_runtime_of):
         previous_status = ""
@@ -85,7 +86,7 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
         if status not in ranges_by_status:
             continue
         label = _describe_ranges(ranges_by_status[status])
-        if read_as and status not in UNREAD:
+        if read_as and status not in UNREAD:  # the runtime reads the config
             label = f"as {read_as}: {label}"
         rows.append((status, label))
     return rows
@@ -265,7 +266,7 @@ def _titles_by_problem(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
 
 
 def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
-    """The word for the newest version of a runtime, and the versions for which it holds.
+    """Return the word for the newest version of a runtime, and the versions for which it holds.
 
     Such as `("supported", "vLLM 0.20 or newer")`.
 
@@ -282,6 +283,7 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
         elif WORDS[row.status] != "untested":
             break
 
+    # versions are named where a test says something about them
     title = title_of(newest)
     if word in ("untested", "unsupported"):
         return word, title

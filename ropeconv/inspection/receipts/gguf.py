@@ -59,7 +59,10 @@ KEY = 0xFFFF
 
 
 def value_of(record: ValueRecord) -> GgufValue:
-    """Return a value from a receipt.
+    """Return the value of a GGUF key from a receipt.
+
+    A text of spaces, which earlier versions of ropeconv reserved in a header, is recorded by its
+    length (`spaces`) and without bytes (`raw`).
 
     Raises:
         ValueError: Its bytes are not of its kind.
@@ -111,11 +114,11 @@ def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     if ARCH not in record.keys:
         yield f"has no {ARCH}"
 
-    # no bake moves tensors, so the first source has the alignment of the file
+    # no bake moves tensors, so the first source has the alignment of the file: without the key the
+    # default, and with it the value in the file, so that the record has none
     had_default = ALIGNMENT not in record.keys
-    if had_default and file.header.alignment != DEFAULT_ALIGNMENT:
-        yield f"has another {ALIGNMENT}"
-    if ALIGNMENT in record.values:
+    lost_default = had_default and file.header.alignment != DEFAULT_ALIGNMENT
+    if lost_default or ALIGNMENT in record.values:
         yield f"has another {ALIGNMENT}"
 
     # the values; a text of spaces is recorded by its length, which must not exhaust the memory
@@ -151,11 +154,14 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         if name in ROPE_TENSORS and not _are_divisors(data):
             yield f"has divisors in {name} that are not positive"
 
-    # projections whose rows were reordered within each head; a missing one is noticed later
+    # projections whose rows were reordered within each head
     for name in record.interleaved:
         info = file.tensors.get(name)
-        can_be_projection = info is None or _has_heads(info, record.head_dim)
-        if name in ROPE_TENSORS or not can_be_projection:
+        if info is None:
+            is_projection = name not in ROPE_TENSORS  # that it is missing is noticed later
+        else:
+            is_projection = name not in ROPE_TENSORS and _has_heads(info, record.head_dim)
+        if not is_projection:
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
 
 
@@ -327,8 +333,9 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
 def was_written(record: GgufRecord, header: GgufHeader) -> bool:
     """Return whether the first source was a file with the shards of the present one.
 
-    It was not where the file was split since, or where it was converted from a checkpoint: then its
-    first source is the conversion without scaling, which was not written.
+    There are two cases in which it was not. The file was split since, so that the shards are
+    others. Or it was converted from a checkpoint: then its first source is the conversion without
+    scaling, which was never written, and has no byte where data began (`data_start` is 0).
 
     Args:
         record: The record from the receipt of the file.
@@ -351,8 +358,8 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     Raises:
         BadSource: The header of the first source is too short for its data to begin there.
     """
-    # no such file was written: it is laid out as gguf-py does it, padded to the alignment in front
-    # of the data and behind the last tensor
+    # a first source that was not a file of these shards has no layout to restore: it gets that of
+    # gguf-py, padded to the alignment in front of the data and behind the last tensor
     if not was_written(record, header):
         rewritten = rewrite(header, edit)
         padding = -rewritten.data_size % rewritten.alignment
@@ -360,6 +367,7 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
 
     layout = Layout(record.version, record.data_start, record.tail)
     restored = rewrite(header, replace(edit, layout=layout))
+    # the header may be padded up to where data began, but not with more than its keys can hold
     if record.data_start > len(restored.plain()):
         raise BadSource(
             "the receipt of this file has another place for its data than its header can have; take"
@@ -576,6 +584,7 @@ def _sort_changes(
         # the first source does not have a tensor that an earlier bake added
         if name in known.added:
             continue
+        # `interleaved` is the head_dim of a change that reorders rows, and 0 of another one
         head_dim = max(head_dim, change.interleaved)
         size = tensors[name].size
         was_reordered = name in known.interleaved

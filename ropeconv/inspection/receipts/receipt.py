@@ -549,10 +549,11 @@ class LayersRecord(msgspec.Struct, frozen=True):
         noun = "layers" if len(numbers) > 1 else "layer"
         names = f"{noun} {' and '.join(numbers)}"
 
-        # a run in which the source without the method passes too proves nothing
+        # a run in which the source without the method would pass too proves nothing; where the
+        # source computes the method already (`unchanged`) there is no such source
         last = f"position {self.reached:,}"
-        has_control = self.unchanged or self.is_distinguished
-        if not has_control:
+        shows_method = self.unchanged or self.is_distinguished
+        if not shows_method:
             return f"; the attention of {names} up to {last} does not show the method"
         return f", and the attention of {names} is that of the method up to {last}"
 

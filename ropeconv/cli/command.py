@@ -38,12 +38,13 @@ class OptionGroup:
 
 
 def expand_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a function so that it gets options for its parameters that stand for several.
+    """Decorate a command so that one parameter can stand for a group of options.
 
     Such a parameter is annotated with a dataclass, whose fields are made with
-    `ropeconv.options.option`, or with `Annotated[kind, OptionGroup(...)]`. Typer reads
-    `__signature__` and `__annotations__` of the returned function, which are those of all options
-    one by one. It calls this with their values, and the function with those of its own parameters.
+    `ropeconv.options.option`, or with `Annotated[kind, OptionGroup(...)]`. Typer gets a function
+    that has every option as a parameter of its own (`__signature__` and `__annotations__`). It
+    calls that function with the values of the options. The function makes the values of the groups
+    from them, and calls the command.
     """
     # the parameters that Typer sees: each group is replaced by its options
     groups: dict[str, OptionGroup] = {}

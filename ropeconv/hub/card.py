@@ -112,7 +112,8 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
             " again"
         )
 
-    # a method names its paper as "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
+    # a method names its paper as "Peng et al. 2023, https://arxiv.org/abs/2309.00071": the link and
+    # the authors without it
     links = LINK.findall(method.paper)
     authors = LINK_AFTER_COMMA.sub("", method.paper).strip("- ")
     settings = [authors, _settings(method, step)]
@@ -263,8 +264,9 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
                 task_type="text-generation",
                 dataset_type="text",
                 dataset_name=record.described_texts,
-                # huggingface_hub puts results of one type, config, split and revision together,
-                # under the name and the arguments of the first
+                # huggingface_hub puts results with one dataset type, config, split and revision
+                # together, under the name of the first. So results on other texts need another
+                # revision.
                 dataset_revision=record.tokens_sha256,
                 dataset_args={"tokens_sha256": record.tokens_sha256},
                 metric_type=number.metric,

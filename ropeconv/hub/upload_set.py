@@ -131,7 +131,8 @@ def planned_upload(plan: Plan) -> UploadSet:
     if isinstance(plan, GgufPlan | ExportPlan):
         return _planned_gguf(plan)
 
-    # the files, of which the Hub copies those that are the same as in a source on the Hub
+    # the Hub copies files that are the same as in a source on the Hub, from one repository to the
+    # other; ropeconv uploads the others
     sizes = {}
     copies = {}
     records = []
@@ -152,6 +153,7 @@ def planned_upload(plan: Plan) -> UploadSet:
         records.append(record)
     adds = {name: plan.out / name for name in (*sizes, RECEIPT) if name not in copies}
 
+    # the plan is not written, so facts that are otherwise read from the files are from the plan
     receipt = msgspec.structs.replace(plan.receipt(), files=tuple(records))
     upload = _complete_upload(adds, copies, receipt, plan.kv_cache, is_there=False)
     return replace(
@@ -177,7 +179,7 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
     else:
         known = gguf_metadata(plan.source.file)
 
-    # what the card says about running the files
+    # what the card says about running the files; diffusion models need options of their own
     context = plan.schedule.context
     purpose = plan_purpose(plan)
     diffusion_options = ""

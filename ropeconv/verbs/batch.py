@@ -222,11 +222,12 @@ class Batch:
             title = "Writing"
             if self.several:
                 title = f"Writing {number} of {len(self.plans)}"
-            # an output that fails is noted by `_failing`, and stays None
+            # `_failing` adds an error to the failures and ends its block, so that `output` stays
+            # None
             output = None
-            with self._failing(unit, len(self._finished)):
+            with self._failing(unit, finished=len(self._finished)):
                 output = self._write_unit(unit, plan, probe, title)
-                # the probe that was started early has answered, and further ones start their own
+                # the running probe is for the first folder; further folders start their own
                 if probe is not None and plan.is_folder:
                     probe.stop()
                     probe = None
@@ -462,7 +463,8 @@ class Batch:
             )
             return ""
 
-        # one folder, or GGUF files of one repository: `check_request` refuses all else
+        # one folder, or GGUF files for one repository: `check_request` has refused all else, so
+        # that the first output tells which
         plan = kept[0].plan
         if plan.is_folder:
             assert isinstance(plan, Plan)

@@ -50,20 +50,24 @@ class GivenModel:
     """None for a model given by numbers."""
 
     def schedules(self) -> dict[str, Schedule]:
-        """Return the schedule of each recipe by its label, in their order; without recipes the
-        schedule that the model has.
+        """Return the schedule of each recipe, by its label.
+
+        Without recipes it is the schedule that the model has now, by the model's name.
         """
         if not self.recipes:
             return {self.name: self.spec.current()}
         schedules: dict[str, Schedule] = {}
         for recipe in self.recipes:
+            # the RoPE that the recipe changes: for a model that ropeconv extended, mostly that
+            # before
             basis = self.source
             if self.inspection is not None:
                 basis = self.inspection.basis(recipe)
             label = recipe.method.label
             if label in schedules:  # the same method, from a --recipe with other settings
                 label = f"{label}-{len(schedules)}"
-            schedules[label] = recipe.schedule(recipe.start(basis), basis)
+            start = recipe.start(basis)  # mostly without a scaling that it has
+            schedules[label] = recipe.schedule(start, basis)
         return schedules
 
 
@@ -165,7 +169,11 @@ def find(
 
 
 def of_inspection(inspection: Inspection, values: Values) -> GivenModel:
-    """Return a model on disk or on the Hub, with the recipes of some options, by name."""
+    """Return a model on disk or on the Hub, with the recipes of some options, by name.
+
+    With recipes its RoPE (`spec`) is that before any extension, from which most of them start;
+    without any it is the one that the model has now.
+    """
     recipes = tuple(build_recipes(values))
     first = inspection.first_spec
     spec = inspection.spec

@@ -128,26 +128,27 @@ def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[An
 
 
 def _setting_options() -> list[Option]:
-    """Return one option for each setting of a method."""
+    """Return one option for each setting of a method, such as `--beta-fast` of YaRN."""
     settings = []
     for name, uses in method_settings().items():
         # several methods can have a setting, such as beta_fast; it has the same meaning in all
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
-        words = f"{item.metadata['help']}; with {flags}"
+        help_text = f"{item.metadata['help']}; with {flags}"
         if item.default is not None:
-            words += f" (default: {plain(item.default)})"
+            help_text += f" (default: {plain(item.default)})"
 
         hint = typing.get_type_hints(method)[name]
         spelling = name.replace("_", "-")
         details: dict[str, Any] = {
-            "help": sentence(words),
+            "help": sentence(help_text),
             "group": EXPERT,
             "flag": f"--{spelling}",
         }
         if hint in (bool, bool | None):
             details["flag"] = f"--{spelling}/--no-{spelling}"
-        if item.metadata["check"] is tokens:  # as text, so that 128k is a length
+        is_length = item.metadata["check"] is tokens
+        if is_length:  # as text, so that it may be 128k
             hint = str
             details["metavar"] = "TOKENS"
         settings.append(option_of(name, hint, None, details))

@@ -125,15 +125,16 @@ def preference(
 ) -> None:
     """Draw the lowest B(m) = (d - r)/2 + sum_i cos(m theta_i) in intervals of the distance m.
 
-    Negative values are shaded: there a token that is like the query may score lower than a random
-    one. Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    A head has d dimensions, of which r rotate, with the frequencies theta_i. Negative values are
+    shaded: there a token that is like the query may score lower than a random one. Men et al. 2024,
+    https://arxiv.org/abs/2405.14591.
 
     Args:
         axes: Where it is drawn.
         before: The frequencies of the unscaled model, in radians per token, float64
             [rotary_dim / 2]; None to leave them out.
         curves: Those of schedules by name.
-        unrotated: (d - r)/2, half the dimensions of a head that do not rotate.
+        unrotated: (d - r)/2.
         length: The largest distance m, in tokens.
         lengths: Vertical lines, in tokens by name.
     """

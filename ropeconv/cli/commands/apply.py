@@ -85,9 +85,11 @@ def apply_command(
     """
     from ...engines.probe import Probe
 
-    # two kinds of output are made elsewhere: JSON for the command line of a server, and graphs
+    # --context without a method chooses one (`by_length`)
     chosen = build_recipe(recipe)
     request = replace(request, by_length=not chosen_methods(recipe))
+
+    # two kinds of output are made elsewhere: JSON for the command line of a server, and graphs
     if "overrides" in target["to"]:
         print_overrides(sources, chosen, target, request, screen)
         return
@@ -122,7 +124,7 @@ def apply_command(
     writes_folder = not all(unit.to_gguf for unit in units)
     needs_probe = writes_folder and not request.dry_run and Probe.available()
     with Probe() if needs_probe else nullcontext() as probe:
-        # imported after the probe has been started, which takes longer to import transformers
+        # imported only here: meanwhile the probe, a process of its own, imports transformers
         from ...verbs.batch import Batch
         from ..batch import BatchView, complain_about
 

@@ -283,6 +283,7 @@ def _show_runtime_list(named: list[Runtime], screen: Screen) -> None:
 
     rows = summaries(named or runtimes(), all_cells())
     readers = sorted({reader.title for reader in gguf_readers()}, key=str.lower)
+    # programs such as LM Studio run GGUF files in llama.cpp, whose support counts for them
     through = [program.title for program in programs() if program.runs]
     if screen.as_json:
         screen.data({"runtimes": rows, "gguf_readers": readers, "through_llama_cpp": through})

@@ -288,8 +288,8 @@ def open_models(
 ) -> tuple[list[Inspection], Pairs, Merge | None]:
     """Open what a command line names: models and adapters, or a file of mergekit.
 
-    Adapters go over the first model, without one over their own base, and in a file of mergekit
-    over theirs.
+    Each adapter is compared with the first model. Without a model, it is compared with the base
+    that it names. A file of mergekit names the model of each adapter.
 
     Args:
         given: References of models and adapters, or the path of a YAML file.
@@ -397,7 +397,8 @@ def compatibility(
             if misfit not in misfits:  # an extended base differs from each model in the same way
                 misfits.append(misfit)
 
-    # mergekit writes the config.json of base_model; without one, that of a model from a set
+    # mergekit writes the config.json of base_model. Without one, it takes that of a model from a
+    # set of Python, which has no fixed order.
     notes = []
     config_matters = any(misfit.about in ("rope", "context") for misfit in misfits)
     if merge is not None and not merge.base and config_matters:
@@ -454,7 +455,8 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
         repair = "choose ranges of layers with `slices`, or leave it out"
         misfits.append(Misfit(name=name, about="sizes", message=message, repair=repair))
 
-    # a model with another RoPE has another context too, which is repaired with it
+    # Two models with one RoPE may declare other contexts. (With another RoPE they do so anyway, and
+    # its repair repairs that too.) A misfit about folded weights is not one about the RoPE.
     rope_misfits = list(_rope_misfits(base, other))
     misfits += rope_misfits
     has_same_rope = all(misfit.about == "folded" for misfit in rope_misfits)
@@ -537,8 +539,8 @@ def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
 def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
     """Describe the difference of two models that are not known to be trained with one RoPE.
 
-    The repairs are from certain to uncertain: another base or other frequencies need training. A
-    scaling over the same base may have been added to the config only, which a command can undo.
+    Weights that were trained with another base or other frequencies need training again. But a
+    scaling over the same base may have been added to the config only, which commands can undo.
 
     Args:
         base: The base of the merge.
@@ -553,7 +555,7 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
         return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
 
     # A config that has another scaling on the same base does not say whether the weights were
-    # trained with it.
+    # trained with it. There is a command for each scaled model, empty where none undoes it.
     commands = []
     for model in (base, other):
         if not model.first_spec.scaled:
@@ -760,9 +762,9 @@ def _folded_tensors(model: Inspection | None) -> set[str]:
 
 
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
-    """Return the obstacles to applying an adapter over a base, and a sentence on it.
+    """Return the obstacles to applying an adapter over a base, and a sentence to add to them.
 
-    The sentence is empty where there is nothing to add to the obstacles.
+    The sentence is about a comparison that was not made, or that does not decide; else it is empty.
     """
     # tensors that the base does not have: it is another model, so its RoPE does not matter
     name = adapter.source.reference

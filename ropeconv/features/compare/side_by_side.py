@@ -223,10 +223,11 @@ class RopeDifference(TableSummary):
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on equal things that look different, and on factors folded into weights."""
+        """Sentences on settings that only look different, and on factors folded into weights."""
         first = self.first
         second = self.second
         remarks = []
+        # `spec.layout` is the layout of the pairs in the file, `layout` that before a conversion
         if first.spec.layout != second.spec.layout and first.layout == second.layout:
             remarks.append(
                 "Pairs are (i, i + r/2) in one and (2i, 2i + 1) in the other. The converter"

@@ -161,7 +161,7 @@ def rank(
                 measured[advice.method.name] = (row, cell)
 
     def place(advice: Advice) -> tuple[bool, float]:
-        """Sort writable methods first, then by the loss; methods without one are last."""
+        """Return a key that sorts writable methods first, then by the loss, those without last."""
         loss = math.inf
         if advice.method.name in measured:
             _, cell = measured[advice.method.name]
@@ -305,7 +305,7 @@ class Condition:
         return is_met, f"{self.text} is {shown}: {place}, the difference is {numbers}."
 
     def _cell(self, row: str, result: Result) -> Cell:
-        """Return the number of a row that is compared: that of the measure, at the length.
+        """Return the number by which a row is ranked: of the ranking's measure, at its length.
 
         Raises:
             RopeconvError: It was not measured.

@@ -265,7 +265,8 @@ def cells_of(
         first: The observations of the first row; None in that row.
         seed: The seed of the bootstrap.
     """
-    # the observations of both rows that a cell is made of
+    # For each cell, the observations of this row and of the first one. Those of one window have the
+    # same key in both, so that they can be paired.
     by_cell = _by_key(observations)
     first_by_cell = _by_key(first or [])
     cells = []
@@ -299,7 +300,8 @@ def _by_key(
             key = (measure, metric, observation.column, depth)
             cells.setdefault(key, {})[observation.pair] = observation
 
-    # The mean and depth 0 have the same place here. The mean was added first, and so stays first.
+    # In the order of measures, columns and depths, the mean over depths first. The mean (None) and
+    # depth 0 both get -1 here. Sorting keeps the order of equals, and the mean was added first.
     def place(key: Key) -> tuple[int, int, float]:
         measure, metric, column, depth = key
         return order[measure, metric], column, depth or -1.0
@@ -457,7 +459,11 @@ def notes(cells: Sequence[Cell]) -> list[str]:
 
 
 def _notes_on_texts(cells: Sequence[Cell]) -> list[str]:
-    """Return a sentence on measures whose errors are between windows of too few texts."""
+    """Return a sentence on the measures that were read from too few texts.
+
+    With enough texts, the texts are the clusters of the errors. With fewer, the windows are, and
+    the errors do not cover how texts differ.
+    """
     measures_by_texts: dict[int, list[str]] = {}
     for cell in cells:
         if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:

@@ -56,8 +56,8 @@ class GraphPlan(FilePlan):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user."""
-        # tables of cos and sin are computed in float64 and rounded, so only stored frequencies
-        # multiply their rounding by the position
+        # The rounding of a stored frequency is multiplied by the position. Tables of cos and sin,
+        # which have positions, are rounded only after they were computed in float64.
         types = set()
         for edit in self.edits.values():
             for rope in edit.ropes:

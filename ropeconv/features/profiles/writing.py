@@ -113,7 +113,8 @@ def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> lis
         UsageError: Where there is none.
         RecipeError: For a value that a method cannot have.
     """
-    # `--yarn 4` is the text "yarn:4". A path has no such text, since it may contain a colon.
+    # an option such as `--yarn 4` becomes the text "yarn:4"; one with a file does not, since a path
+    # may contain a colon
     rows = list(texts)
     from_files = []
     methods_by_option = {variable(name): method for name, method in REGISTRY.items()}
@@ -226,7 +227,7 @@ def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
         name: The name of the profile.
         done: The place and the check of the written files.
     """
-    # the profiles of a GGUF file share shards with the first one, not with their source
+    # the source for `validate`: profiles of a GGUF file share shards with `base`, so that is named
     against = ""
     if isinstance(plan.source, GgufSource):
         against = str(plan.out / plan.files[0].name)

@@ -106,8 +106,9 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
     Args:
         unit: The model, the recipes to compare, and the table [eval] of the plan.
     """
+    # the digest of the texts is only there for the key of the unit, and no setting of [eval]
     settings = dict(unit.settings)
-    settings.pop("sha256", None)  # of the texts: it is there for the key of the unit
+    settings.pop("sha256", None)
     table = msgspec.convert(settings, EvalTable)
     opening = RunnerRequest(
         model=unit.source.reference,
@@ -118,7 +119,8 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
         family=unit.family,
     )
 
-    # a result has the names of its texts; without their folders it is the same on every machine
+    # A result has the names of its texts. Without their folders it is the same on every machine, so
+    # folders are left out, unless two texts then had one name.
     texts = read_files(table.text)
     by_name = {Path(name).name: text for name, text in texts}
     if len(by_name) == len(texts):
@@ -148,6 +150,7 @@ def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         journal_path = path.with_name(f"{path.stem}-{model_digest[:16]}.jsonl")
         with Journal(journal_path, EVAL, model_digest) as journal:
             notes = list(journal.notes)
+            # runs it, and explains an error that means that the memory is too small
             out_of_memory(lambda: evaluation.run(journal))
         result = evaluation.result(unit.source.name)
     write_result(result, path)

@@ -82,7 +82,8 @@ def _read(
 
     method = "GET" if body is None else "POST"
     within = httpx.Timeout(limits.seconds, connect=CONNECT)
-    plain = {"Accept-Encoding": "identity"}  # a few bytes can be gigabytes otherwise
+    # no compression: a few bytes could be gigabytes
+    plain = {"Accept-Encoding": "identity"}
     try:
         with client.stream(method, path, json=body, headers=plain, timeout=within) as response:
             # read in parts, so that a wrong server cannot fill the memory
@@ -98,7 +99,8 @@ def _read(
                 raise httpx.DecodingError(
                     "it compresses its answers though the request excludes that"
                 )
-            # not followed, since the key in the headers is for this server only
+            # a redirect is reported and not followed, since the key in the headers is for this
+            # server
             location = response.headers.get("Location", "") if response.is_redirect else ""
             reports.put((response.status_code, location, bytes(content)))
     except Exception as problem:  # raised again by `ask`, in the thread that asks
@@ -339,7 +341,7 @@ class Server(Engine):
 def ask(
     client: httpx.Client, path: str, kind: type[T], body: object = None, limits: Limits = SHORT
 ) -> T:
-    """Return the decoded answer to a request.
+    """Send a request to a server, and return its decoded answer.
 
     Args:
         client: The client, with the URL of the server.
@@ -357,6 +359,7 @@ def ask(
     arguments = (client, path, body, limits, reports)
     threading.Thread(target=_read, args=arguments, daemon=True).start()
 
+    # the time until the answer begins, and for the rest of it, which grows with its size
     url = str(client.base_url)
     seconds = limits.seconds + CONNECT + REST + limits.size / RATE
     try:
@@ -366,7 +369,7 @@ def ask(
             f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it,"
             " or lower --length"
         ) from None
-    # no answer: `_read` has reported an exception
+    # the thread has reported an exception: there was no answer, or it was too long
     if isinstance(response, RopeconvError):
         raise response
     if isinstance(response, Exception):

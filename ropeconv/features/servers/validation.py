@@ -189,7 +189,11 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
 def _load_in_other_precision(
     server: Server, folder: Path, at: DeviceSpec
 ) -> PreTrainedModel | None:
-    """Load the reference once more in another precision, whose difference is that of rounding.
+    """Load the reference once more in another precision, to measure what rounding changes.
+
+    A server and the reference round differently. The noise floor is the KL between two runs of the
+    reference: its own, and one in float32. If its own is in float32 already, the other is in the
+    precision of the server.
 
     Args:
         server: The server, which may compute in a precision of its own.
@@ -406,7 +410,10 @@ def _judge(
 
 
 def _refuse_other_model(server: Server, comparison: Comparison) -> None:
-    """Refuse a server that loaded another model from the disk of this machine.
+    """Refuse a server that loaded another model than the output, where that can be seen.
+
+    It can be seen where the server says what it loaded, and that is on the disk of this machine. It
+    may be a copy of the output.
 
     Raises:
         RopeconvError: It did.

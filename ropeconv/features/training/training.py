@@ -490,7 +490,8 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
     if baked.own_code and trainer.no_code:
         return trainer.no_code
 
-    # Megatron and NeMo compute RoPE themselves, from options. The others run transformers.
+    # Megatron and NeMo compute RoPE themselves, by the `formulas` of their options. The others run
+    # transformers.
     if trainer.formulas:
         missing = _missing_option(trainer, baked.spec)
         if missing:

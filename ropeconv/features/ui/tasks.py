@@ -101,11 +101,12 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
     Args:
         form: The values of the page.
-        task: Receives progress, and that nothing stops it any more.
+        task: Receives progress, and is asked at the end to ignore a stop (`finish`).
         sheet: Becomes the answer on the page.
     """
     output_plan = _make_plan(form, task)
-    # the files of an earlier run that was killed stay when this one is stopped too
+    # if an earlier run was killed and has left files to continue with, these stay when this one
+    # fails
     was_begun_before = HiddenFolder(output_plan.out).root.exists()
     # stopping a validation would look as if nothing had been written
     without_validation = ValidationChoice()
@@ -431,7 +432,7 @@ def runtimes_html(form: RuntimesForm) -> str:
         writing = next(iter(WRITINGS))
     of_writing = [cell for cell in cells if cell.writing == writing]
 
-    # versions are in order, so that the newest one is the last
+    # cells are in the order of versions, so that the newest one replaces the older ones
     newest = {}
     titles = {}
     for cell in cells:

@@ -158,15 +158,19 @@ def from_file(packet: Packet, path: Path) -> Array:
         loaded = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as problem:
         stop(2, f"{path} cannot be read: {problem}")
-    blocks = []
-    for prompt in packet.prompts:
-        if isinstance(loaded, np.ndarray) and len(packet.prompts) > 1:
+    # an .npy file has one array, for a packet of one prompt
+    if isinstance(loaded, np.ndarray):
+        if len(packet.prompts) > 1:
             names = ", ".join(prompt.name for prompt in packet.prompts)
             stop(2, f"{path} has logits of one prompt; save an .npz with {names}")
-        if not isinstance(loaded, np.ndarray) and prompt.name not in loaded.files:
+        return compared_rows(packet, packet.prompts[0], loaded)
+
+    # an .npz file has an array for each prompt
+    blocks = []
+    for prompt in packet.prompts:
+        if prompt.name not in loaded.files:
             stop(2, f"{path} has no array {prompt.name}")
-        logits = loaded if isinstance(loaded, np.ndarray) else loaded[prompt.name]
-        blocks.append(compared_rows(packet, prompt, logits))
+        blocks.append(compared_rows(packet, prompt, loaded[prompt.name]))
     return np.concatenate(blocks)
 
 
@@ -277,7 +281,8 @@ def from_llama_server(url: str, model: str, prompt: PromptIds) -> list[dict[int,
             "temperature": -1,
             "id_slot": 0,
             "cache_prompt": True,
-            # a token that has a text: the server leaves out the probabilities of one that ends it
+            # the server has no probabilities for a token that ends the text; so it is made to
+            # generate another one, the next of the prompt
             "logit_bias": [[prompt.ids[position + 1], 1e6]],
         }
         answer = request(f"{url}/completion", body)
@@ -446,8 +451,8 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
 def as_table(packet: Packet, answers: Answers) -> tuple[Array, NDArray[np.int64]]:
     """Return log-probabilities and their token ids, both [compared positions, tokens].
 
-    Rows of a server may have more tokens than the likeliest ones; as many of each row are compared
-    as all rows have.
+    A server names the likeliest tokens of each position, and for some positions one more. The table
+    has as many columns as the shortest row, with the likeliest tokens of each row.
     """
     if isinstance(answers, np.ndarray):
         if not np.isfinite(answers).all():

@@ -83,12 +83,15 @@ class Reference:
             raise CannotChange(str(problem)) from None
 
     def noise(self, right: CandidateSchedule, prompts: Sequence[PromptIds], expected: Array) -> Any:
-        """Return the distance that only rounding makes, by the name of a precision.
+        """Return how far rounding alone takes a right engine from the expected logits.
 
         Args:
             right: The right candidate.
             prompts: All prompts of the packet.
             expected: Its logits in float64.
+
+        Returns:
+            The largest distance in each precision, by its name.
         """
         # right engines may compute frequencies that differ by 2 ulp, as validation allows
         nudged = CandidateSchedule(right.name, right.words, nudge(right.schedule))

@@ -86,7 +86,8 @@ class LmEval(Measure):
             )
         self.folder = path.parent
         self.task = named[1]
-        self.checksum = zlib.crc32(text.encode()) >> 1  # fits an int32 token
+        # `cases` puts it among the tokens that name this task in the journal, which are int32
+        self.checksum = zlib.crc32(text.encode()) >> 1
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """Yield one case for the whole task; its tokens and targets are not those of a text.
@@ -183,7 +184,8 @@ class LmEval(Measure):
         Args:
             model: The loaded model.
             tokenizer: Its tokenizer.
-            case: The longest length, the number of documents, and the seed.
+            case: As `cases` made it: its column is the longest length, its window the seed, and it
+                has a target for each document that is read.
 
         Raises:
             RopeconvError: lm_eval does not know the task, or cannot load its documents.

@@ -824,8 +824,8 @@ def head_weights(
 def _bytes_to_read(layer: AttentionLayer, head_dim: int) -> int:
     """Return how many bytes `measure` reads for a layer, for its progress bar.
 
-    Of a projection they are the rows of its heads, of a norm all. The bias of a projection is read
-    only where a norm follows it, since it otherwise cancels from the variances.
+    A projection is read at the rows of its heads, and a norm as a whole. The bias of a projection
+    is read only where a norm follows it, since the variances do not depend on it otherwise.
     """
     size = 0
     small_tensors = [layer.input_norm, layer.input_bias]

@@ -186,9 +186,9 @@ def class_keys() -> dict[str, frozenset[str]]:
 def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
     """Yield the problem of keys about RoPE that the class in transformers ignores.
 
-    A key whose value is what the class computes anyway is not a problem. How the class is known
-    decides what can be said: nobody looked at it where the user named the family (`assumed`), it
-    was run where ropeconv derived the family (`derived`), else the keys that it reads are listed.
+    A key whose value is what the class computes anyway is not a problem. There are three cases.
+    Where the user named the family (`assumed`), the class is not known. Where ropeconv derived the
+    family (`derived`), it has run the class. Else it has a list of the keys that the class reads.
 
     Args:
         part: The part of config.json about the text model.
@@ -574,7 +574,7 @@ def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]
     Qwen2-7B was trained with 32,768 tokens and declares 131,072. Other models of its family declare
     the same, and were trained with them. A family lists such models: `known.declared` and
     `known.trained` are the two lengths, and `known.doubt` other keys of config.json with the values
-    that these models have. Without `doubt` the trained length is certain, and is no problem.
+    that these models have. Without `doubt` the trained length is certain.
 
     Args:
         family: The family, which lists such models.

@@ -197,8 +197,8 @@ def _is_given(value: Any) -> bool:
 def build_recipe(values: Values) -> Recipe:
     """Return the recipe that options describe: a method with its settings, and modifiers.
 
-    A length without a method, as in `--context 128k`, is `--yarn 128k`. Of the methods that work
-    without training, YaRN is the one that most runtimes support.
+    A length without a method, as in `--context 128k`, is `--yarn 128k`: most runtimes support YaRN,
+    and it works without training.
 
     Raises:
         UsageError: For two methods, none, and settings of another method.

@@ -83,7 +83,7 @@ class Reference:
             raise CannotChange(str(problem)) from None
 
     def noise(self, right: CandidateSchedule, prompts: Sequence[PromptIds], expected: Array) -> Any:
-        """Return how far rounding alone takes a right engine from the expected logits.
+        """Return how far only rounding takes a right engine from the expected logits.
 
         Args:
             right: The right candidate.

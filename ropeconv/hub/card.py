@@ -463,16 +463,16 @@ def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
     # the metadata of the source, from its own card or the keys of a GGUF file
     source = plan.source
     source_card = source.text(SOURCE_CARD) or source.text(CARD) or ""
-    from_gguf: JsonObject = {}
+    gguf_keys: JsonObject = {}
     if isinstance(source, GgufCheckpoint):
-        from_gguf = gguf_metadata(source.inner.file)
-    upload = replace(planned_upload(plan), card=source_card, known=from_gguf)
+        gguf_keys = gguf_metadata(source.inner.file)
+    upload = replace(planned_upload(plan), card=source_card, known=gguf_keys)
 
     # the base model as far as the source knows it, without a request to the Hub
-    known = from_gguf | inheritable_metadata(source_card)
-    licence, forbids = terms_of(str(known.get("license") or ""))
+    metadata = gguf_keys | inheritable_metadata(source_card)
+    licence, forbids = terms_of(str(metadata.get("license") or ""))
     name, commit = name_of(upload, PublishOptions())
-    base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
+    base = BaseModel(name, metadata, licence=licence, forbids=forbids, commit=commit)
 
     title = f"{source.name}-{plan.recipe.method.label}"
     text = card(upload, title, base)

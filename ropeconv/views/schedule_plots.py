@@ -267,21 +267,21 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     if not curves and "new" in lengths:
         lengths["declared"] = lengths.pop("new")
 
-    each_pair = partial(wavelengths, before=before, curves=curves, lengths=lengths)
+    draw_wavelengths = partial(wavelengths, before=before, curves=curves, lengths=lengths)
     pictures = [
         Picture(
-            each_pair,
+            draw_wavelengths,
             "Each pair of dimensions rotates with its own wavelength. Pairs above the trained"
             " context have seen only part of a period in training.",
         )
     ]
 
     if curves:
-        slower = partial(ramp, before=before, curves=curves)
+        draw_divisors = partial(ramp, before=before, curves=curves)
         caption = "How far the method slows down each frequency: 1 leaves it unchanged."
-        pictures.append(Picture(slower, caption))
+        pictures.append(Picture(draw_divisors, caption))
 
-    nearby = partial(
+    draw_preference = partial(
         preference,
         before=before,
         curves=curves,
@@ -293,9 +293,9 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
         "Below 0, a token that is like the query can score lower than a random one at this"
         " distance (Men et al. 2024). The dotted line marks the trained context."
     )
-    pictures.append(Picture(nearby, caption))
+    pictures.append(Picture(draw_preference, caption))
 
-    attention = partial(decay, before=before, curves=curves, length=farthest, lengths=lengths)
+    draw_bound = partial(decay, before=before, curves=curves, length=farthest, lengths=lengths)
     caption = "How much two tokens can attend to each other, by their distance (Su et al. 2021)."
-    pictures.append(Picture(attention, caption))
+    pictures.append(Picture(draw_bound, caption))
     return pictures

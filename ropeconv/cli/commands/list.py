@@ -165,6 +165,7 @@ def archs_command(screen: Screen) -> None:
 
     table = arch_table()
     if screen.as_json:
+        # draft models: those without a RoPE of their own, and those with one
         drafts = dict(table.drafts)
         for draft in table.draft_arch.values():
             drafts[draft.name] = find_kind(draft.draft).says

@@ -248,8 +248,8 @@ def difference_error(sample: Sample, share: bool) -> tuple[float | None, float |
     error = max(least_error, sample.error or 0.0)
     if sample.margin is None:
         return error, None
-    margin = max(3 * least_error, sample.margin)
-    return error, margin
+    least_significant = max(3 * least_error, sample.margin)
+    return error, least_significant
 
 
 def cells_of(

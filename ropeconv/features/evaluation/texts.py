@@ -358,7 +358,7 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
     for place, number in enumerate(documents):
         wanted = windows_each + 1 if place < rest else windows_each
         size = len(texts.documents[number].ids)
-        # ends lie between `length` and `size`, a range that has place for so many of them
+        # windows end between `length` and `size`, and so many ends fit there
         range_of_ends = size - length
         count = min(wanted, 1 + range_of_ends // apart)
         # counted back from the last window, which ends with the document; the first of several

@@ -157,15 +157,16 @@ def plan_profiles(
             f" `ropeconv push FILE {publication.repo_id} --exist-ok`"
         )
     out = request.target.out or Path(f"{source.name}-profiles")
+    # an earlier run may have been killed before it removed its hidden files beside the folder
     if out.exists() and not request.dry_run:
-        discard(out)  # hidden files of a run that was killed after the folder had its name
+        discard(out)
 
     # profiles that are only published have no place on this disk, and get their cards at the upload
-    if not request.keeps:
-        plans = profile_plans(source, recipes, changed(request.target, out=None))
-        return profiles_plan(source, plans, out, request.copy)
-    plans = profile_plans(source, recipes, changed(request.target, out=out))
-    plans = {name: with_card(plan) for name, plan in plans.items()}
+    is_kept = request.keeps
+    place = out if is_kept else None
+    plans = profile_plans(source, recipes, changed(request.target, out=place))
+    if is_kept:
+        plans = {name: with_card(plan) for name, plan in plans.items()}
     return profiles_plan(source, plans, out, request.copy)
 
 

@@ -361,6 +361,7 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
             f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}"
         )
 
+    # trained at `context` tokens, where the config may declare more
     _, _, folder_name = baked.path.rstrip("/").rpartition("/")
     text = render(
         f"training/{trainer.file}.jinja",
@@ -375,7 +376,9 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
         spec=baked.spec,
         mscale=_mscale(baked.spec),
     )
-    if trainer.formulas:  # it computes RoPE by its own options, which express this one
+    # a trainer with formulas computes RoPE from its own options, which `_refusal` has found to
+    # express this one; others compute it as their transformers does
+    if trainer.formulas:
         status = "exact"
     else:
         status, _ = baked.verdict(trainer.transformers)

@@ -462,7 +462,8 @@ QUANTISED = "general.quantization_version"
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
     """Return the record for the first bake of a file, which has no receipt of ropeconv yet.
 
-    `restore` needs it to make the file again from the output.
+    A record has the parts of the file that the output lacks or has changed, with which `restore`
+    makes the file again from the output.
 
     Args:
         file: The file.
@@ -498,13 +499,16 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
 
 
 def record_of_output(
-    file: GgufFile, known: GgufRecord, before: Earlier, edit: Edit, replaced: bool
+    file: GgufFile, input_record: GgufRecord, before: Earlier, edit: Edit, replaced: bool
 ) -> GgufRecord:
     """Return the record for a further bake of a file that ropeconv wrote.
 
+    A record has the parts of the first source, the file before the first bake, that an output lacks
+    or has changed.
+
     Args:
         file: The file, an output of an earlier bake.
-        known: The record in its receipt, of the changes so far.
+        input_record: The record in its receipt, of the changes so far.
         before: The first source, which that record restores.
         edit: The edit that makes the output: it starts from the first source with `--replace`
             (`replaced`), and otherwise from the file.
@@ -512,11 +516,11 @@ def record_of_output(
     """
     starting_header = before.header if replaced else file.header
     output = rewrite(starting_header, edit)
-    restorable = _sort_changes(known, file.tensors, file.read, edit.changes)
+    restorable = _sort_changes(input_record, file.tensors, file.read, edit.changes)
     # made from the file, the output has the changes of earlier bakes too
     if not replaced:
-        restorable = _add_earlier_changes(known, restorable, edit.changes)
-    return _record_of(known, before.header, output, restorable)
+        restorable = _add_earlier_changes(input_record, restorable, edit.changes)
+    return _record_of(input_record, before.header, output, restorable)
 
 
 def record_of_export(
@@ -539,9 +543,9 @@ def record_of_export(
         keys.append(QUANTISED)
     # the record of the conversion itself: as it was not written, its data began nowhere, and its
     # header has no digest
-    known = GgufRecord(tuple(keys))
-    restorable = _sort_changes(known, header.tensors, read, edit.changes)
-    return _record_of(known, plain, rewrite(header, edit), restorable)
+    input_record = GgufRecord(tuple(keys))
+    restorable = _sort_changes(input_record, header.tensors, read, edit.changes)
+    return _record_of(input_record, plain, rewrite(header, edit), restorable)
 
 
 @dataclass(frozen=True)
@@ -562,7 +566,7 @@ class _Restorable:
 
 
 def _sort_changes(
-    known: GgufRecord,
+    input_record: GgufRecord,
     tensors: Mapping[str, TensorInfo],
     read: Callable[[str], bytes],
     changes: Mapping[str, Change],
@@ -570,7 +574,7 @@ def _sort_changes(
     """Sort the tensors that an output changes by how they are brought back.
 
     Args:
-        known: The record of the file that is changed.
+        input_record: The record of the file that is changed.
         tensors: The tensors of the file.
         read: Returns the bytes of a tensor of the file.
         changes: The new tensors of the output.
@@ -582,15 +586,15 @@ def _sort_changes(
     remaining_bytes = SMALL
     for name, change in changes.items():
         # the first source does not have a tensor that an earlier bake added
-        if name in known.added:
+        if name in input_record.added:
             continue
         # `interleaved` is the head_dim of a change that reorders rows, and 0 of another one
         head_dim = max(head_dim, change.interleaved)
         size = tensors[name].size
-        was_reordered = name in known.interleaved
-        if name in known.contents:
+        was_reordered = name in input_record.interleaved
+        if name in input_record.contents:
             # an earlier bake has recorded the bytes of the first source
-            contents[name] = known.contents[name]
+            contents[name] = input_record.contents[name]
         elif change.interleaved:
             interleaved.append(name)
         elif size <= remaining_bytes and not was_reordered:
@@ -602,27 +606,31 @@ def _sort_changes(
     return _Restorable(
         contents=contents,
         interleaved=tuple(interleaved),
-        head_dim=head_dim or known.head_dim,
+        head_dim=head_dim or input_record.head_dim,
         lost=tuple(lost),
     )
 
 
 def _add_earlier_changes(
-    known: GgufRecord, new: _Restorable, changes: Mapping[str, Change]
+    input_record: GgufRecord, new: _Restorable, changes: Mapping[str, Change]
 ) -> _Restorable:
-    """Return all tensors by which an output differs from the first source.
+    """Return all tensors in which an output differs from its first source, by how they come back.
+
+    Small tensors have their old contents in the record, reordered rows are put back, and others are
+    lost.
 
     Args:
-        known: The record of the file, with the tensors that earlier bakes changed.
+        input_record: The record of the file that is changed, with the tensors that earlier bakes
+            changed. The first source is the file before the first of them.
         new: The tensors that this bake changes.
-        changes: The same by name, with their changes.
+        changes: The changes of this bake, by the name of the tensor.
     """
     # contents in the record are those of the first source, so they come before newer ones
-    contents = {**new.contents, **known.contents}
-    interleaved = dict.fromkeys((*known.interleaved, *new.interleaved))
+    contents = {**new.contents, **input_record.contents}
+    interleaved = dict.fromkeys((*input_record.interleaved, *new.interleaved))
     # rows that were reordered before cannot be brought back after a further change
-    changed_again = [name for name in known.interleaved if name in changes]
-    lost = dict.fromkeys((*known.changed, *new.lost, *changed_again))
+    changed_again = [name for name in input_record.interleaved if name in changes]
+    lost = dict.fromkeys((*input_record.changed, *new.lost, *changed_again))
     # a tensor whose contents are kept needs no reordering
     reordered = [name for name in interleaved if name not in contents]
     return _Restorable(
@@ -634,19 +642,22 @@ def _add_earlier_changes(
 
 
 def _record_of(
-    known: GgufRecord, first: GgufHeader, output: RewrittenHeader, restorable: _Restorable
+    input_record: GgufRecord, first: GgufHeader, output: RewrittenHeader, restorable: _Restorable
 ) -> GgufRecord:
-    """Return the record of an output: the parts of its first source that it lacks or changes.
+    """Return the record of an output: the parts of its first source that it lacks or has changed.
+
+    `restore` makes the first source, the file before the first bake, from the output with them.
 
     Args:
-        known: The record of the file that is changed, which has the keys and the layout of the
+        input_record: The record of the file that is changed, which has the keys and the layout of
+        the
             first source.
         first: The header of the first source.
         output: The header of the output.
         restorable: The tensors that differ between both, by how they are brought back.
     """
     return msgspec.structs.replace(
-        known,
+        input_record,
         values=_changed_values(first, output.values),
         added=tuple(sorted(output.tensors.keys() - first.tensors.keys())),
         contents=dict(restorable.contents),

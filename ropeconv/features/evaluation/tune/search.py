@@ -115,9 +115,9 @@ class Task:
 def search(task: Task) -> Candidate:
     """Search divisors of the frequencies and the attention factor; return the best candidate.
 
-    Adam lowers the loss by the logarithms of the divisors and of the factor; all weights of the
-    model are frozen. Candidates are compared with the formula that the search begins with, which
-    is returned where none is better.
+    Adam changes the logarithms of the divisors and of the factor to lower the loss; all weights of
+    the model are frozen. The search begins with a formula, which is returned where no candidate is
+    better.
 
     A pair with n = T theta / 2 pi periods within the trained context T changes its phase n times as
     fast as one with a single period, so it has the speed s = min(1, 1/n). Adam has one rate for all

@@ -503,7 +503,7 @@ def _frequencies_from_angles(rows: Sequence[int], angles: NDArray[Any]) -> Vecto
 
     Row p has the angle p w, up to whole turns. So row 1 gives w, with the error of one rounding. A
     later row has the angle of p w within half a turn: the difference to p times the present w,
-    wrapped into (-pi, pi], is the error of p w. Divided by p it corrects w, which becomes p times
+    wrapped into [-pi, pi), is the error of p w. Divided by p it corrects w, which becomes p times
     as accurate.
 
     Args:

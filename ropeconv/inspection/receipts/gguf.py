@@ -158,10 +158,10 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     for name in record.interleaved:
         info = file.tensors.get(name)
         if info is None:
-            is_projection = name not in ROPE_TENSORS  # that it is missing is noticed later
+            has_heads = True  # that it is missing is noticed later
         else:
-            is_projection = name not in ROPE_TENSORS and _has_heads(info, record.head_dim)
-        if not is_projection:
+            has_heads = _has_heads(info, record.head_dim)
+        if name in ROPE_TENSORS or not has_heads:
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
 
 

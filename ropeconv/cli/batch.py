@@ -97,8 +97,8 @@ class BatchView:
         if url and not screen.as_json:
             screen.copyable(url)
 
-        # Of several outputs, each failure was printed when it came. A single one is kept though its
-        # validation failed, which is said here.
+        # Of several outputs, each failure was printed when it came. The failure of a single one is
+        # printed here: its validation failed, and it is kept. (Other failures end the command.)
         if self.batch.as_a_whole:
             for _, problem in self.batch.failures:
                 complain(str(problem))
@@ -115,6 +115,7 @@ class BatchView:
         self._separate(unit)
         show_plan(plan, screen, self.explain)
         screen.note(self.batch.validation_of(plan).sentence)
+        # an output that is only published has no place on this disk
         if not self.batch.publication_alone(plan):
             verb = "change" if plan.target.in_place else "write"
             screen.copyable(f"Would {verb} {plan.out}")
@@ -122,11 +123,14 @@ class BatchView:
             screen.copyable(f"Would write {self.batch.adapter.out}")
 
     def _show_written(self, unit: OutputUnit, entry: BatchEntry, output: Output) -> None:
-        """Print an output that was written, with the commands that follow."""
+        """Print an output that was written, with the commands that follow.
+
+        The short form, for several outputs, has one line for each, and the rest at the end.
+        """
         screen = self.screen
-        if not self.short:
-            screen.note(output.reason and f"Not checked: {output.reason}.")
-        if screen.as_json:
+        if output.reason and not self.short:
+            screen.note(f"Not checked: {output.reason}.")
+        if screen.as_json:  # one document at the end
             return
         if screen.quiet:
             screen.copyable(output.published or str(output.path))

@@ -38,12 +38,13 @@ class OptionGroup:
 
 
 def expand_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a function so that it gets options for its parameters that stand for several.
+    """Decorate a command so that one parameter can stand for a group of options.
 
     Such a parameter is annotated with a dataclass, whose fields are made with
-    `ropeconv.options.option`, or with `Annotated[kind, OptionGroup(...)]`. Typer reads
-    `__signature__` and `__annotations__` of the returned function, which are those of all options
-    one by one. It calls this with their values, and the function with those of its own parameters.
+    `ropeconv.options.option`, or with `Annotated[kind, OptionGroup(...)]`. Typer gets a function
+    that has every option as a parameter of its own (`__signature__` and `__annotations__`). It
+    calls that function with the values of the options. The function makes the values of the groups
+    from them, and calls the command.
     """
     # the parameters that Typer sees: each group is replaced by its options
     groups: dict[str, OptionGroup] = {}
@@ -92,7 +93,10 @@ def _group_of(annotation: Any) -> OptionGroup | None:
 
 
 def _as_parameter(option: Option) -> inspect.Parameter:
-    """Return an option as a parameter with the annotation that Typer reads."""
+    """Return an option as a parameter with the annotation that Typer reads.
+
+    Typer makes an option of a parameter such as `yarn: Annotated[float, typer.Option("--yarn")]`.
+    """
     # the type; Typer knows Literal["a", "b"], but not a list of it, whose values are parsed here
     several = option.many or option.repeatable
     kind: Any = option.kind
@@ -103,7 +107,7 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         kind = str
         parser = partial(_choose, option.choices)
     elif option.choices:
-        kind = Literal.__getitem__(option.choices)
+        kind = Literal.__getitem__(option.choices)  # Literal["a", "b"], of a tuple
 
     flags = [option.flag]
     if option.short:
@@ -134,12 +138,13 @@ def _as_parameter(option: Option) -> inspect.Parameter:
         parser=parser,
         autocompletion=COMPLETIONS.get(option.flag),
     )
+    # the tests of faults find the options that change what is written by this mark
     marks: tuple[Any, ...] = (about,)
     if option.writes:
         marks = (about, Writes())
     hint: Any = list[kind] if several else kind
     return inspect.Parameter(
-        option.parameter,
+        option.parameter,  # the flag as a name: "attention_factor"
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
         annotation=Annotated[(hint, *marks)],

@@ -174,7 +174,11 @@ def explain_failure(problem: BaseException) -> tuple[str, int]:
 
 
 def _with_help(problem: typer.TyperException) -> str:
-    """Return a usage error with the help of the option or argument that is missing."""
+    """Return the message of a usage error of Typer, in clearer words.
+
+    A wrong value is named. A superfluous argument gets the command that shows the help. A missing
+    option or argument gets its help.
+    """
     message = problem.format_message()
     errors = getattr(problem.__cause__, "errors", None)
     if errors is not None:

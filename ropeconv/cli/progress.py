@@ -29,7 +29,9 @@ PATIENCE = 60.0
 def bar(
     title: str, unit: str, console: Console, clock: Clock = time.monotonic
 ) -> Iterator[Counter]:
-    """Draw a progress bar, whose time runs from the first total, which is known when work begins.
+    """Draw a progress bar with the rate and the time left.
+
+    Its time runs from the first call that sets the total, which is when the work begins.
 
     Args:
         title: The words before the bar.
@@ -51,7 +53,7 @@ def bar(
     )
     with Progress(*columns, console=console, transient=True, get_time=clock) as progress:
         progress.add_task(title, total=None, start=False, speed="", left="")
-        (task,) = progress.tasks
+        (task,) = progress.tasks  # the object; add_task returns its id
 
         def set_total(number: int) -> None:
             progress.update(task.id, total=number)
@@ -67,8 +69,8 @@ def bar(
 def pace(unit: str, done: float, total: float | None, seconds: float) -> tuple[str, str]:
     """Return the rate since the start, `12.3 MB/s`, and the time left, `0:01:30 left`.
 
-    Both are empty at first. It is not the rate of the last steps, as rich has it: that needs two of
-    them, which are minutes apart where a step is a chunk of a large model.
+    Both are empty at first. (rich has the rate of the last steps instead, which needs two of them.
+    Where a step is a chunk of a large model, that takes minutes.)
 
     Args:
         unit: The things that are counted, in the plural.

@@ -298,7 +298,15 @@ def _rich_table(
     right: Sequence[str] = (),
     styles: Mapping[tuple[int, int], str] = {},
 ) -> Table:
-    """Return a table of rich with the columns that are `shown`; others as in `Screen.table`."""
+    """Return a table of rich.
+
+    Args:
+        columns: The titles of all columns.
+        rows: The cells of all columns.
+        shown: The titles of the columns that are shown.
+        right: The titles of columns that are aligned to the right.
+        styles: Styles of rich, by row and column.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -314,7 +322,8 @@ def _rich_table(
         for place in places:
             # a style of its own, else that of its word: "exact" is green
             meaning = MARKS.get(row[place], "")
-            style = styles.get((number, place), STYLES.get(meaning, ""))
+            style_of_word = STYLES.get(meaning, "")
+            style = styles.get((number, place), style_of_word)
             cells.append(Text(row[place], style))
         table.add_row(*cells)
     return table

@@ -98,18 +98,20 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line.
+        """Parse the command line, with clearer errors than those of Typer; Typer calls this.
 
         Raises:
             UsageError: For an unknown option, with the one that was meant.
         """
-        words = [word for word in args if not word.startswith("-")]
+        given_arguments = [word for word in args if not word.startswith("-")]
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as problem:
-            # `push OUT`: Typer gives OUT to the last argument, and misses the first one, of which
-            # there may be many. An error without a message is about a missing value.
-            if words and not problem.message and problem.param in self.arguments:
+            # For `push OUT` without a REPOSITORY, Typer gives OUT to the last argument, and says
+            # that the first one is missing. A user who gave OUT misses the last one, so that is
+            # named instead. Typer's error for a missing value has no message of its own.
+            is_about_missing = not problem.message and problem.param in self.arguments
+            if given_arguments and is_about_missing:
                 problem.param = self.arguments[-1]
             raise
         except typer.TyperException as problem:

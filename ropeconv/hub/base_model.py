@@ -174,7 +174,8 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
             status = error.response.status_code
             problem = f"{name} cannot be read ({status}); its licence and card are left out."
 
-    # the card on the Hub wins over a copy of it in the output, which may be older
+    # metadata: the card on the Hub comes before a copy of it in the output, which may be older, and
+    # both before the keys of a GGUF file
     known = {**upload.known, **inheritable_metadata(upload.card), **inheritable_metadata(card)}
     licence, forbids = terms_of(str(known.get("license") or ""))
     return BaseModel(

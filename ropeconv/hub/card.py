@@ -112,7 +112,8 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
             " again"
         )
 
-    # a method names its paper as "Peng et al. 2023, https://arxiv.org/abs/2309.00071"
+    # a method names its paper as "Peng et al. 2023, https://arxiv.org/abs/2309.00071": the link and
+    # the authors without it
     links = LINK.findall(method.paper)
     authors = LINK_AFTER_COMMA.sub("", method.paper).strip("- ")
     settings = [authors, _settings(method, step)]
@@ -263,8 +264,9 @@ def eval_results(records: Sequence[EvaluationRecord]) -> Iterator[EvalResult]:
                 task_type="text-generation",
                 dataset_type="text",
                 dataset_name=record.described_texts,
-                # huggingface_hub puts results of one type, config, split and revision together,
-                # under the name and the arguments of the first
+                # huggingface_hub puts results with one dataset type, config, split and revision
+                # together, under the name of the first. So results on other texts need another
+                # revision.
                 dataset_revision=record.tokens_sha256,
                 dataset_args={"tokens_sha256": record.tokens_sha256},
                 metric_type=number.metric,
@@ -461,16 +463,16 @@ def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
     # the metadata of the source, from its own card or the keys of a GGUF file
     source = plan.source
     source_card = source.text(SOURCE_CARD) or source.text(CARD) or ""
-    from_gguf: JsonObject = {}
+    gguf_keys: JsonObject = {}
     if isinstance(source, GgufCheckpoint):
-        from_gguf = gguf_metadata(source.inner.file)
-    upload = replace(planned_upload(plan), card=source_card, known=from_gguf)
+        gguf_keys = gguf_metadata(source.inner.file)
+    upload = replace(planned_upload(plan), card=source_card, known=gguf_keys)
 
     # the base model as far as the source knows it, without a request to the Hub
-    known = from_gguf | inheritable_metadata(source_card)
-    licence, forbids = terms_of(str(known.get("license") or ""))
+    metadata = gguf_keys | inheritable_metadata(source_card)
+    licence, forbids = terms_of(str(metadata.get("license") or ""))
     name, commit = name_of(upload, PublishOptions())
-    base = BaseModel(name, known, licence=licence, forbids=forbids, commit=commit)
+    base = BaseModel(name, metadata, licence=licence, forbids=forbids, commit=commit)
 
     title = f"{source.name}-{plan.recipe.method.label}"
     text = card(upload, title, base)

@@ -80,6 +80,7 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
         RopeconvError: The licence of the base model forbids it. Errors of huggingface_hub
             are raised too.
     """
+    # the base model, and the files that ropeconv makes for the repository, such as its card
     repository = Repository(upload, options)
     blocked = ""
     try:
@@ -104,8 +105,8 @@ def preview(upload: UploadSet, options: PublishOptions) -> Preview:
             " not checked."
         )
 
-    # licence files of the base model, which the output lacks: the Hub copies them from the source,
-    # and those of another repository are uploaded
+    # licence files of the base model that the output lacks (`missing_terms`): the Hub copies them
+    # from the source, and those of another repository are uploaded
     uploads = list(upload.adds)
     copies = set(upload.copies)
     if base.name == upload.source:

@@ -52,12 +52,15 @@ def staged(
 ) -> Iterator[tuple[AppliedPlan, UploadSet]]:
     """Write a plan into a temporary folder, and yield the output and its upload set.
 
+    The upload set is the list of files that are uploaded, and of files that the Hub copies from the
+    repository of the source: unchanged weights of a folder need not be written here.
+
     Args:
         plan: The plan; its own place is not used.
         probe: A running one; None starts one where transformers is installed.
         checksum: Whether copied files are hashed too.
-        writing: Gives the function that is called with the bytes written since the last call. It
-            is left before the output is yielded.
+        writing: A progress bar: a context in which the output is written, and whose function is
+            called with the bytes written since the last call.
         check: Whether the output is checked.
         validate: Called with the plan and the output before its files are gathered, since the
             result belongs to them. The output is then written with all its weights.
@@ -70,19 +73,21 @@ def staged(
     with scratch() as folder:
         # the name of the output stays, since the repository has files named after it
         plan = replace(plan, out=folder / plan.out.name)
-        if not plan.is_folder:
+        if not plan.is_folder:  # the target of a GGUF file has its place too
             plan = replace(plan, target=replace(plan.target, out=plan.out))
 
+        # a validation runs the model, so it needs the weights that are copied unchanged too
+        leave_out_copies = plan.is_folder and validate is None
         with writing as advance:
             applied = apply(
                 plan,
-                staged=plan.is_folder and validate is None,
+                staged=leave_out_copies,
                 checksum=checksum,
                 fsync=False,
                 check=check,
                 advance=advance,
                 probe=probe,
-                remember=False,
+                remember=False,  # the folder is removed at the end
             )
 
         if validate is not None:

@@ -119,7 +119,7 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
             origin = plan.origin(file)
             assert origin is not None, file
             adds[file.name] = origin
-    files = _without_base_card(adds, copies, read_receipt(staged), plan.kv_cache)
+    files = _complete_upload(adds, copies, read_receipt(staged), plan.kv_cache)
     return replace(files, purpose=plan_purpose(plan))
 
 
@@ -131,7 +131,8 @@ def planned_upload(plan: Plan) -> UploadSet:
     if isinstance(plan, GgufPlan | ExportPlan):
         return _planned_gguf(plan)
 
-    # the files, of which the Hub copies those that are the same as in a source on the Hub
+    # the Hub copies files that are the same as in a source on the Hub, from one repository to the
+    # other; ropeconv uploads the others
     sizes = {}
     copies = {}
     records = []
@@ -152,8 +153,9 @@ def planned_upload(plan: Plan) -> UploadSet:
         records.append(record)
     adds = {name: plan.out / name for name in (*sizes, RECEIPT) if name not in copies}
 
+    # the plan is not written, so facts that are otherwise read from the files are from the plan
     receipt = msgspec.structs.replace(plan.receipt(), files=tuple(records))
-    upload = _without_base_card(adds, copies, receipt, plan.kv_cache, is_there=False)
+    upload = _complete_upload(adds, copies, receipt, plan.kv_cache, is_there=False)
     return replace(
         upload,
         quantised=quantisation_of(config_text),
@@ -177,7 +179,7 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
     else:
         known = gguf_metadata(plan.source.file)
 
-    # what the card says about running the files
+    # what the card says about running the files; diffusion models need options of their own
     context = plan.schedule.context
     purpose = plan_purpose(plan)
     diffusion_options = ""
@@ -237,7 +239,7 @@ def from_folder(folder: Path) -> UploadSet:
 
     own_card = CARD in adds and has_own_card(folder, receipt)
     output = open_source(str(folder), receipt.source.family or "")
-    upload = _without_base_card(adds, copies, receipt, _cache_of(output), own_card)
+    upload = _complete_upload(adds, copies, receipt, _cache_of(output), own_card)
     purpose: Purpose = "text"
     if isinstance(output, Source):
         purpose = checkpoint_purpose(output)
@@ -388,7 +390,7 @@ def merge(parts: list[UploadSet]) -> UploadSet:
     return replace(first, adds=adds, sizes=sizes)
 
 
-def _without_base_card(
+def _complete_upload(
     adds: dict[str, Path],
     copies: dict[str, str],
     receipt: Receipt,
@@ -396,7 +398,10 @@ def _without_base_card(
     own_card: bool = False,
     is_there: bool = True,
 ) -> UploadSet:
-    """Return the upload set without the source's own card, which is about another model.
+    """Return the upload set of a folder: its files without the card of the source, and its facts.
+
+    A README.md of the source is about another model. Its text is kept in the upload set, since the
+    card that ropeconv writes later takes the licence and the languages from it.
 
     Args:
         adds: Local files, by their name in the repository.
@@ -404,16 +409,17 @@ def _without_base_card(
         receipt: The receipt of the output.
         cache: Its key-value cache.
         own_card: Whether the user has written its README.md.
-        is_there: Whether the files were written; if not, another output may be in their place.
+        is_there: Whether the files were written; if not, another output may be in their place,
+            and none is read.
     """
-    # its text is kept, since the licence and the languages in it hold for the output too
+    # where ropeconv wrote README.md, that of the source has the other name, which comes first
     card = ""
     for name in (SOURCE_CARD, CARD):
         if is_there and name in adds and adds[name].is_file():
             card = adds[name].read_text("utf-8", errors="replace")
             break
 
-    # a card that ropeconv writes follows later; one that the user has written stays
+    # both stay out, unless the user has written README.md
     left_out = {SOURCE_CARD}
     if not own_card:
         left_out.add(CARD)

@@ -75,8 +75,10 @@ class Adapter(Summary):
             if not self.base:
                 return None
             return inspect_source(open_source(self.base))
-        except Exception as problem:  # as of a Hub that cannot be reached
-            if not sentence(problem):
+        except Exception as problem:
+            # an expected error, as of a Hub that cannot be reached, has a sentence for users
+            is_expected = bool(sentence(problem))
+            if not is_expected:
                 raise
             return None
 

@@ -48,7 +48,8 @@ def compare_frequencies(first: Vector, second: Vector) -> FrequencyDifference | 
     """
     if first.shape != second.shape:
         return None
-    # infinite where one of the two stands still, and 1 where both do
+    # larger / smaller of each pair: infinite where only one of the two rotates, 1 where neither
+    # does
     larger = np.maximum(first, second)
     smaller = np.minimum(first, second)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -58,6 +59,7 @@ def compare_frequencies(first: Vector, second: Vector) -> FrequencyDifference | 
     if np.isfinite(ratio[worst]):
         largest_ratio = float(ratio[worst])
 
+    # in ulp: how many float32 lie between the two
     distances = np.abs(_places(first) - _places(second))
     return FrequencyDifference(
         pairs=len(first),

@@ -96,7 +96,8 @@ def attention_layers(
     if reason:
         raise BadSource(f"{family.display_name} cannot be measured: {reason}; leave --weights out")
 
-    # a model that normalises after its layers feeds the hidden states to queries and keys unchanged
+    # Most models normalise the hidden states in front of the projections. Some have their norms
+    # after each layer (`NORM_AFTER`), so there is no input norm to read.
     text_config = text_part(config, family)
     norm_names: tuple[str, ...] = ()
     if family.weights.input and not text_config.get(NORM_AFTER):
@@ -236,13 +237,15 @@ def _first_row_of_each_head(
     if family.weights.fused:
         return fused_heads(which, rows, heads, head_dim, family)
 
-    # a gated query head is wider than head_dim: the rows of its gate follow those of the query
+    # A gated query head is wider than head_dim: the rows of its gate follow those of the query, as
+    # in Qwen3-Next. Keys have no gate.
     rows_per_head = head_dim
     if which == "q":
         rows_per_head = rows // heads
     if rows_per_head < head_dim:
         return ()
-    return tuple(range(0, rows - head_dim + 1, rows_per_head))
+    last_possible = rows - head_dim  # a head needs head_dim rows
+    return tuple(range(0, last_possible + 1, rows_per_head))
 
 
 def _norms(
@@ -255,8 +258,16 @@ def _norms(
 ) -> tuple[Tensor, ...]:
     """Find the weights of the norm between a projection and RoPE, as the q_norm of Qwen3.
 
-    Parameters as in `_projection`, with `heads` the heads of this projection. The result has one
-    tensor for all heads, or one per head; it is empty for a model without that norm.
+    Args:
+        which: Whether the projection makes queries or keys.
+        prefix: The beginning of the names of the layer's tensors.
+        heads: The number of heads of this projection.
+        head_dim: The dimensions of a head.
+        family: The family of the model, which knows the kind of the norm.
+        tensors: The tensors of all files of the checkpoint, by name.
+
+    Returns:
+        One tensor for all heads, or one per head; empty for a model without that norm.
     """
     weights = family.weights
     kind = weights.norm
@@ -276,8 +287,9 @@ def _norms(
     for tensor in norms:
         _check_tensor(tensor)
     sizes = {math.prod(tensor.shape) for tensor in norms}
-    has_other_size = bool(sizes - {head_dim, heads * head_dim})
-    lacks_some_heads = is_list and len(norms) not in (0, heads)
+    possible_sizes = {head_dim, heads * head_dim}
+    has_other_size = not sizes <= possible_sizes
+    lacks_some_heads = is_list and 0 < len(norms) < heads
     if has_other_size or lacks_some_heads:
         raise BadSource(
             f"{norm} does not fit {counted(heads, 'head')} of {head_dim} dimensions; download the"
@@ -310,7 +322,8 @@ def _optional(name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) 
 
 def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSource:
     """Return the error for a layer without projections: the checkpoint is quantised, or damaged."""
-    # a quantised k_proj has tensors such as k_proj.qweight and k_proj.scales, and no k_proj.weight
+    # A quantised k_proj has tensors such as k_proj.qweight and k_proj.scales, and no k_proj.weight.
+    # Where another layer has k_proj.weight, the checkpoint is not quantised, and one is missing.
     module = family.weights.k or family.weights.fused
     stored: list[str] = []
     for name in tensors:
@@ -427,15 +440,18 @@ def _variances(
     family: Family,
     head_dim: int,
 ) -> Vector:
-    """Return the variance of each dimension of the queries or keys of a layer.
+    """Return the variance of each dimension of the queries or keys of a layer, for random inputs.
 
-    For q = W diag(g) x + b with x isotropic, dimension j has the variance sum_c (W_jc g_c)^2.
+    A head computes q = W (g * x + b_n) + b: g and b_n are weights and bias of the norm before the
+    projection, b is the bias of the projection. With x of mean 0 and variance 1 in each dimension,
+    dimension j of q has the variance sum_c (W_jc g_c)^2 and the mean (W b_n + b)_j. The bound of
+    the score needs only variances; means are needed where a norm follows, which divides by both.
 
     Args:
         projection: The tensors that make the queries or the keys.
         reader: Reads these tensors.
         norm_weight: g, the weights of the norm before the projection, [columns]; None for 1.
-        norm_bias: The biases of that norm, [columns]; None for 0.
+        norm_bias: b_n, the biases of that norm, [columns]; None for 0.
         family: The family of the model, which says the kinds of its norms.
         head_dim: The dimensions of a head.
 
@@ -447,17 +463,18 @@ def _variances(
     columns = projection.tensor.shape[1]
     variances = np.empty((len(projection.heads), head_dim))
     means = np.zeros((len(projection.heads), head_dim))
-    # the bias moves the mean only, which cancels unless a norm follows
     bias = None
     if projection.bias is not None and norm_after:
         bias = reader.weights(projection.bias)
 
+    # a piece is the rows of some heads, so that a large matrix is never in memory as a whole
     for start, stop, heads in _pieces(projection, head_dim):
         rows = reader.read(projection.tensor, start * columns, stop * columns)
         rows = rows.reshape(-1, columns)
         for head in heads:
             first = projection.heads[head]
-            matrix = rows[first - start :][:head_dim]  # W of the head, [head_dim, columns]
+            row_in_piece = first - start
+            matrix = rows[row_in_piece : row_in_piece + head_dim]  # W, [head_dim, columns]
             if norm_bias is not None and norm_after:
                 means[head] += matrix @ norm_bias
             if bias is not None:
@@ -606,7 +623,12 @@ class HeadLengths(TableSummary):
         return values
 
     def shown_tables(self) -> list[SummaryTable]:
-        """Return a table with a row for each layer."""
+        """Return a table with a row for each layer: how far its heads can see.
+
+        The sum over the pairs of a head bounds its scores. A head has the effective length n if its
+        sum is negative at distance n + 1 for the first time; distances up to `below - 1` were
+        tested.
+        """
         columns = (
             "layer",
             "heads with a negative sum",
@@ -617,7 +639,7 @@ class HeadLengths(TableSummary):
         rows = []
         for layer in self.layers:
             head = ""
-            effective = f"above {layer.below - 1:,}"
+            effective = f"above {layer.below - 1:,}"  # no head has a negative sum
             if layer.worst is not None:
                 worst, length = layer.worst
                 head = f"{worst}"
@@ -705,6 +727,8 @@ class HeadWeights:
     ) -> HeadLengths:
         """Return the effective length of every head with a schedule.
 
+        It is one less than the first distance at which the sum of the head is negative.
+
         Args:
             schedule: The schedule, with frequencies and attention factor.
             length: Distances below it are tested, in tokens.
@@ -724,15 +748,16 @@ class HeadWeights:
             rotated = np.concatenate([weights.rotated for _, weights in layers])
             unrotated = np.concatenate([weights.unrotated for _, weights in layers])
             all_heads = PairWeights(rotated, unrotated).times(schedule.attention_factor)
+            # per head: the first distance with a negative sum (0 without one), and how many there
+            # are
             first_violations, counts = head_reach(schedule.inv_freq, all_heads, limit, advance)
 
-            # back from the heads of all these layers to those of each
+            # back from the heads of all these layers to those of each: `begin` to `end - 1`
             begin = 0
             for layer, weights in layers:
                 end = begin + len(weights.unrotated)
                 effective_lengths: list[int | None] = []
                 for distance in first_violations[begin:end].tolist():
-                    # the first distance with a negative sum; 0 where there is none
                     effective_lengths.append(distance - 1 if distance else None)
                 results.append(
                     LayerReach(
@@ -797,8 +822,11 @@ def head_weights(
 
 
 def _bytes_to_read(layer: AttentionLayer, head_dim: int) -> int:
-    """How many bytes `measure` reads for a layer."""
-    # of a projection only the rows of its heads, of norms and biases everything
+    """Return how many bytes `measure` reads for a layer, for its progress bar.
+
+    A projection is read at the rows of its heads, and a norm as a whole. The bias of a projection
+    is read only where a norm follows it, since the variances do not depend on it otherwise.
+    """
     size = 0
     small_tensors = [layer.input_norm, layer.input_bias]
     for projection in (layer.queries, layer.keys):

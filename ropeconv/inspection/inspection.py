@@ -414,7 +414,9 @@ def inspect_gguf(source: GgufSource) -> Inspection:
 def inspect_config(source: Source) -> ConfigInspection:
     """Inspect a checkpoint: its RoPE is what the newest transformers computes.
 
-    An output of ropeconv has the family that its source was treated as.
+    An output of ropeconv has the family that its source was treated as, which is set in `source`
+    too (`treat_as`). A draft model of speculative decoding is inspected as one where the caller
+    expects it (`source.as_draft`).
 
     Raises:
         BadSource: As `detect` does.
@@ -495,14 +497,14 @@ def _read_spec(config: Config, family: Family) -> RopeSpec:
 def _problems_of_checkpoint(
     source: Source, spec: RopeSpec, in_transformers: Iterable[Verdict]
 ) -> list[Problem]:
-    """The problems in all files of a checkpoint, the most important first.
+    """Return the problems in all files of a checkpoint, the most important first.
 
     Args:
         source: The checkpoint.
         spec: Its RoPE.
         in_transformers: The verdicts on the newest transformers.
     """
-    # config.json
+    # problems of config.json
     config = source.config()
     family = source.family
     problems = []
@@ -513,13 +515,15 @@ def _problems_of_checkpoint(
     problems += wrapper_problems(config, family)
     problems += config_problems(config, family, spec)
 
-    # other files; the first key that declares the context is not a limit of its own
+    # problems of other files: a limit there, as in tokenizer_config.json, may be below the context.
+    # The key from which the context was read, the first of the family's, cannot be a limit below it
     part = text_part(config, family)
     context_keys = [key for key in family.keys.context if part.get(key) is not None]
-    problems += limit_problems(length_limits(source), spec, context_keys[:1], "--as-is")
+    declaring_key = context_keys[:1]
+    problems += limit_problems(length_limits(source), spec, declaring_key, "--as-is")
     problems += stale_tensors(source)
 
-    # a repair is a run of `apply`, which refuses this family
+    # the repairs so far are runs of `apply`, which refuses this family
     if family.refuse:
         problems = [msgspec.structs.replace(problem, repair=None) for problem in problems]
     if source.kind == "folder" and not source.weights():

@@ -102,7 +102,12 @@ class KvCache:
         return f"KV cache: {display(size)} at {tokens:,} tokens in {dtype}{before}."
 
     def sizes(self, tokens: int, source: int | None = None) -> str:
-        """Return the size in every dtype for display, with remarks. Parameters as in `sentence`."""
+        """Return the size in every dtype for display, with remarks.
+
+        Args:
+            tokens: The length of one sequence.
+            source: The tokens that the source of a plan declares, whose size is shown beside it.
+        """
         sizes = self.bytes(tokens)
         text = ", ".join(f"{display(size)} in {name}" for name, size in sizes.items())
         # the size of the source in the first dtype, which is the usual one

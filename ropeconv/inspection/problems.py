@@ -136,7 +136,7 @@ def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
             f" with {options} writes those of one length, which changes short prompts too",
         )
 
-    # a factor that leads further than the declared context
+    # the scaling covers more tokens than the config declares
     if isinstance(form, (InterpolatedForm, Yarn)):
         reach = round(form.factor * spec.original_context)
         if spec.context < reach:
@@ -144,7 +144,7 @@ def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
                 f"declares {spec.context:,} tokens, but factor {form.factor:g} x"
                 f" {spec.original_context:,} is {reach:,}: runtimes limit prompts to the former"
             )
-            # no repair by a product of which one factor is a guess
+            # where the trained context is assumed, so is `reach`, and no command should write it
             repair = None if trained_is_assumed else f"--as-is --context {reach}"
             yield Problem("context", message, repair)
 
@@ -186,14 +186,15 @@ def class_keys() -> dict[str, frozenset[str]]:
 def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Problem]:
     """Yield the problem of keys about RoPE that the class in transformers ignores.
 
-    A key whose value is what the class computes anyway is not a problem.
+    A key whose value is what the class computes anyway is not a problem. There are three cases.
+    Where the user named the family (`assumed`), the class is not known. Where ropeconv derived the
+    family (`derived`), it has run the class. Else it has a list of the keys that the class reads.
 
     Args:
         part: The part of config.json about the text model.
         family: The family of the model, or the one that the user treats it as (`assumed`).
         spec: The RoPE that ropeconv read from the config.
     """
-    # nobody looked at the class of a model that is treated as another family
     if family.assumed:
         unread = unread_rope_keys(part, family)
         if unread:
@@ -230,11 +231,12 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             continue
         if not value:
             continue
-        # `spec` has the value of this key where ropeconv reads the key although the class does not,
-        # as for rope_theta of GPT-NeoX: then `spec` does not show what the class computes
+        # ropeconv reads some keys that the class ignores, such as rope_theta of GPT-NeoX. Then
+        # `spec` agrees with the key, whatever the class computes. So the value must be one that the
+        # class reads from another key.
         spec_is_from_key = key in (*family.keys.theta, *family.keys.partial)
-        is_unknown = spec_is_from_key and value not in values_read_by_class
-        if is_unknown or not _says_the_same(key, value, spec):
+        class_has_another_value = spec_is_from_key and value not in values_read_by_class
+        if class_has_another_value or not _says_the_same(key, value, spec):
             ignored.append(key)
     if ignored:
         # not repaired by `--as-is`, which writes what the class computes, over what the publisher's
@@ -291,7 +293,7 @@ def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
 
     clauses = [f"{DUAL_CHUNK} is ignored by transformers"]
     for version in newest_versions.values():
-        found = stated_key(config, family, version)
+        found = stated_key(config, family, version)  # what is known of its use of such a key
         if found:
             _, statement = found
             clauses.append(f"{version.display_name}: {statement.reason}")
@@ -321,6 +323,7 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
     if len(set(readings.values())) < 2:
         return
 
+    # newer versions of transformers before older ones
     clauses = [f"{title} reads {form}" for title, form in readings.items()]
     clauses.reverse()
     message = f"runtimes read the settings differently: {'; '.join(clauses)}"
@@ -328,6 +331,7 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
         advice = "write the values that it was trained with in both schemas"
         yield Problem("schemas", f"{message}; {advice}")
     else:
+        # the repair, as options of `apply`, which writes both schemas with the same values
         yield Problem("schemas", message, "--as-is")
 
 
@@ -518,6 +522,8 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
     approximation = llamacpp_ramp(schedule, arch)
     if approximation is None:
         return
+    # two sentences: "llama.cpp always rounds the ends of the ramp, and published ... models have
+    # other ends", and "llama.cpp computes the betas 32 and 1 ..., and the header has others"
     if form.truncate != trained.truncate:
         whose = f"published {arch.name} models have other ends"
     else:
@@ -535,9 +541,11 @@ def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) ->
         arch: Its architecture.
         receipt: The receipt of an output of ropeconv, None for other files.
     """
-    if receipt is None or receipt.method == "as-is":
-        # GGUF has no key for `truncate`. Where the file has the factor and length of the model that
-        # the family was published with, it also has the `truncate` of that.
+    # GGUF has no key for `truncate`, which says whether the ends of the ramp are rounded. A file
+    # with the factor and length of the published model of its family has the `truncate` of that
+    # too. One that ropeconv extended has a YaRN scaling of ropeconv, for which this says nothing.
+    is_extended = receipt is not None and receipt.method != "as-is"
+    if not is_extended:
         family = by_name().get(arch.family)
         published: Config = {}
         if family is not None and family.defaults.scaling:
@@ -564,7 +572,9 @@ def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]
     """Yield the problem of a model that may have been trained with less than it declares.
 
     Qwen2-7B was trained with 32,768 tokens and declares 131,072. Other models of its family declare
-    the same, and were trained with them.
+    the same, and were trained with them. A family lists such models: `known.declared` and
+    `known.trained` are the two lengths, and `known.doubt` other keys of config.json with the values
+    that these models have. Without `doubt` the trained length is certain.
 
     Args:
         family: The family, which lists such models.
@@ -572,12 +582,14 @@ def _doubtful(family: Family, spec: RopeSpec, part: Config) -> Iterator[Problem]
         part: The part of config.json about the text model; empty for a GGUF file.
     """
     for known in family.trained:
-        declares_the_same = known.declared == spec.context
-        has_this_length = known.trained == spec.original_context
-        if not declares_the_same or has_this_length or known.doubt is None:
+        if known.doubt is None:
             continue
-        # the settings by which models of doubtful length are recognised
-        if all(part.get(key) == value for key, value in known.doubt.items()):
+        declares_the_same = known.declared == spec.context
+        states_trained_length = known.trained == spec.original_context
+        if not declares_the_same or states_trained_length:
+            continue
+        is_such_a_model = all(part.get(key) == value for key, value in known.doubt.items())
+        if is_such_a_model:
             yield Problem(
                 "trained",
                 f"declares {known.declared:,} tokens and may have been trained with"
@@ -607,8 +619,8 @@ def refused_tensors(
         vectors: The rope tensors of the file.
         scaling: Its rope.scaling.type, None without that key.
     """
-    # some architectures load the two lists of longrope always, others by the scaling type, and in
-    # place of rope_freqs.weight
+    # Some architectures always load the two lists of longrope (and some of these ignore them).
+    # Others load them if the scaling type is longrope, and then do not load rope_freqs.weight.
     arch = reading.arch
     uses_longrope = arch.factors == "longrope" and scaling == "longrope"
     loads_lists = uses_longrope or arch.factors in ("always", "ignored")
@@ -631,8 +643,8 @@ def draft_of(source: Source, config: Config) -> DraftKind | None:
     listed without downloads, only the config and the name of the checkpoint count.
 
     Raises:
-        BadSource: It is a draft that no one expects (`source.as_draft`), or that cannot be
-            extended.
+        BadSource: It is a draft model where the caller expects a whole model (`source.as_draft` is
+            not set), or one that cannot be extended (`kind.refuse` says why, and what to do).
     """
     # some heads are only known by their tensors: their config.json is that of a whole model
     names: Collection[str] = ()
@@ -721,16 +733,21 @@ def _have_projections(
 def _absent_projection(
     names: set[str], family: Family, projections: Sequence[str], layers: int
 ) -> str:
-    """The first projection that a checkpoint lacks in a layer; empty where it has all.
+    """Return the first projection that a checkpoint lacks in a layer; empty where it has all.
 
-    Only the first layer with attention is tested. Parameters as in `_have_projections`.
+    Args:
+        names: The names of all tensors of the checkpoint.
+        family: The family of the model, which knows the names of its layers.
+        projections: The names of its projections in a layer, such as `self_attn.q_proj`.
+        layers: The number of layers.
     """
+    # the first layer with attention stands for all
     for index in range(layers):
         prefix = layer_prefix(index, family, names)
-        if not prefix:  # a layer without attention
+        has_attention = bool(prefix)
+        if not has_attention:
             continue
-        for name in projections:
-            if f"{prefix}{name}.weight" not in names:
-                return name
-        return ""
+        absent = [name for name in projections if f"{prefix}{name}.weight" not in names]
+        return absent[0] if absent else ""
+    # no layer has attention, so all projections are absent
     return projections[0]

@@ -65,7 +65,8 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
         Pairs such as `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`: ranges of
         versions that were executed come before those that were read.
     """
-    # consecutive versions of a runtime with one status become a range, such as 4.51-5.23
+    # consecutive versions of a runtime with one status become a range, such as 4.51-5.23: a version
+    # extends the last range of its status if the version before it has that status too
     ranges_by_status: dict[str, list[_Range]] = {}
     for _, verdicts_of_runtime in groupby(verdicts, key=_runtime_of):
         previous_status = ""
@@ -85,7 +86,7 @@ def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[
         if status not in ranges_by_status:
             continue
         label = _describe_ranges(ranges_by_status[status])
-        if read_as and status not in UNREAD:
+        if read_as and status not in UNREAD:  # the runtime reads the config
             label = f"as {read_as}: {label}"
         rows.append((status, label))
     return rows
@@ -179,25 +180,28 @@ def support(
     named: Mapping[str, VerdictLike] = {},
     elsewhere: Collection[str] = (),
 ) -> list[tuple[str, str]]:
-    """The rows of the short table: a word and the runtimes whose newest version it holds for, best
-    first.
+    """Return the rows of the short table of support: a word such as "supported", and runtimes.
+
+    A runtime is in the row of its newest version, or of the version that the user named. The best
+    word is first.
 
     Args:
         verdicts: Those of each runtime from its oldest version to the newest.
         named: The runtimes that the user named, with the verdict on the version that counts;
             without any, the popular ones are shown.
-        elsewhere: Those of them that would be asked if they were installed here.
+        elsewhere: The named runtimes that were not run here, where they could be if installed.
 
     Returns:
         Pairs such as `("supported", "vLLM 0.20-0.33, SGLang 0.5.23")`. Only versions that were
         tested are named.
     """
-    # a runtime is listed once, under the word for its newest version or for the one named
+    # each runtime is listed once, under one word
     runtimes = by_runtime(verdicts)
     labels_by_word: dict[str, list[str]] = {}
     for name in named or POPULAR:
         versions = runtimes.get(name, [])
-        is_older_version = name in named and named[name] not in versions[-1:]
+        newest_verdict = versions[-1] if versions else None
+        is_older_version = name in named and named[name] != newest_verdict
         if is_older_version:
             word = WORDS[named[name].status]
             label = named[name].display_name
@@ -262,7 +266,7 @@ def _titles_by_problem(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
 
 
 def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
-    """The word for the newest version of a runtime, and the versions for which it holds.
+    """Return the word for the newest version of a runtime, and the versions for which it holds.
 
     Such as `("supported", "vLLM 0.20 or newer")`.
 
@@ -279,6 +283,7 @@ def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
         elif WORDS[row.status] != "untested":
             break
 
+    # versions are named where a test says something about them
     title = title_of(newest)
     if word in ("untested", "unsupported"):
         return word, title

@@ -68,13 +68,13 @@ def apply(
     Args:
         model: A path, an id on the Hub, a loaded model, a source, or a plan of `plan`.
         recipe: A `Recipe` or the path of one, in place of a method among the keywords.
-        dry_run: Return the plan, with `draft` that of the target, and write nothing.
+        dry_run: Return the plan and write nothing; with `draft`, it is the plan of the target.
         keywords: The flags of the command with underscores. They are listed below.
 
     Raises:
         UsageError: For keywords that do not exist or do not go together.
-        Disagreement: Where the output is not what was planned, and is not kept, and where a
-            validation does not confirm it, which says that it is kept.
+        Disagreement: Where the output is not what was planned; then nothing is kept. Where a
+            validation does not confirm it; then it is kept, which the message says.
         RopeconvError: As `make_plan` does, and where the output cannot be written.
     """
     # check all arguments before anything is read
@@ -93,7 +93,8 @@ def apply(
     else:
         batch = _plan_batch(model, recipe, given, dry_run, reporter)
     if dry_run:
-        return batch.plans[0][1]
+        _, plan = batch.plans[0]
+        return plan
 
     # write; the second output, if there is one, is the draft model of the first
     outputs = [output for _, output in batch.write(probe)]
@@ -219,7 +220,7 @@ def _plan_batch(
 def _batch_of_plan(
     plan: Plan, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
-    """Return a plan that was made before, with its draft where there is one."""
+    """Return the batch of a plan that was made before: its output, and the draft of `draft=`."""
     # a plan has decided these; only the options of writing are left
     decided = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
     refused = [name for name in given if name in decided]
@@ -228,11 +229,12 @@ def _batch_of_plan(
     if refused:
         raise UsageError(f"apply() of a plan does not accept {refused[0]}; pass it to plan()")
 
+    # the options of its target, as `plan` got them
     reference = plan.source.reference
     values = {option.parameter: getattr(plan.target, option.name) for option in options(Target)}
     unit = OutputUnit(source=reference, given=values, folder=None, label=reference)
     batch = _make_batch(unit, replace(_request(given), dry_run=dry_run), reporter)
-    batch.take(plan)
+    batch.take(plan)  # in place of planning; plans the draft too
     return batch
 
 
@@ -253,7 +255,7 @@ def _make_batch(unit: OutputUnit, request: ApplyRequest, reporter: Reporter) -> 
 
 
 def _request(given: dict[str, Any]) -> ApplyRequest:
-    """Return the options of writing among keywords."""
+    """Return keywords as the options of writing, such as `fsync`, of `ropeconv apply`."""
     known = {item.name for item in fields(ApplyRequest)}
     values = {name: value for name, value in given.items() if name in known}
 

@@ -170,8 +170,12 @@ class Batch:
         self._settle(plans)
 
     def _settle(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
-        """Decide what is written beside outputs, which are validated, and which have a place."""
-        # the receipt of the first output names its draft model or adapter
+        """Complete the plans: name companions, choose validations, leave out taken places.
+
+        Companions are the draft model or the PEFT adapter that go with the first output. Sets
+        `plans`, `adapter`, `refused` and `_choices`.
+        """
+        # the receipt of the first output names its companion
         if self.pair and len(plans) > 1:
             unit, plan = plans[0]
             _, draft = plans[1]
@@ -189,6 +193,7 @@ class Batch:
 
         for _, plan in plans:
             self._choices[plan.out] = choose_validation(plan, self._where_to_validate(plan))
+        # each taken place becomes one of the failures, which so far are all from planning
         self.plans = [(unit, plan) for unit, plan in plans if self._has_place(unit, plan)]
         self.refused = list(self.failures)
 
@@ -217,11 +222,12 @@ class Batch:
             title = "Writing"
             if self.several:
                 title = f"Writing {number} of {len(self.plans)}"
-            # an output that fails is noted by `_failing`, and stays None
+            # `_failing` adds an error to the failures and ends its block, so that `output` stays
+            # None
             output = None
-            with self._failing(unit, len(self._finished)):
+            with self._failing(unit, finished=len(self._finished)):
                 output = self._write_unit(unit, plan, probe, title)
-                # the probe that was started early has answered, and further ones start their own
+                # the running probe is for the first folder; further folders start their own
                 if probe is not None and plan.is_folder:
                     probe.stop()
                     probe = None
@@ -295,7 +301,7 @@ class Batch:
         recipe: Recipe,
         opened: dict[str, Source | GgufSource],
     ) -> Plan:
-        """Plan one output.
+        """Plan one output: open its source, choose its encoding and its files. Write nothing.
 
         Args:
             unit: The output.
@@ -312,21 +318,22 @@ class Batch:
         if named not in opened:
             opened[named] = open_source(named, request.family)
         source = opened[named]
+        # the same command twice changes a file in place only once
         if target.in_place and isinstance(source, GgufSource):
-            done = change_done(source, recipe, target)
-            if done is not None:
-                self._changed_before.append(done.out)
-                return done
+            change_of_earlier_run = change_done(source, recipe, target)
+            if change_of_earlier_run is not None:
+                self._changed_before.append(change_of_earlier_run.out)
+                return change_of_earlier_run
 
-        # a publication without -o makes a card for its repository
-        needs_card = request.publication is None or target.out is not None
+        # an output that is only published gets its card later, which names its repository
+        is_only_published = request.publication is not None and target.out is None
         plan = plan_output(
             source,
             recipe,
             target,
             by_length=request.by_length,
             with_draft=self.pair,
-            card=needs_card,
+            card=not is_only_published,
             place=unit.move_into_folder,
         )
         if request.ollama and not plan.is_folder:
@@ -334,23 +341,24 @@ class Batch:
         return plan
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
-        """Whether the place of an output is free, or has what the same command wrote.
+        """Whether an output can be written at its place; a taken place is a failure of the unit.
 
-        A single output refuses its place when it is written, so that here only a dry run does.
+        Where this is found out when the output is written, as for a single output, it is True here.
         """
         # outputs that have no place of their own
         request = self.request
         if plan.target.in_place or self.publication_alone(plan):
             return True
-        # outputs whose place is refused when they are written
-        refused_later = request.publication is not None or not self.several
-        if refused_later and not request.dry_run:
+        # the writer refuses a taken place, which a dry run never reaches
+        writer_refuses = request.publication is not None or not self.several
+        if writer_refuses and not request.dry_run:
             return True
-        # the output of an earlier run that was stopped is taken over
-        if self._continues() and not request.force and earlier_output(plan) is not None:
+        # the output of an earlier run of this command, which was stopped, is taken over
+        takes_over = self._continues() and not request.force
+        if takes_over and earlier_output(plan) is not None:
             return True
 
-        # a refusal is an error, or for one of several outputs a failure that is noted
+        # `_failing` adds the refusal to the failures, or raises it where the batch is one output
         failures_before = len(self.failures)
         with self._failing(unit):
             refuse_early(plan, request.force)
@@ -391,22 +399,25 @@ class Batch:
                 validation=self.validation_of(plan),
             )
 
-        # the draft of a target is in the command that runs both
+        # the command that is shown for a target runs its draft too
         draft = None
         for other_unit, other_plan in self.plans:
             if other_unit.is_draft:
                 draft = other_plan
         choice = self.validation_of(plan)
-        may_continue = self._continues() and not request.force and not plan.target.in_place
+
+        # an earlier run of the command may have changed the file in place, or written the output
         was_changed_in_place = plan.out in self._changed_before
-        if was_changed_in_place or (may_continue and self._written_before(plan)):
+        takes_over = self._continues() and not request.force and not plan.target.in_place
+        is_complete = was_changed_in_place or (takes_over and self._written_before(plan))
+        if is_complete:
             self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
-            if not was_changed_in_place:
+            if not was_changed_in_place:  # a file in place has no source beside it
                 remember_source(plan.out, plan.source)
             done = AppliedPlan(plan.out)
             output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
         else:
-            writing = copied(
+            writing = copied(  # the options of the request that writing has too
                 Writing,
                 request,
                 fsync=not request.no_fsync,
@@ -421,9 +432,10 @@ class Batch:
         return output
 
     def _written_before(self, plan: Plan) -> bool:
-        """Whether a run that was stopped has written the output.
+        """Whether an earlier run of this command, which was stopped, has written the output.
 
-        Raises BadSource or Disagreement where files were changed since.
+        Its files are compared with those that the plan would write. Raises BadSource or
+        Disagreement where files were changed since.
         """
         earlier = earlier_output(plan)
         if earlier is None:
@@ -431,8 +443,11 @@ class Batch:
         try:
             compare_files(earlier, Options(), self.reporter)
         except Disagreement as problem:
+            # the message ends with the repair: write the output again
             raise Disagreement(f"{problem}, with --force to replace it") from None
-        discard(plan.out)  # a kill may have come between the last name and the end
+        # the run may have been killed after it moved the last file to its name, and before it
+        # removed its hidden folder
+        discard(plan.out)
         return True
 
     def _publish(self, outputs: Sequence[Output]) -> str:
@@ -448,7 +463,8 @@ class Batch:
             )
             return ""
 
-        # one folder, or GGUF files of one repository: `check_request` refuses all else
+        # one folder, or GGUF files for one repository: `check_request` has refused all else, so
+        # that the first output tells which
         plan = kept[0].plan
         if plan.is_folder:
             assert isinstance(plan, Plan)

@@ -50,28 +50,33 @@ class GivenModel:
     """None for a model given by numbers."""
 
     def schedules(self) -> dict[str, Schedule]:
-        """Return the schedule of each recipe by its label, in their order; without recipes the
-        schedule that the model has.
+        """Return the schedule of each recipe, by its label.
+
+        Without recipes it is the schedule that the model has now, by the model's name.
         """
         if not self.recipes:
             return {self.name: self.spec.current()}
         schedules: dict[str, Schedule] = {}
         for recipe in self.recipes:
+            # the RoPE that the recipe changes: for a model that ropeconv extended, mostly that
+            # before
             basis = self.source
             if self.inspection is not None:
                 basis = self.inspection.basis(recipe)
             label = recipe.method.label
             if label in schedules:  # the same method, from a --recipe with other settings
                 label = f"{label}-{len(schedules)}"
-            schedules[label] = recipe.schedule(recipe.start(basis), basis)
+            start = recipe.start(basis)  # mostly without a scaling that it has
+            schedules[label] = recipe.schedule(start, basis)
         return schedules
 
 
 def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | None) -> GivenModel:
-    """Return a model that is given by numbers.
+    """Return a model that is given by numbers instead of a config, with the recipes for it.
 
-    `--theta` is the model's base (default 10000), unless it is the only method;
-    `--original-context` its trained length (default 4096).
+    `--theta` is the base of the model (default 10000). Without a method, it is also the method that
+    sets the base. `--original-context` is the trained length (default 4096). `--context` is the
+    length that the methods reach, and without a method the length that the model declares.
 
     Args:
         values: The options of recipes, by name.
@@ -81,14 +86,15 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
     Raises:
         UsageError: For a base of 1 or less, and as `head_size` and `build_recipes` do.
     """
-    # the methods; --theta beside another one is the base of the model, and alone the method itself
+    # the recipes: the options of the model are left out of theirs
     theta = values.get("theta")
     without_theta = {**values, "theta": None}
-    if chosen_methods(without_theta):
+    has_other_method = bool(chosen_methods(without_theta))
+    if has_other_method:
         recipe_values = without_theta
-    elif theta is not None:
+    elif theta is not None:  # --theta is the method
         recipe_values = values
-    else:  # without any method, the lengths are those of the model
+    else:  # no method
         recipe_values = {**values, "context": None, "original_context": None}
     trained = parse_tokens(values.get("original_context") or "4096")
     recipes = build_recipes(recipe_values)
@@ -163,7 +169,11 @@ def find(
 
 
 def of_inspection(inspection: Inspection, values: Values) -> GivenModel:
-    """Return a model on disk or on the Hub, with the recipes of some options, by name."""
+    """Return a model on disk or on the Hub, with the recipes of some options, by name.
+
+    With recipes its RoPE (`spec`) is that before any extension, from which most of them start;
+    without any it is the one that the model has now.
+    """
     recipes = tuple(build_recipes(values))
     first = inspection.first_spec
     spec = inspection.spec

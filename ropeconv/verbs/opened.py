@@ -9,7 +9,9 @@ from ..models.source import Source
 
 
 def inspect_opened(source: Source | GgufSource) -> Inspection:
-    """Inspect a source, with the verdict of each runtime; a draft model is inspected as one.
+    """Inspect a source, with the verdict of each runtime.
+
+    A draft model of speculative decoding is accepted too (`as_draft`).
 
     Args:
         source: From `open_source`.
@@ -22,5 +24,6 @@ def inspect_opened(source: Source | GgufSource) -> Inspection:
     if isinstance(source, GgufSource):
         return replace(inspection, reader_verdicts=judge_file(source.file))
     if isinstance(inspection, ConfigInspection):
-        inspection.planned.judge_all()  # a config that a runtime cannot read is refused here
+        # judges the config for every runtime; one that cannot be read is refused here
+        inspection.planned.judge_all()
     return inspection

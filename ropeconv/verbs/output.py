@@ -106,6 +106,7 @@ def write_output(
         Interruption: At Ctrl-C; the same command continues.
         RopeconvError: Where it cannot be written; nothing is kept.
     """
+    # some options are for folders only; a Modelfile is for a GGUF file, and gets its name with it
     modelfile = None
     if writing.modelfile and not plan.is_folder:
         modelfile = planned_modelfile(plan)
@@ -137,9 +138,10 @@ def finish_output(
     reporter: Reporter,
     draft: Plan | None = None,
 ) -> Output:
-    """Validate an output that is in its place, and gather what follows.
+    """Validate an output that is in its place, and return it with the commands that follow.
 
-    Its Modelfile is written unless it got its name together with the output.
+    The Modelfile of a new output got its name together with the output, and is written here only
+    where it is missing or differs.
 
     Args:
         plan: From `plan_output`.
@@ -149,10 +151,11 @@ def finish_output(
         reporter: Receives what happens.
         draft: The plan of its draft model, for the commands that run both.
     """
-    # an output that the installed transformers does not compute cannot agree in it
+    # validated on a device, if one was chosen; where the installed transformers does not compute
+    # the schedule (`uncomputed`), it cannot agree there
     result = None
-    is_validated = validation.device != ""
-    if is_validated and not done.uncomputed:
+    is_asked_for = validation.device != ""
+    if is_asked_for and not done.uncomputed:
         result = validate_written(plan, done.path, validation, reporter)
     modelfile_path = None
     if modelfile and not plan.is_folder:
@@ -214,7 +217,8 @@ def refuse_untrained(plan: Plan, source: str) -> None:
         source: The model, as the user named it.
 
     Raises:
-        UsageError: It needs training; the message has commands that do not choose for the user.
+        UsageError: It needs training; the message has the command that names the method, and the
+            one that compares methods.
     """
     need = plan.fine_tuning
     if need.works_untuned:
@@ -229,6 +233,7 @@ def refuse_untrained(plan: Plan, source: str) -> None:
         flags += " --on-top"
     if plan.target.replace:
         flags += " --replace"
+    # such as "--context 1M is 32 times ..., where YaRN needs fine-tuning"
     raise UsageError(
         f"--context {length} is {need.times}, where {plan.recipe.method.name} {need.need}, and"
         " --context chooses only what works without training; to train the model, pass"

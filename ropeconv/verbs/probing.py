@@ -82,6 +82,8 @@ def probe_source(installed: InstalledRuntime, source: Source | GgufSource) -> Pr
         )
     inspection = inspect_source(source)
     assert isinstance(inspection, ConfigInspection)
+    # `answer` is what the runtime computes, `outcome` how that differs from the expected schedule,
+    # and `verdict` the status that follows
     planned = expected_of(inspection, source)
     answer, outcome = installed.outcome(planned)
     verdict = installed.verdict_from(planned, answer, outcome)
@@ -107,10 +109,10 @@ def probe_source(installed: InstalledRuntime, source: Source | GgufSource) -> Pr
 
 
 def expected_of(inspection: ConfigInspection, source: Source) -> PlannedConfig:
-    """Return a config with the schedule that it has to compute.
+    """Return the config of a checkpoint with the schedule that a runtime should compute from it.
 
-    That of an output of ropeconv is the one in its receipt, and of another model the one that
-    transformers reads from the config.
+    For an output of ropeconv, this is the schedule in its receipt. For another model, it is the one
+    that transformers reads from the config.
     """
     planned = inspection.planned
     receipt = valid_receipt(source)
@@ -139,7 +141,9 @@ def asking_installed(
     python: str,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[None]:
-    """Ask installed runtimes in the block, where a config is judged for them.
+    """Let installed runtimes say how they read a config, while the block judges configs.
+
+    Without it, all verdicts are from the tables that come with ropeconv.
 
     Args:
         names: Runtimes that the user named, as `--runtime` has them; None for every one.
@@ -164,9 +168,11 @@ def asking_installed(
             installed.tell = tell
             found.append(installed)
     if python and not found:
-        can_be_asked = ", ".join(askable.name for askable in ASKABLE)
-        what = " and ".join(wanted) or f"none of the runtimes that can be asked ({can_be_asked})"
-        where = "is named" if not wanted else "is installed there"
-        raise UsageError(f"--python {python} asks a runtime, and {what} {where}")
+        if wanted:
+            problem = f"{' and '.join(wanted)} is installed there"
+        else:
+            can_be_asked = ", ".join(askable.name for askable in ASKABLE)
+            problem = f"none of the runtimes that can be asked ({can_be_asked}) is named"
+        raise UsageError(f"--python {python} asks a runtime, and {problem}")
     with asking(found):
         yield

@@ -121,9 +121,10 @@ def publish_staged(
     check: bool = True,
     validation: ValidationChoice | None = None,
 ) -> Output:
-    """Publish a plan from a temporary folder, which holds only files that are not copied unchanged.
+    """Write a plan into a temporary folder, and publish it from there.
 
-    A validation runs the weights, so that the folder holds these too.
+    The folder holds only the files that the Hub cannot copy from the source. Before a validation it
+    holds all weights, since these are run.
 
     Args:
         plan: The plan of a folder.
@@ -140,18 +141,24 @@ def publish_staged(
     Raises:
         Disagreement: The check or the validation found another method; nothing is published.
     """
-    results: list[Validation | None] = []
+    results: list[Validation | None] = []  # at most one
 
     def validate(written: Plan, path: Path) -> None:
+        """Validate the output; `staged` calls this before it gathers the files."""
         assert validation is not None
         results.append(validate_written(written, path, validation, reporter))
 
     is_validated = validation is not None and validation.device != ""
     writing = reporter.progress("Writing", plan.bytes)
-    with staged(plan, probe, checksum, writing, check, validate if is_validated else None) as (
-        done,
-        upload,
-    ):
+    temporary_output = staged(
+        plan,
+        probe=probe,
+        checksum=checksum,
+        writing=writing,
+        check=check,
+        validate=validate if is_validated else None,
+    )
+    with temporary_output as (done, upload):
         if done.reason:
             reporter.note(f"Not checked: {done.reason}.")
         url = send(upload, options, reporter)

@@ -128,26 +128,27 @@ def method_settings() -> dict[str, list[tuple[type[Method], dataclasses.Field[An
 
 
 def _setting_options() -> list[Option]:
-    """Return one option for each setting of a method."""
+    """Return one option for each setting of a method, such as `--beta-fast` of YaRN."""
     settings = []
     for name, uses in method_settings().items():
         # several methods can have a setting, such as beta_fast; it has the same meaning in all
         method, item = uses[0]
         flags = " or ".join(kind.flag() for kind, _ in uses)
-        words = f"{item.metadata['help']}; with {flags}"
+        help_text = f"{item.metadata['help']}; with {flags}"
         if item.default is not None:
-            words += f" (default: {plain(item.default)})"
+            help_text += f" (default: {plain(item.default)})"
 
         hint = typing.get_type_hints(method)[name]
         spelling = name.replace("_", "-")
         details: dict[str, Any] = {
-            "help": sentence(words),
+            "help": sentence(help_text),
             "group": EXPERT,
             "flag": f"--{spelling}",
         }
         if hint in (bool, bool | None):
             details["flag"] = f"--{spelling}/--no-{spelling}"
-        if item.metadata["check"] is tokens:  # as text, so that 128k is a length
+        is_length = item.metadata["check"] is tokens
+        if is_length:  # as text, so that it may be 128k
             hint = str
             details["metavar"] = "TOKENS"
         settings.append(option_of(name, hint, None, details))
@@ -194,14 +195,16 @@ def _is_given(value: Any) -> bool:
 
 
 def build_recipe(values: Values) -> Recipe:
-    """Return the recipe that options describe; a length without a method is reached by YaRN.
+    """Return the recipe that options describe: a method with its settings, and modifiers.
+
+    A length without a method, as in `--context 128k`, is `--yarn 128k`: most runtimes support YaRN,
+    and it works without training.
 
     Raises:
         UsageError: For two methods, none, and settings of another method.
         RecipeError: For a value that the method or a modifier cannot have.
     """
-    # the one method; --context 128k without a method is --yarn 128k, which of the methods that work
-    # without training most runtimes support
+    # the one method
     methods = {variable(name): method for name, method in REGISTRY.items()}
     chosen = chosen_methods(values)
     if not chosen and values.get("context"):
@@ -232,14 +235,16 @@ def build_recipe(values: Values) -> Recipe:
         if isinstance(value, str):  # a length such as 128k
             settings[setting] = parse_tokens(value)
     method = _make_method(kind, values[chosen_name], settings)
+    # a setting that the user gave as its default is not inherited from the model's scaling
     explicit = explicit_defaults(method, settings)
     return Recipe(method, explicit=explicit, **modifiers)
 
 
 def build_recipes(values: Values) -> list[Recipe]:
-    """Return one recipe for each method that was given.
+    """Return one recipe for each method that was given: `--yarn 4 --ntk 4 --beta-fast 16` are two.
 
-    Modifiers go to all of them, settings to the methods that have them.
+    Modifiers, such as `--attention-factor`, go to all of them. Settings, such as `--beta-fast` of
+    YaRN, go to the methods that have them.
 
     Raises:
         UsageError: For settings and modifiers without a method.
@@ -252,19 +257,21 @@ def build_recipes(values: Values) -> list[Recipe]:
         flag = given[0].replace("_", "-")
         raise UsageError(f"--{flag} goes with a method, such as --yarn 4; add one")
 
-    # every setting must go with one of the methods; those of a saved recipe are not known here
+    # refuse a setting that none of the methods has; that of a --recipe file is not known here
     if "recipe" not in chosen:
         for setting, uses in method_settings().items():
-            owners = {variable(method.name) for method, _ in uses}
-            if setting in given and owners.isdisjoint(chosen):
+            methods_with_setting = {variable(method.name) for method, _ in uses}
+            if setting in given and methods_with_setting.isdisjoint(chosen):
                 flags = [methods[method].flag() for method in chosen]
                 raise _unused_setting(setting, " and ".join(flags))
 
     recipes = []
     for name in chosen:
-        # leave out the other methods, and the settings that only they have
+        # leave out the other methods, and the settings that only they have; a single method, and a
+        # --recipe file, get all settings, and `build_recipe` refuses those that they do not have
         left_out = {other for other in chosen if other != name}
-        if len(chosen) > 1 and name in methods:
+        has_others = len(chosen) > 1
+        if has_others and name in methods:
             own_settings = {item.name for item in dataclasses.fields(methods[name])}
             left_out |= method_settings().keys() - own_settings
         own_values = {key: value for key, value in values.items() if key not in left_out}

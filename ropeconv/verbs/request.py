@@ -186,7 +186,7 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
         values: The options of the command line, by name.
         from_gguf: Whether the source is a GGUF file.
     """
-    # Ollama runs GGUF files; without --to the output has the format of the source
+    # Ollama runs GGUF files; without --to (None) the output has the format of the source
     formats: list[str | None] = ["gguf" if to == "ollama" else to for to in values["to"]]
     if not formats:
         formats = [None]
@@ -198,7 +198,8 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
         is_converted = to_gguf != from_gguf
         output = {**values, "to": to}
         outtypes = values["outtype"]
-        # with a single format, an option without effect is refused later, and not left out
+        # With several formats, options of another one are left out. With a single format such an
+        # option has no effect at all, so it stays here, and is refused later.
         if several_formats:
             other_format = "folder" if to_gguf else "gguf"
             for option in options(TargetOptions):
@@ -371,10 +372,11 @@ def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
     """
     has_folder = not all(unit.to_gguf for unit in units)
     has_gguf = any(unit.to_gguf for unit in units)
+    # all units have the options of the command line, so the first one tells
     if units[0].given["in_place"]:
         _check_in_place(request)
 
-    # an option that only refines another one
+    # an option and those that only refine it, which are refused without it
     if request.draft:
         _check_draft(units, request)
     elif request.draft_original_context:
@@ -391,7 +393,7 @@ def check_request(units: Sequence[OutputUnit], request: ApplyRequest) -> None:
             "--create-pr goes with --push OWNER/NAME; add it, or leave --create-pr out"
         )
 
-    # options of one format, of which there must be an output
+    # options that are for one format: there must be an output of it
     if request.adapter:
         _check_adapter(units, request, has_gguf)
     if request.checksum and not has_folder:

@@ -144,9 +144,17 @@ def run_validation(
 def name_mistake(
     comparison: Comparison, server: str, model: str, settings: Settings, reporter: Reporter
 ) -> Identified | None:
-    """Return what an output computes that a validation found wrong; None where that is not known.
+    """Find the mistake of an output that failed its validation: which other RoPE it computes.
 
-    Parameters are those of `run_validation`.
+    Args:
+        comparison: The output and its source.
+        server: The address of the server that ran the output; empty for transformers.
+        model: Which of the server's models; empty for the only one.
+        settings: How the models run.
+        reporter: Receives what happens.
+
+    Returns:
+        The mistake; None where it was not found, or `identify` is not there.
     """
     identify: Identification | None = find_hook("identify_output")
     if identify is None:
@@ -198,8 +206,10 @@ def compare_files(comparison: Comparison, checks: Options, reporter: Reporter) -
     """
     with reporter.progress("Comparing", comparison.size) as advance:
         verification = verify_output(comparison, checks, advance)
+    # some are sentences, and others clauses, without a capital and a full stop
     for words in (verification.sentence, *verification.notes, *verification.unverified):
-        if words.endswith("."):
+        is_sentence = words.endswith(".")
+        if is_sentence:
             reporter.note(words)
         else:
             reporter.note(f"Note: {words}.")
@@ -351,8 +361,9 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
 
     # a checkpoint: where the user says, else on a GPU, else on the CPU if that is fast enough
     if not automatic:
-        Settings(device=wanted).place()  # refuses a device that this machine does not have
-        return ValidationChoice(wanted, _seconds(plan, size, on_gpu=wanted == "cuda"))
+        Settings(device=wanted).place()  # raises for a device that this machine does not have
+        on_gpu = wanted == "cuda"
+        return ValidationChoice(wanted, _seconds(plan, size, on_gpu))
     if _fits_on_gpu(plan):
         return ValidationChoice("cuda", _seconds(plan, size, on_gpu=True), automatic=True)
     seconds = _seconds(plan, size)
@@ -447,7 +458,8 @@ def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
         size: The number of weights.
         on_gpu: Whether a GPU computes, for which reading the weights is what counts.
     """
-    reading = 2 * size * WIDE / DISK  # output and source
+    # both models, output and source, as float32: WIDE bytes a weight, DISK bytes a second
+    reading = 2 * size * WIDE / DISK
     if on_gpu:
         return IMPORTING + reading
 
@@ -456,8 +468,10 @@ def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
         tokens = PASSES_OF_LLAMA_CPP * usual_length(schedule.original_context, schedule.context)
     else:
         tokens = PASSES * spread_tokens(schedule, Settings())
-    # each token multiplies and adds every weight once
-    computing = 2.0 * size * tokens / (SHARE * _speed())
+    # each token multiplies and adds every weight once; a model reaches a SHARE of the speed of a
+    # large product of matrices, which is measured here
+    operations = 2.0 * size * tokens
+    computing = operations / (SHARE * _speed())
     return IMPORTING + reading + computing
 
 

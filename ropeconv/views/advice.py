@@ -30,7 +30,7 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
         sheet.say(f"No method reaches {advice.context:,} tokens; give a shorter --context.")
         return
 
-    # the methods, and why a format cannot hold some or all of them
+    # the methods, and why a format cannot hold some or all of them: "No gguf: ... (--yarn 4)"
     _show_table(advice, sheet)
     for reason, flags in _refusals(methods, short=True).items():
         if len(flags) == len(methods):
@@ -66,6 +66,7 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     """Show the commands that bake the first method, train with it if needed, and measure it."""
+    # a sentence such as "At 131,072 tokens (4 times ...) --yarn 4 needs fine-tuning."
     inspection = advice.inspection
     tuning = first.fine_tuning
     if not tuning.works_untuned:
@@ -159,7 +160,11 @@ def _refusals(rows: list[Advice], short: bool = False) -> dict[str, list[str]]:
 
     Args:
         rows: The methods.
-        short: Whether the reasons of each encoding are left out, which follow ": with ".
+        short: Whether to cut a reason before ": with ", after which it says why each encoding of
+            the format fails.
+
+    Returns:
+        The flags, by the format and the reason: "gguf: ...".
     """
     flags_by_reason: dict[str, list[str]] = {}
     for row in rows:
@@ -215,6 +220,8 @@ def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
     columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
     optional = ("source", "what", "read", "unknown", "run")
     cells = [[str(value) for value in row.values()] for row in rows]
+    # a narrow terminal leaves optional columns out, and the legend explains only those that it
+    # shows
     shown = sheet.table("Runtimes", columns, cells, optional=optional)
     explained = ["exact"]
     if {"run", "read", "unknown"} <= set(shown):

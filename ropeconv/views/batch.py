@@ -98,9 +98,10 @@ def _show_validations(
 
     Args:
         entries: The outputs.
-        all_labels: The labels of all outputs, which are not listed where something holds for all.
+        all_labels: The labels of all outputs: a sentence that holds for all says "all 3" instead.
         sheet: Where it is shown.
     """
+    # the labels of outputs, by the sentence that holds for them
     found: dict[str, list[str]] = {}
     planned: dict[str, list[str]] = {}
     for entry in entries:

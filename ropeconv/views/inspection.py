@@ -66,6 +66,7 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
     """Show the next command, which is for a longer context.
 
     It is 4 times the trained context, or 2 times the declared one if the model has that already.
+    A draft model of speculative decoding is extended together with its target.
 
     Args:
         inspection: The inspection.
@@ -75,8 +76,8 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
     reference = inspection.source.reference
     declared = inspection.spec.context
     if inspection.draft:
-        longer = factor_text(4 * declared)
-        command = command_line("apply", "TARGET", "--yarn", longer, "--draft", reference)
+        longer_length = factor_text(4 * declared)  # --yarn accepts a factor or a length
+        command = command_line("apply", "TARGET", "--yarn", longer_length, "--draft", reference)
         sheet.copyable(f"Next: {command}")
         return
     if inspection.refuse or explain:
@@ -181,7 +182,7 @@ def _part_rows(inspection: Inspection) -> list[tuple[str, str]]:
 
 
 def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, ...]) -> None:
-    """Show every number of the RoPE, every runtime, and what would repair their support.
+    """Show every number of the RoPE, every runtime, and options with which more would support it.
 
     Args:
         inspection: The inspection.
@@ -210,7 +211,8 @@ def _show_details(inspection: Inspection, sheet: Sheet, repairs: tuple[Problem, 
         sheet.table("Runtime support", ("status", "runtimes"), lines)
         sheet.say(f"{statuses(lines)}\n")
 
-    # runtimes that would support the model with another setting
+    # runtimes that would support the model with other settings, and the options of `ropeconv apply`
+    # that write these
     fixes = [(problem.message, problem.repair or "") for problem in repairs]
     if fixes:
         sheet.table("Fixable runtimes", ("runtime", "ropeconv apply SOURCE"), fixes)

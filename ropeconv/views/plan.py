@@ -54,15 +54,17 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
 def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the rows of the table of runtimes, and the sentences below it."""
     verdicts = plan.result.verdicts
-    named = {}
+    named = {}  # the runtimes of --runtime, without their versions
     for name, verdict in _named_verdicts(plan).items():
         runtime, _, _ = name.partition("@")
         named[runtime] = verdict
-    elsewhere = []
+    # runtimes that ropeconv would run about a plan, if they were installed here; their verdicts are
+    # from the tables that come with ropeconv, which the row says
+    not_run_here = []
     for name, verdict in named.items():
         if name in BEFORE_WRITING and not verdict.here:
-            elsewhere.append(name)
-    rows = support(verdicts, named, elsewhere)
+            not_run_here.append(name)
+    rows = support(verdicts, named, not_run_here)
     sentences = [*named_problems(plan), count_others(verdicts, named)]
     return rows, sentences
 

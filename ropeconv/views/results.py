@@ -24,7 +24,8 @@ def show_validation(result: Validation, title: str, sheet: Sheet, explain: bool 
         sheet: The sheet that shows it.
         explain: Whether every column is shown.
     """
-    # two runs: at some positions spread over the context, and over every position from 0 on
+    # Two runs: at some positions spread over the context, and over every position from 0 on. With a
+    # server, which leaves something unchecked, there is only the second one: the main table.
     whole_title = title
     if not result.unchecked:
         whole_title = f"Every position up to {result.length:,}"

@@ -125,15 +125,16 @@ def preference(
 ) -> None:
     """Draw the lowest B(m) = (d - r)/2 + sum_i cos(m theta_i) in intervals of the distance m.
 
-    Negative values are shaded: there a token that is like the query may score lower than a random
-    one. Men et al. 2024, https://arxiv.org/abs/2405.14591.
+    A head has d dimensions, of which r rotate, with the frequencies theta_i. Negative values are
+    shaded: there a token that is like the query may score lower than a random one. Men et al. 2024,
+    https://arxiv.org/abs/2405.14591.
 
     Args:
         axes: Where it is drawn.
         before: The frequencies of the unscaled model, in radians per token, float64
             [rotary_dim / 2]; None to leave them out.
         curves: Those of schedules by name.
-        unrotated: (d - r)/2, half the dimensions of a head that do not rotate.
+        unrotated: (d - r)/2.
         length: The largest distance m, in tokens.
         lengths: Vertical lines, in tokens by name.
     """
@@ -210,13 +211,15 @@ def distances_up_to(length: int) -> Vector:
 def numbers(before: Vector, inv_freq: Vector, unrotated: float, length: int) -> JsonObject:
     """Return the data of the plots of a schedule, JSON-ready.
 
-    Pairs that do not rotate have null.
+    Pairs that do not rotate have null. "preference" is the lowest B(m) by distance m, with
+    B(m) = (d - r)/2 + sum_i cos(m theta_i) for a head of d dimensions of which r rotate: where it
+    is negative, a head does not prefer nearby tokens.
 
     Args:
         before: The frequencies of the unscaled model, in radians per token, float64
             [rotary_dim / 2].
         inv_freq: Those of the schedule.
-        unrotated: Half the dimensions of a head that do not rotate.
+        unrotated: (d - r)/2, half the number of dimensions of a head that do not rotate.
         length: The largest distance, in tokens.
     """
     lowest_at, lowest = margins(inv_freq, unrotated, length, POINTS)
@@ -264,21 +267,21 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
     if not curves and "new" in lengths:
         lengths["declared"] = lengths.pop("new")
 
-    each_pair = partial(wavelengths, before=before, curves=curves, lengths=lengths)
+    draw_wavelengths = partial(wavelengths, before=before, curves=curves, lengths=lengths)
     pictures = [
         Picture(
-            each_pair,
+            draw_wavelengths,
             "Each pair of dimensions rotates with its own wavelength. Pairs above the trained"
             " context have seen only part of a period in training.",
         )
     ]
 
     if curves:
-        slower = partial(ramp, before=before, curves=curves)
+        draw_divisors = partial(ramp, before=before, curves=curves)
         caption = "How far the method slows down each frequency: 1 leaves it unchanged."
-        pictures.append(Picture(slower, caption))
+        pictures.append(Picture(draw_divisors, caption))
 
-    nearby = partial(
+    draw_preference = partial(
         preference,
         before=before,
         curves=curves,
@@ -290,9 +293,9 @@ def pictures_of(spec: RopeSpec, curves: Curves, context: int) -> list[Picture]:
         "Below 0, a token that is like the query can score lower than a random one at this"
         " distance (Men et al. 2024). The dotted line marks the trained context."
     )
-    pictures.append(Picture(nearby, caption))
+    pictures.append(Picture(draw_preference, caption))
 
-    attention = partial(decay, before=before, curves=curves, length=farthest, lengths=lengths)
+    draw_bound = partial(decay, before=before, curves=curves, length=farthest, lengths=lengths)
     caption = "How much two tokens can attend to each other, by their distance (Su et al. 2021)."
-    pictures.append(Picture(attention, caption))
+    pictures.append(Picture(draw_bound, caption))
     return pictures

@@ -75,7 +75,7 @@ def _kl(axes: Axes, result: Validation) -> None:
     """Draw the KL divergence of the output from the reference, by ranges of positions.
 
     Beside it are the divergence that is allowed, the noise floor, and the divergence of the
-    unscaled source, which must be far above.
+    unscaled source, which must be far above what is allowed: else the test proves nothing.
     """
     buckets = [bucket for bucket in result.buckets if bucket.run == "spread"]
     axes.plot(*_steps(buckets, "control_kl"), color=RED, label="unscaled source")
@@ -95,7 +95,7 @@ def _kl(axes: Axes, result: Validation) -> None:
         ylabel="KL, nats",
         title="Difference from the reference",
     )
-    axes.set_ylim(top=1e9)
+    axes.set_ylim(top=1e9)  # room for the legend above the curves
     axes.yaxis.set_major_formatter(_label_of_kl)
     _mark_trained(axes, result)
     axes.legend(ncols=2, loc="upper left", columnspacing=1)

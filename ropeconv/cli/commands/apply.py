@@ -85,9 +85,11 @@ def apply_command(
     """
     from ...engines.probe import Probe
 
-    # two kinds of output are made elsewhere: JSON for the command line of a server, and graphs
+    # --context without a method chooses one (`by_length`)
     chosen = build_recipe(recipe)
     request = replace(request, by_length=not chosen_methods(recipe))
+
+    # two kinds of output are made elsewhere: JSON for the command line of a server, and graphs
     if "overrides" in target["to"]:
         print_overrides(sources, chosen, target, request, screen)
         return
@@ -122,7 +124,7 @@ def apply_command(
     writes_folder = not all(unit.to_gguf for unit in units)
     needs_probe = writes_folder and not request.dry_run and Probe.available()
     with Probe() if needs_probe else nullcontext() as probe:
-        # imported after the probe has been started, which takes longer to import transformers
+        # imported only here: meanwhile the probe, a process of its own, imports transformers
         from ...verbs.batch import Batch
         from ..batch import BatchView, complain_about
 
@@ -144,7 +146,10 @@ def print_overrides(
     request: ApplyRequest,
     screen: Screen,
 ) -> None:
-    """Print the JSON of `--to overrides` on stdout, and the command with it on stderr.
+    """Print the JSON of `--to overrides` on stdout, and the commands with it on stderr.
+
+    A runtime can get the RoPE of an extended model as an option, in JSON with keys of config.json,
+    such as `--hf-overrides` of vLLM. So nothing is written, and options for writing are refused.
 
     Args:
         sources: The models; there may be one.
@@ -154,8 +159,8 @@ def print_overrides(
         screen: Where it is printed.
 
     Raises:
-        UsageError: For several sources, for options of an output that is written, and as
-            `override_commands` does.
+        UsageError: For several sources, for options that say how an output is written, such as
+            -o, and as `override_commands` does.
     """
     from ...bake.apply import make_plan
     from ...bake.overrides import describe_kept_limits, override_commands, overrides
@@ -164,19 +169,20 @@ def print_overrides(
     from ...models.source import Source
     from ...views.sheet import sentence
 
-    given = other_option(request, target, OVERRIDING)
-    if given or len(sources) > 1 or len(target["to"]) > 1:
+    option_for_writing = other_option(request, target, OVERRIDING)
+    if option_for_writing or len(sources) > 1 or len(target["to"]) > 1:
+        superfluous = option_for_writing or "the others"
         raise UsageError(
-            "--to overrides prints JSON for one SOURCE and writes nothing; leave"
-            f" {given or 'the others'} out"
+            f"--to overrides prints JSON for one SOURCE and writes nothing; leave {superfluous} out"
         )
 
-    # plan an output in the format of the source, by default for vLLM
+    # plan one output in the format of the source (no `to`), by default for vLLM
     from_gguf = names_gguf(sources[0])
     runtimes = target["runtime"]
     if not runtimes and not from_gguf:
         runtimes = ["vllm"]
-    options = split({**target, "to": (), "runtime": runtimes}, from_gguf)[0]
+    target_values = {**target, "to": (), "runtime": runtimes}
+    options, *_ = split(target_values, from_gguf)
     source = open_source(sources[0], request.family)
     plan = make_plan(source, recipe, build_target(options))
 

@@ -165,6 +165,7 @@ def archs_command(screen: Screen) -> None:
 
     table = arch_table()
     if screen.as_json:
+        # draft models: those without a RoPE of their own, and those with one
         drafts = dict(table.drafts)
         for draft in table.draft_arch.values():
             drafts[draft.name] = find_kind(draft.draft).says
@@ -283,6 +284,7 @@ def _show_runtime_list(named: list[Runtime], screen: Screen) -> None:
 
     rows = summaries(named or runtimes(), all_cells())
     readers = sorted({reader.title for reader in gguf_readers()}, key=str.lower)
+    # programs such as LM Studio run GGUF files in llama.cpp, whose support counts for them
     through = [program.title for program in programs() if program.runs]
     if screen.as_json:
         screen.data({"runtimes": rows, "gguf_readers": readers, "through_llama_cpp": through})

@@ -141,7 +141,9 @@ def validate_command(
 def _validate_companion(
     folder: Path, receipt: CompanionReceipt, against: str, typed: Set[str], screen: Screen
 ) -> None:
-    """Compare an adapter, a compiled graph or profiles with its receipt, and print the result.
+    """Compare files that are not a whole model with their receipt, and print the result.
+
+    These are an adapter, a compiled graph, or profiles. No model is run.
 
     Args:
         folder: The adapter or graph, or the folder of the profiles.
@@ -157,7 +159,9 @@ def _validate_companion(
     is_set = receipt.companion == "profiles"
     if is_set:
         has_effect.add("--against")
-    for flag in sorted(typed - has_effect):
+    without_effect = sorted(typed - has_effect)
+    if without_effect:
+        flag = without_effect[0]
         raise UsageError(
             f"{flag} has no effect here: the files of {folder} are compared with its receipt; leave"
             " it out"

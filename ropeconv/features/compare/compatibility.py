@@ -288,8 +288,8 @@ def open_models(
 ) -> tuple[list[Inspection], Pairs, Merge | None]:
     """Open what a command line names: models and adapters, or a file of mergekit.
 
-    Adapters go over the first model, without one over their own base, and in a file of mergekit
-    over theirs.
+    Each adapter is compared with the first model. Without a model, it is compared with the base
+    that it names. A file of mergekit names the model of each adapter.
 
     Args:
         given: References of models and adapters, or the path of a YAML file.
@@ -397,7 +397,8 @@ def compatibility(
             if misfit not in misfits:  # an extended base differs from each model in the same way
                 misfits.append(misfit)
 
-    # mergekit writes the config.json of base_model; without one, that of a model from a set
+    # mergekit writes the config.json of base_model. Without one, it takes that of a model from a
+    # set of Python, which has no fixed order.
     notes = []
     config_matters = any(misfit.about in ("rope", "context") for misfit in misfits)
     if merge is not None and not merge.base and config_matters:
@@ -454,7 +455,8 @@ def _merge_misfits(base: Inspection, other: Inspection, merge: Merge | None) -> 
         repair = "choose ranges of layers with `slices`, or leave it out"
         misfits.append(Misfit(name=name, about="sizes", message=message, repair=repair))
 
-    # a model with another RoPE has another context too, which is repaired with it
+    # Two models with one RoPE may declare other contexts. (With another RoPE they do so anyway, and
+    # its repair repairs that too.) A misfit about folded weights is not one about the RoPE.
     rope_misfits = list(_rope_misfits(base, other))
     misfits += rope_misfits
     has_same_rope = all(misfit.about == "folded" for misfit in rope_misfits)
@@ -537,8 +539,8 @@ def _extensions(models: Iterable[Inspection]) -> Iterator[Misfit]:
 def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
     """Describe the difference of two models that are not known to be trained with one RoPE.
 
-    The repairs are from certain to uncertain: another base or other frequencies need training. A
-    scaling over the same base may have been added to the config only, which a command can undo.
+    Weights that were trained with another base or other frequencies need training again. But a
+    scaling over the same base may have been added to the config only, which commands can undo.
 
     Args:
         base: The base of the merge.
@@ -553,7 +555,7 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
         return Misfit(name=name, about="rope", message=message, repair=TRAIN_ROPE)
 
     # A config that has another scaling on the same base does not say whether the weights were
-    # trained with it.
+    # trained with it. There is a command for each scaled model, empty where none undoes it.
     commands = []
     for model in (base, other):
         if not model.first_spec.scaled:
@@ -604,7 +606,10 @@ def undo(model: Inspection) -> str:
 
 
 def command_to(spec: RopeSpec, model: Inspection) -> str:
-    """Return the command that gives a model another RoPE; empty where none does.
+    """Return the command that gives a model the RoPE of another one; empty where none does.
+
+    It is `restore` where an earlier bake is undone, else `apply` with a method. The command is
+    tried here, and returned where its schedule is the wanted one.
 
     Args:
         spec: The RoPE that it should get.
@@ -615,22 +620,23 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
         return command_line("restore", source)
 
     method = _method_of(spec)
-    original = getattr(spec.form, "original_context", spec.original_context)
-    if original == model.first_spec.original_context:
-        original = None  # the command need not say it
+    original_option = getattr(spec.form, "original_context", spec.original_context)
+    if original_option == model.first_spec.original_context:
+        original_option = None  # the model has this length already, so no --original-context
 
     # Most methods compute the attention factor themselves, and the shortest command is the one
-    # without the option. The second try states the factor.
+    # without --attention-factor. The second try has the option.
     for attention_factor in (None, spec.attention_factor):
         try:
             recipe = Recipe(
                 method=method,
                 context=spec.context,
-                original_context=original,
+                original_context=original_option,
                 attention_factor=attention_factor,
             )
             start = recipe.start(model.first_spec)
-            differs = difference(recipe.schedule(start), start, spec)
+            reached = recipe.schedule(start)
+            differs = difference(reached, start, spec)  # how the schedule differs from `spec`
         except RopeconvError:  # the method does not apply to this model
             continue
         if not differs:
@@ -756,9 +762,9 @@ def _folded_tensors(model: Inspection | None) -> set[str]:
 
 
 def _adapter_misfits(adapter: Adapter, base: Inspection) -> tuple[list[Misfit], str]:
-    """Return the obstacles to applying an adapter over a base, and a sentence on it.
+    """Return the obstacles to applying an adapter over a base, and a sentence to add to them.
 
-    The sentence is empty where there is nothing to add to the obstacles.
+    The sentence is about a comparison that was not made, or that does not decide; else it is empty.
     """
     # tensors that the base does not have: it is another model, so its RoPE does not matter
     name = adapter.source.reference
@@ -858,16 +864,19 @@ def _same_weights(adapter: Adapter, base: Inspection) -> bool:
 
 
 def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
-    """Yield a misfit where only the base, or only the trained model, has factors in its weights.
+    """Yield a misfit where only one of two models has the attention factor in its weights.
 
-    The change that an adapter adds to a weight W was trained with W, and is too small or too large
-    for W times a factor.
+    The models are the base that the adapter is applied over, and the model that it was trained on.
+    ropeconv can fold an attention factor into the weights of queries and keys. The change that an
+    adapter adds to a weight W was trained with W, and is too small or too large for W times a
+    factor.
     """
     if adapter.base == base.source.reference:
         return
     trained_on = adapter.trained_on
     folded_in_base = _folded_tensors(base)
-    folded_in_one = folded_in_base ^ _folded_tensors(trained_on)
+    folded_in_trained = _folded_tensors(trained_on)
+    folded_in_one = folded_in_base ^ folded_in_trained
     if adapter.sizes:
         changed = folded_in_one & set(adapter.sizes)
     else:
@@ -875,8 +884,17 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
     if not changed:
         return
 
-    model = base
+    # the model with the factors is named; a fold changes many layers, so the other one has none
+    folded_model = base
     if trained_on is not None and not folded_in_base:
-        model = trained_on
-    message = f"changes weights that have factors of the attention in {model.source.reference} only"
-    yield Misfit(name=adapter.source.reference, about="folded", message=message, repair=undo(model))
+        folded_model = trained_on
+    message = (
+        "changes weights that have factors of the attention in"
+        f" {folded_model.source.reference} only"
+    )
+    yield Misfit(
+        name=adapter.source.reference,
+        about="folded",
+        message=message,
+        repair=undo(folded_model),
+    )

@@ -223,10 +223,11 @@ class RopeDifference(TableSummary):
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on equal things that look different, and on factors folded into weights."""
+        """Sentences on settings that only look different, and on factors folded into weights."""
         first = self.first
         second = self.second
         remarks = []
+        # `spec.layout` is the layout of the pairs in the file, `layout` that before a conversion
         if first.spec.layout != second.spec.layout and first.layout == second.layout:
             remarks.append(
                 "Pairs are (i, i + r/2) in one and (2i, 2i + 1) in the other. The converter"
@@ -418,10 +419,14 @@ def _side_of(inspection: Inspection) -> Side:
 
 
 def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
-    """Return the RoPE of a checkpoint, with the factors that are in its weights by its receipt.
+    """Return the RoPE of a checkpoint with the factors that its config.json does not show.
 
-    `ropeconv apply` can multiply the attention factor into the weights of queries and keys, and
-    then the config.json has the rest of it.
+    `ropeconv apply` can fold factors into the weights of queries and keys, and then config.json has
+    only the rest of them. The receipt, which `apply` writes beside the weights, has the whole.
+
+    Args:
+        spec: The RoPE in config.json.
+        source: The checkpoint.
     """
     try:
         text = source.text(RECEIPT)
@@ -431,16 +436,17 @@ def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
     if receipt is None or receipt.fold is None:
         return spec
 
+    # the attention factor; the receipt holds if nobody has edited the factor in the config since
     with_factors = spec
     in_config = receipt.in_config
-    # if someone edited the factor in the config since, the receipt does not describe it
     if in_config is not None and _close(in_config.attention_factor, spec.attention_factor):
         attention_factor = receipt.schedule.attention_factor
         with_factors = replace(with_factors, attention_factor=attention_factor)
-    # log-n scales queries by position, which the config has in steps and the weights with a gain
-    steps = receipt.log_n_approximation
-    if steps is not None and spec.query_scaling is not None:
-        scaling = replace(spec.query_scaling, gain=steps.gain)
+    # log-n scales queries by log(position); config.json can have steps that approximate it, and the
+    # weights then a constant gain
+    approximation = receipt.log_n_approximation
+    if approximation is not None and spec.query_scaling is not None:
+        scaling = replace(spec.query_scaling, gain=approximation.gain)
         with_factors = replace(with_factors, query_scaling=scaling)
     return with_factors
 

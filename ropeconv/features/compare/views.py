@@ -30,22 +30,22 @@ PROPERTIES = {
 
 
 def show_compatibility(compatibility: Compatibility, sheet: Sheet) -> None:
-    """Show models beside the base of their merge, and adapters.
+    """Show a table of models beside the base of their merge, and of adapters over their models.
 
-    Below is a sentence per difference with its repair.
+    Below the table, each difference has a sentence with its repair.
     """
     # a row for each model and adapter
     rows = [_model_row("base", compatibility.base)]
     for model in compatibility.models:
         rows.append(_model_row("", model))
-    for adapter, over in compatibility.adapters:
-        rope = "unknown"
+    for adapter, model_below in compatibility.adapters:
+        rope = "unknown"  # that of the model which the adapter was trained on
         context = ""
         if adapter.trained_on:
             spec = adapter.trained_on.spec
             rope = describe(spec.form)
             context = f"{spec.context:,}"
-        name = f"{adapter.source.reference} over {over.source.reference}"
+        name = f"{adapter.source.reference} over {model_below.source.reference}"
         rows.append(("adapter", name, rope, context))
     columns = ("", "model", "RoPE", "context")
     sheet.table("", columns, rows, optional=("context",), right=("context",))

@@ -251,6 +251,9 @@ class Evaluation:
     def units(self) -> list[EvaluationUnit]:
         """All units in the order in which they are run: each a sequence that one row reads.
 
+        A row is a variant of the model, such as `base` or `yarn-4`; a measure, such as the loss,
+        has a case for each sequence of tokens. A unit is one case of one row.
+
         Those that cannot be run are among the refusals of `outcome`.
 
         Raises:
@@ -269,13 +272,14 @@ class Evaluation:
 
         units = []
         computed_by = (runner.runtime, runner.device, runner.dtype)
-        for (measure, case), (row, digest, supported_measures) in pairs:
+        for (measure, case), possible_row in pairs:
+            row, row_digest, supported_measures = possible_row
             if measure.name not in supported_measures:
                 continue
-            # The key names the pass of the model in the journal. A measure that reads the losses
-            # of another one has its key, and so shares its pass.
+            # The key names the pass of the model over the sequence in the journal, where later runs
+            # find it. A measure that reads the losses of another one (`pass_of`) shares its pass.
             pass_name = measure.pass_of or measure.name
-            key = text_digest(*computed_by, digest, pass_name, case.digest)
+            key = text_digest(*computed_by, row_digest, pass_name, case.digest)
             units.append(EvaluationUnit(row=row, measure=measure, case=case, key=key))
         if not units:
             raise UsageError(f"no row can be run: {self._first_reason}")
@@ -292,8 +296,8 @@ class Evaluation:
         """
         refusals = self.outcome.refusals
 
-        # All cases of a measure need the same output of an engine. Going backwards, the first case
-        # of each measure is the one that stays.
+        # All cases of a measure need the same output of an engine, such as losses. (Backwards,
+        # since the last assignment stays, which is that of the first case.)
         needed_outputs: dict[str, Output | None] = {}
         for measure, case in reversed(cases):
             needed_outputs[measure.name] = measure.needs(case)
@@ -308,7 +312,7 @@ class Evaluation:
 
             supported_measures = set()
             for measure_name, output in needed_outputs.items():
-                reason = self.runner.lacks(row, output)
+                reason = self.runner.lacks(row, output)  # empty where the runtime gives the output
                 if reason:
                     refusals.append(Refusal(row.name, reason, measure_name))
                 else:
@@ -351,7 +355,7 @@ class Evaluation:
         """
         costs = dict[str, Cost]()
         for measure in self.measures:
-            if measure.runs_model:
+            if measure.runs_model:  # by itself, with lm_eval
                 continue
             timings = self._time_measure(measure, journal)
             if timings:
@@ -364,8 +368,9 @@ class Evaluation:
     ) -> list[tuple[int, float]]:
         """Return the tokens and seconds of a few sequences of a measure.
 
-        The first row that runs reads them. It is empty where no row runs.
+        They are read by the first row that can be run; the list is empty where none can.
         """
+        # units with one key share a pass of the model, which the first of them runs
         first_units = [units[0] for units in self.passes.values()]
         for row in self.rows:
             units = [unit for unit in first_units if unit.row is row and unit.measure is measure]
@@ -396,8 +401,9 @@ class Evaluation:
                 tokens = len(missing[index].case.ids)
                 timings.append((tokens, line.seconds))
 
-                # After one length the fit is linear in the tokens, which is too little for a
-                # longer sequence, since attention is quadratic: hence times the ratio of lengths.
+                # Go on if the longest sequence does not take too long. From times at one length, a
+                # fit can only be linear in the tokens n. Attention takes n^2, so the linear
+                # estimate is multiplied by the ratio of the lengths once more.
                 longest = missing[-1].case
                 ratio = len(longest.ids) / tokens
                 expected_seconds = fit_cost(timings).of(longest) * ratio
@@ -429,7 +435,9 @@ class Evaluation:
             if key in journal.lines:
                 outcome.seconds += journal.lines[key].seconds
 
-        # some measures are computed from the losses at several lengths, once all are there
+        # Some measures are computed from the losses at several lengths, once all are there:
+        # `combine` changes the observations of all rows, or returns why it cannot. The first row
+        # decides that.
         for measure in self.measures:
             reason = measure.combine(outcome.observations, self.sizes)
             if reason:
@@ -451,7 +459,8 @@ class Evaluation:
                 continue
             if self.outcome.refused(row, unit.measure.name, unit.case.column):
                 continue
-            # the same losses may be in the journal from another place in other texts
+            # An earlier run may have measured the same tokens as another document, window or depth
+            # of its texts; here they get those of this run.
             for number in line.observations:
                 observations[row].append(unit.measure.with_place(unit.case, number))
         return {row: numbers for row, numbers in observations.items() if numbers}
@@ -486,10 +495,10 @@ class Evaluation:
             self._add_refusal(refusal, self.passes[missing[index].key])
 
     def _add_refusal(self, refusal: Refusal, units: Iterable[EvaluationUnit]) -> None:
-        """Add the refusal of a pass to the outcome, for each measure that uses the pass.
+        """Add the refusal of a pass to the outcome.
 
-        The losses of one pass may serve several measures. A refusal that names a measure becomes
-        one for each of them; another one refuses the whole row.
+        A pass is one run of the model over a sequence, whose losses may serve several measures. If
+        the refusal names a measure, each of these measures is refused. If not, the row is refused.
 
         Args:
             refusal: Why the pass was not measured.
@@ -519,12 +528,13 @@ class Evaluation:
         is_announced = False
         with closing(self.measurer(units)) as results:
             for index, result in results:
-                yield index, result
+                yield index, result  # first, so that the caller writes it into the journal
                 unit = left.pop(index)
                 if is_announced or not isinstance(result, EvalLine):
                     continue
 
-                # linear and quadratic cost are told apart by times at two lengths
+                # the cost has a part that is linear in the tokens, and a quadratic one, which need
+                # times at two lengths
                 timing = (len(unit.case.ids), result.seconds)
                 timings.setdefault(unit.case.measure, []).append(timing)
                 can_estimate = all(_has_two_lengths(timings[measure]) for measure in measures)

@@ -40,7 +40,7 @@ def evaluate(
         keywords: The flags of `ropeconv eval` with underscores. They are listed below.
 
     Raises:
-        UsageError: For keywords that do not exist, and rows that are not methods.
+        UsageError: For keywords that do not exist, and a row that does not name a method.
         RopeconvError: Where the model, a text or all rows cannot be run.
     """
     given = check_keywords("evaluate", keywords, EvaluateKeywords)

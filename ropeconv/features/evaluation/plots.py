@@ -156,7 +156,7 @@ def _level_picture(result: Result, measure: str, by_row: dict[str, list[Cell]]) 
         curves[row] = curve(points)
 
     metric = metric_of(headline(result, measure))
-    better = "Higher" if metric.rising else "Lower"
+    better = "Higher" if metric.rising else "Lower"  # for the caption
     draw = partial(
         losses,
         curves=curves,
@@ -184,6 +184,7 @@ def _difference_picture(result: Result, measure: str, by_row: dict[str, list[Cel
                 points.append((cell.column, cell.difference, cell.margin))
         curves[row] = curve(points)
 
+    # the caption says on which side of 0 a row is better: more right answers, or less loss
     metric = metric_of(headline(result, measure))
     side = "Above" if metric.rising else "Below"
     draw = partial(

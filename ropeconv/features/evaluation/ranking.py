@@ -161,7 +161,7 @@ def rank(
                 measured[advice.method.name] = (row, cell)
 
     def place(advice: Advice) -> tuple[bool, float]:
-        """Sort writable methods first, then by the loss; methods without one are last."""
+        """Return a key that sorts writable methods first, then by the loss, those without last."""
         loss = math.inf
         if advice.method.name in measured:
             _, cell = measured[advice.method.name]
@@ -305,7 +305,7 @@ class Condition:
         return is_met, f"{self.text} is {shown}: {place}, the difference is {numbers}."
 
     def _cell(self, row: str, result: Result) -> Cell:
-        """Return the number of a row that is compared: that of the measure, at the length.
+        """Return the number by which a row is ranked: of the ranking's measure, at its length.
 
         Raises:
             RopeconvError: It was not measured.
@@ -327,23 +327,25 @@ class Condition:
 
 
 def _compare_cells(left: Cell, right: Cell) -> tuple[float, float, float | None]:
-    """Return the difference of two cells, its error, and the margin of its significance.
+    """Return the difference of two cells, its error, and the margin from which it is significant.
 
-    A result has only the differences to its first row. Two other rows are compared by these:
-    left - right = (left - first) - (right - first). The sum of both margins is used, which the
-    margin of a paired difference never exceeds. The margin is None where one was not tested.
+    A result has only the differences of its rows to its first row, so two rows are compared by
+    left - right = (left - first) - (right - first). Their errors and margins are added. A paired
+    difference would have a smaller margin, so nothing is called significant that is not. The margin
+    is None where one of both was not tested.
     """
     difference = (left.difference or 0.0) - (right.difference or 0.0)
     error = 0.0
-    limit = 0.0
+    margin = 0.0
     for cell in (left, right):
-        if cell.difference is None:  # the first row, which does not differ from itself
+        is_first_row = cell.difference is None  # it does not differ from itself
+        if is_first_row:
             continue
         error += cell.difference_error or 0.0
         if cell.margin is None:
             return difference, error, None
-        limit += cell.margin
-    return difference, error, limit
+        margin += cell.margin
+    return difference, error, margin
 
 
 def parse_condition(text: str) -> Condition:

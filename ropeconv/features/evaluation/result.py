@@ -538,7 +538,7 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
         if cell.depth is None and cell.metric in headlines(result, cell.measure):
             measured.append(msgspec.convert(cell, MeasuredRecord, from_attributes=True))
 
-    # the row that it is compared with: the one whose cells have no difference
+    # differences are to the first row of the result, which is the only one without differences
     against = ""
     is_compared = any(cell.difference is not None for cell in cells)
     if is_compared:

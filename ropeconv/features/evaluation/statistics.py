@@ -71,19 +71,25 @@ class Sample:
     def error(self) -> float | None:
         """The standard error of the mean; None for a single cluster.
 
-        Between documents by bootstrap, otherwise from the squared deviations. Both have the factor
-        n / (n - 1) on the variance, without which few clusters give an error that is too small.
+        Clusters are the documents, or with few of them the windows: numbers of one cluster are not
+        independent. With documents as clusters the error is from a bootstrap. With windows, the
+        weights w_i, the values x_i and the mean m, it is
+
+            sqrt(sum_c (sum_{i in c} w_i (x_i - m))^2) / sum_i w_i
+
+        Both are multiplied by sqrt(n / (n - 1)) for n clusters, since few clusters would otherwise
+        give an error that is too small.
         """
         if self.count < 2:
             return None
-        # bincount adds up the numbers of each cluster
+        # np.bincount(clusters, numbers) is the sum of the numbers in each cluster
         weights = np.bincount(self.clusters, self.weights)
         if self.by_document:
             sums = np.bincount(self.clusters, self.weights * self.values)
             error = bootstrap_error(sums, weights, self.seed)
         else:
-            # sqrt(sum over clusters c of (sum over i in c of w_i (x_i - mean))^2) / sum of w_i
-            deviations = np.bincount(self.clusters, self.weights * (self.values - self.mean))
+            weighted_deviations = self.weights * (self.values - self.mean)
+            deviations = np.bincount(self.clusters, weighted_deviations)
             error = float(np.sqrt((deviations**2).sum()) / weights.sum())
         return error * math.sqrt(self.count / (self.count - 1))
 
@@ -228,19 +234,22 @@ def mcnemar_error(sample: Sample) -> float:
 def difference_error(sample: Sample, share: bool) -> tuple[float | None, float | None]:
     """Return the standard error of a paired difference, and the margin of its significance.
 
+    For a difference of shares, such as of right answers, the spread between clusters can be 0:
+    where all answers change in the same way. Its error is therefore at least that of McNemar's
+    test, and its margin at least three of these errors.
+
     Args:
         sample: The differences.
-        share: Whether they are differences of shares. These have to pass McNemar's test at three
-            errors too, since the spread between clusters is 0 where all answers change in the same
-            way.
+        share: Whether they are differences of shares.
     """
     if not share:
         return sample.error, sample.margin
-    least = mcnemar_error(sample)
-    error = max(least, sample.error or 0.0)
+    least_error = mcnemar_error(sample)
+    error = max(least_error, sample.error or 0.0)
     if sample.margin is None:
         return error, None
-    return error, max(3 * least, sample.margin)
+    least_significant = max(3 * least_error, sample.margin)
+    return error, least_significant
 
 
 def cells_of(
@@ -256,7 +265,8 @@ def cells_of(
         first: The observations of the first row; None in that row.
         seed: The seed of the bootstrap.
     """
-    # the observations of both rows that a cell is made of
+    # For each cell, the observations of this row and of the first one. Those of one window have the
+    # same key in both, so that they can be paired.
     by_cell = _by_key(observations)
     first_by_cell = _by_key(first or [])
     cells = []
@@ -290,7 +300,8 @@ def _by_key(
             key = (measure, metric, observation.column, depth)
             cells.setdefault(key, {})[observation.pair] = observation
 
-    # The mean and depth 0 have the same place here. The mean was added first, and so stays first.
+    # In the order of measures, columns and depths, the mean over depths first. The mean (None) and
+    # depth 0 both get -1 here. Sorting keeps the order of equals, and the mean was added first.
     def place(key: Key) -> tuple[int, int, float]:
         measure, metric, column, depth = key
         return order[measure, metric], column, depth or -1.0
@@ -300,6 +311,10 @@ def _by_key(
 
 def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
     """Compute a cell: its mean, its error, and its difference to the same cell of the first row.
+
+    Errors are standard errors. Those of a share, such as the right answers, are from Wilson's
+    interval: its half-width at z = 1 is the error, and at z = 1.96 it is the shown interval. The
+    deviation of 20 right answers out of 20 would be 0.
 
     Args:
         row: The name of the row.
@@ -315,8 +330,6 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
     low = None
     high = None
     if is_share:
-        # The deviation of 20 right answers out of 20 is 0, and Wilson's interval is not. Its
-        # half width at one error to each side is the error.
         count = effective_count(sample)
         low, high = wilson(sample.mean, count)
         share = min(1.0, max(0.0, sample.mean))  # a mean of ones may be rounded to above 1
@@ -353,10 +366,11 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
 
 
 def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> int | None:
-    """Return the longest length at which the loss is not significantly above the row's best.
+    """Return the longest length at which the loss is not significantly above the row's lowest.
 
-    Lengths are paired by window, since growth has the same targets at all of them. A longer length
-    behind one that is significantly worse does not count.
+    The measure growth has the loss of the same tokens after contexts of several lengths, so two
+    lengths are compared window by window. Lengths behind one that is significantly worse do not
+    count.
 
     Args:
         observations: The observations of a row.
@@ -378,7 +392,8 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
     best = _length_of_lowest_loss(by_length)
     if best is None:
         return None
-    if sample_of(list(by_length[best].values()), seed).count < FEWEST:
+    sample_at_best = sample_of(list(by_length[best].values()), seed)
+    if sample_at_best.count < FEWEST:
         return None
 
     longest = best
@@ -444,7 +459,11 @@ def notes(cells: Sequence[Cell]) -> list[str]:
 
 
 def _notes_on_texts(cells: Sequence[Cell]) -> list[str]:
-    """Return a sentence on measures whose errors are between windows of too few texts."""
+    """Return a sentence on the measures that were read from too few texts.
+
+    With enough texts, the texts are the clusters of the errors. With fewer, the windows are, and
+    the errors do not cover how texts differ.
+    """
     measures_by_texts: dict[int, list[str]] = {}
     for cell in cells:
         if cell.documents < FEWEST_DOCUMENTS and cell.windows > cell.documents:

@@ -352,16 +352,18 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
     length = sizes.longest - len(texts.prefix)
     documents = long_enough(texts, sizes.longest)
 
-    # 7 windows of 3 documents: 3, 2 and 2
-    each, rest = divmod(sizes.windows, len(documents))
+    # 7 windows of 3 documents are 3, 2 and 2: the first `rest` documents have one more
+    windows_each, rest = divmod(sizes.windows, len(documents))
     ends: dict[int, list[int]] = {}
     for place, number in enumerate(documents):
-        wanted = each + 1 if place < rest else each
+        wanted = windows_each + 1 if place < rest else windows_each
         size = len(texts.documents[number].ids)
-        room = size - length
-        count = min(wanted, 1 + room // apart)
-        # the last window ends with the document, and the first begins with it
-        step = room / max(count - 1, 1)
+        # windows end between `length` and `size`, and so many ends fit there
+        range_of_ends = size - length
+        count = min(wanted, 1 + range_of_ends // apart)
+        # counted back from the last window, which ends with the document; the first of several
+        # begins with it
+        step = range_of_ends / max(count - 1, 1)
         ends[number] = [size - int(index * step) for index in reversed(range(count))]
 
     # the first window of each document, then the second of each, and so on

@@ -57,7 +57,8 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
         command = command_line("compare", reference, "CHECKPOINT")
         screen.copyable(f"Next: {command}")
         return
-    agrees_with_config = all(inspection.part(rope) for rope in inspection.ropes)
+    # `part` is the RoPE of config.json that a graph holds; an unscaled model can be extended
+    agrees_with_config = all(inspection.part(rope) is not None for rope in inspection.ropes)
     if agrees_with_config and not inspection.spec.scaled:
         command = command_line("apply", reference, "--yarn", 4)
         screen.copyable(f"Next: {command}")

@@ -266,16 +266,20 @@ class GraphRope(ModelRope):
 
 
 def _guess_bases(vector: Vector, slowest: int) -> list[float]:
-    """Return bases that a vector suggests, the roundest first.
+    """Return the bases theta (`rope_theta`) that a vector of frequencies suggests, to be tried.
 
-    With w_i = theta^(-2i/d) and d/2 pairs, theta = (w_0 / w_i)^((d/2) / i). The slowest pair gives
-    an unscaled base most accurately. Most scalings do not change the second pair, so that one gives
-    the base below a scaling.
+    The frequencies of n = d/2 pairs are w_i = theta^(-i/n), so each pair i > 0 gives a base:
+    theta = (w_0 / w_i)^(n / i). Two pairs are used: the slowest gives an unscaled base most
+    accurately; the second (i = 1) is not changed by most scalings, so it gives the base below one.
 
     Args:
         vector: Radians per token, [pairs].
         slowest: The index of the last pair that rotates.
+
+    Returns:
+        The bases rounded to 1 to 8 digits, the roundest first, and those of the slowest pair first.
     """
+    pairs = len(vector)
     bases = list[float]()
     for index in (slowest, 1):
         is_slower_pair = 0 < index <= slowest and vector[index] < vector[0]
@@ -283,7 +287,7 @@ def _guess_bases(vector: Vector, slowest: int) -> list[float]:
             continue
         ratio = float(vector[0] / vector[index])
         try:
-            base = ratio ** (len(vector) / index)
+            base = ratio ** (pairs / index)
         except OverflowError:
             continue
         bases += round_values(base)
@@ -322,7 +326,7 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
         if not sizes or sizes[-1] > WIDEST_HEAD:
             continue
 
-        # inv_freq [pairs], or a table of cos or sin [positions, pairs]
+        # one axis: perhaps inv_freq [pairs]; two: perhaps a table of cos or sin [positions, pairs]
         if len(sizes) == 1 and sizes[0] > 1:
             rope = _rope_of_vector(graph, file, value)
             if rope is not None:
@@ -360,13 +364,16 @@ def _stored_values(graph: Graph) -> list[str]:
 
 
 def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
-    """Return the table of sines for one of cosines, with its type and shape; empty without one.
+    """Find the table of sines that goes with a table of cosines: one of its type and shape.
 
     Args:
         graph: The graph.
         cosine: The name of the table of cosines.
         sines: The names of tables of sines. One that is named alike comes first: `sin_cached` for
             `cos_cached`.
+
+    Returns:
+        The name of the table; empty where none fits.
     """
     table = graph.constants[cosine]
     fitting = []
@@ -400,7 +407,7 @@ def _rows(constant: Constant, rows: Iterable[int]) -> Vector:
 
 
 def _rope_of_vector(graph: Graph, file: str, value: str) -> GraphRope | None:
-    """Return the RoPE of a vector of frequencies; None for another vector.
+    """Return the RoPE of a vector of frequencies (inv_freq) in a graph; None for another vector.
 
     Args:
         graph: The graph.
@@ -412,11 +419,15 @@ def _rope_of_vector(graph: Graph, file: str, value: str) -> GraphRope | None:
         return None
     constant = graph.constants[value]
     numbers = np.asarray(constant.array(), dtype=np.float64)
+    # some exports have each frequency twice, for both dimensions of a pair
     vector, repeat = without_repeat(numbers.ravel())
-    if not np.isfinite(vector).all() or (vector < 0).any() or vector[0] <= 0:
+    # frequencies are not negative; pairs that do not rotate have 0, and the first one rotates
+    can_be_frequencies = np.isfinite(vector).all() and (vector >= 0).all() and vector[0] > 0
+    if not can_be_frequencies:
         return None
 
-    # two roundings: of the frequencies, and of the type that the graph stores
+    # the exporter rounds the frequencies twice: when it computes them, and to the stored type. In
+    # float16 the slowest are so small that their rounding is not relative to them
     relative = max(TOLERANCE, 2 * PRECISION[constant.dtype])
     smallest = SMALLEST.get(constant.dtype, 0.0)
     return GraphRope(
@@ -467,9 +478,10 @@ def _rope_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> GraphRop
     factor = float(_rows(table, [0])[0, 0])
     precision = PRECISION[table.dtype]
     phases = np.outer(rows, inv_freq)
+    # how far the tables are from A cos(p w) and A sin(p w): by the rounding of the stored numbers,
+    # and of the angles, which the exporter computed in float32
     off_cos = np.abs(cos - factor * np.cos(phases))
     off_sin = np.abs(sin - factor * np.sin(phases))
-    # the exporter computed angles in float32
     allowed = factor * (8 * precision + 4 * PRECISION["float32"] * np.abs(phases))
     if not np.all(np.maximum(off_cos, off_sin) <= allowed):
         return None
@@ -489,8 +501,10 @@ def _rope_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> GraphRop
 def _frequencies_from_angles(rows: Sequence[int], angles: NDArray[Any]) -> Vector:
     """Return the frequencies of tables of cos and sin, in radians per token [pairs].
 
-    The frequency w is the angle of row 1. The angle of a later row p is p w up to whole turns, and
-    w so far tells how many turns, so each row makes w more accurate.
+    Row p has the angle p w, up to whole turns. So row 1 gives w, with the error of one rounding. A
+    later row has the angle of p w within half a turn: the difference to p times the present w,
+    wrapped into [-pi, pi), is the error of p w. Divided by p it corrects w, which becomes p times
+    as accurate.
 
     Args:
         rows: Rows of the tables: 1, 2, 4, and so on.
@@ -676,16 +690,17 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
         if part is not None:
             rows.append((rope.name, part.words))
         else:
-            difference = _difference(rope, main)
-            rows.append((rope.name, difference))
-            problems.append(f"{rope.name} has {difference}")
+            words = _difference(rope, main)  # another RoPE, in words
+            rows.append((rope.name, words))
+            problems.append(f"{rope.name} has {words}")
         is_too_short = rope.positions is not None and rope.positions < context
         if is_too_short:
             problems.append(
                 f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
             )
 
-    # a graph of window layers only agrees with each part that it has, but lacks the main one
+    # each RoPE of a graph may be there, and yet none of them the main one: it has window layers
+    # only
     has_main = any(result == main.words for _, result in rows)
     if not problems and not has_main:
         problems.append("the graph has only the RoPE of other layers")

@@ -124,10 +124,17 @@ class Graph(ABC):
             self.constants[operation.outputs[0]] = self.constants[operation.inputs[0]]
 
     def rotations(self, value: str) -> list[Operation]:
-        """Return the Cos and Sin operations of products of a value; none unless there are both.
+        """Return the Cos and Sin operations of the angles that are computed from frequencies.
 
-        inv_freq reaches them through a product with the positions, and through operations that only
-        move or repeat numbers, such as Unsqueeze and Concat.
+        The frequencies reach them through a product with the positions, and through operations that
+        only move or repeat numbers, such as Unsqueeze and Concat. These are followed from reader to
+        reader.
+
+        Args:
+            value: The name of the frequencies, or of another constant.
+
+        Returns:
+            The operations; none unless there are both Cos and Sin.
         """
         rotations = dict[str, Operation]()
         pending = [value]
@@ -175,25 +182,27 @@ class Graph(ABC):
         return factors.pop()
 
     def set_attention_factor(self, value: str, factor: float) -> None:
-        """Multiply cos and sin of a value by a number, in place of the present one.
+        """Set the attention factor: the number by which the cos and sin of a RoPE are multiplied.
 
         Args:
-            value: The name of the frequencies in the graph.
+            value: The name of the RoPE's frequencies in the graph.
             factor: The attention factor.
         """
+        # each Cos or Sin, with the Mul that scales it and the constant of that, both None without
         rotations = self.rotations(value)
         scalings = [self._scaling(rotation) for rotation in rotations]
-        scaling_operations = [operation for operation, _ in scalings if operation is not None]
-        for rotation, (scaling, constant) in zip(rotations, scalings, strict=True):
-            if _number(constant) == factor:
+        all_multiplications = [operation for operation, _ in scalings if operation is not None]
+        for rotation, (multiplication, constant) in zip(rotations, scalings, strict=True):
+            present_factor = _number(constant)
+            if present_factor == factor:
                 continue
-            # where nothing else reads the number, another one can stand in its place, which needs
-            # no operation of a newer opset
-            if constant and self._is_read_only_by(constant, scaling_operations):
+            # where only these operations read the constant, it gets another value, which needs no
+            # operation of a newer opset
+            if constant and self._is_read_only_by(constant, all_multiplications):
                 dtype = constant.array().dtype
                 self.replace(constant, np.full(constant.shape, factor, dtype))
             else:
-                self._multiply(rotation, scaling, factor)
+                self._multiply(rotation, multiplication, factor)
 
     def _is_read_only_by(self, constant: Constant, operations: list[Operation]) -> bool:
         """Return whether nothing else reads a constant, and its type is wide enough to change."""
@@ -221,6 +230,11 @@ class OnnxGraph(Graph):
     """
 
     def __init__(self, path: Path) -> None:
+        """Read a graph from an ONNX file, without its weights.
+
+        Raises:
+            BadSource: It is not an ONNX model, or too large.
+        """
         require("onnx", path.name)
         import onnx
         from google.protobuf.message import DecodeError
@@ -248,7 +262,7 @@ class OnnxGraph(Graph):
         self.described = f"ONNX, opset {self.opset}"
 
         # Inputs are [batch, length] or [batch, length, width]. A dynamic axis has a name instead of
-        # a number, and 1 is the length of a step of generation.
+        # a number. A length of 1 limits nothing: such a graph generates token by token.
         for value in self.model.graph.input:
             dims = value.type.tensor_type.shape.dim
             if len(dims) in (2, 3) and dims[1].dim_value > 1:
@@ -323,7 +337,8 @@ class OnnxGraph(Graph):
                 f"{name} of {self.path} has the shape {shown(list(tensor.dims))}; export it again"
             )
 
-        # a protobuf file has at most 2 GiB, so weights are in a file beside it
+        # a protobuf file has at most 2 GiB, so weights are in a file beside it, whose name is noted
+        # for constants of every type
         if uses_external_data(tensor):
             location = self._stored_outside(tensor).location
             if location not in self.data_files:
@@ -423,6 +438,9 @@ class OnnxGraph(Graph):
                 f" {LEAST_OPSET}; export it again with that opset or a newer one"
             )
 
+        # the values: `name` is the cosine or sine as others read it, `plain` that without the
+        # factor, `number` the factor in float32, and `like` the factor in the type of the cosine or
+        # sine
         scope, rotation_node = rotation.handle
         name = rotation_node.output[0]
         number = self._add_unique_name({}, f"{name}_attention_factor")
@@ -435,7 +453,6 @@ class OnnxGraph(Graph):
                 place = index + 1
                 break
 
-        # the number, cast to the type of the cosine or sine, which may be float16
         nodes = [
             make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
             make_node("CastLike", [number, plain], [like]),
@@ -471,6 +488,11 @@ class OpenVinoGraph(Graph):
     saves_data = True
 
     def __init__(self, path: Path) -> None:
+        """Read a graph from an OpenVINO file, with the .bin file beside it.
+
+        Raises:
+            BadSource: OpenVINO cannot read it.
+        """
         require("openvino", path.name)
         import openvino
 
@@ -573,6 +595,11 @@ class GraphSource(FolderSource):
     kind = "graph"
 
     def __init__(self, path: Path) -> None:
+        """Open a folder with all its graphs (`whole`), or one graph with the folder that it is in.
+
+        Args:
+            path: The folder, or the file of a graph.
+        """
         self.whole = path.is_dir()
         if self.whole:
             super().__init__(path, str(path))

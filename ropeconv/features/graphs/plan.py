@@ -56,8 +56,8 @@ class GraphPlan(FilePlan):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user."""
-        # tables of cos and sin are computed in float64 and rounded, so only stored frequencies
-        # multiply their rounding by the position
+        # The rounding of a stored frequency is multiplied by the position. Tables of cos and sin,
+        # which have positions, are rounded only after they were computed in float64.
         types = set()
         for edit in self.edits.values():
             for rope in edit.ropes:
@@ -215,7 +215,7 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
     Args:
         source: The graphs.
         recipe: The method and its modifiers.
-        target: The output, of which `out` and `replace` count.
+        target: The output; only its fields `out` and `replace` are used.
 
     Raises:
         UsageError: The target is named like a file.
@@ -256,7 +256,7 @@ def graph_plan(source: GraphSource, recipe: Recipe, target: Target) -> GraphPlan
         if graph.saves_data:  # OpenVINO writes its .bin file too
             written += source.data_of(name)
         for file in written:
-            size = files[file].size
+            size = files[file].size  # of the old file; the new one is about as large
             files[file] = PlannedFile("convert", file, size, make=edit.write, estimated=True)
     return GraphPlan(
         source=source,
@@ -322,8 +322,10 @@ def _mask_length(constant: Constant) -> int:
 def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list[GraphRope]:
     """Return the RoPEs of graphs that a plan changes: those of config.json, in extended layers.
 
-    The others stay: those of window layers, and those of another width, as in a vision tower. With
-    as-is, a graph that was exported without the scaling gets it.
+    The others stay: those of window layers, and those of another width, as in a vision tower.
+
+    A graph may have been exported before someone added a scaling to config.json. It has then the
+    unscaled RoPE, and gets the scaling with `--as-is`.
 
     Raises:
         BadSource: A graph was exported with another config.json, or has no RoPE to change.
@@ -332,13 +334,14 @@ def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list
     spec = plan.source_spec
     unscaled = ModelRope("", spec.unscaled().current().inv_freq, 1.0)
     for rope, formula in zip(inspection.ropes, inspection.formulas, strict=True):
+        # config.json has this RoPE; a method does not change that of window layers
         part = inspection.part(rope)
         if part is not None:
             if part.changes:
                 to_replace.append(rope)
             continue
 
-        # someone added the scaling to config.json after the export
+        # config.json has this RoPE with a scaling that was added after the export
         if rope.matches(unscaled):
             if not isinstance(plan.recipe.method, AsIs):
                 raise BadSource(
@@ -348,8 +351,9 @@ def _ropes_to_replace(inspection: GraphInspection, plan: CheckpointPlan) -> list
             to_replace.append(rope)
             continue
 
-        # a RoPE of the same width is that of the model, with other numbers
-        if 2 * len(rope.inv_freq) == spec.rotary_dim:
+        # the width says that it is the RoPE of the model, and yet config.json has other numbers
+        rotary_dim = 2 * len(rope.inv_freq)
+        if rotary_dim == spec.rotary_dim:
             raise BadSource(
                 f"{rope.name} in {rope.file} has {formula}, attention factor"
                 f" {rope.attention_factor:.6g}, and config.json has {describe(spec.form)},"

@@ -83,7 +83,11 @@ class Identification(TableSummary):
 
     @property
     def sentence(self) -> str:
-        """The conclusion for people."""
+        """The conclusion for people: which candidate the runtime computes.
+
+        A candidate is the right RoPE (`RIGHT`) or a known mistake. None, one, or several of them
+        fit the answers.
+        """
         # the candidates are sorted, the nearest first
         fitting = [candidate for candidate in self.candidates if candidate.fits]
         others = [candidate for candidate in self.candidates if not candidate.fits]

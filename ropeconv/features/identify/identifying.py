@@ -86,7 +86,11 @@ class Subject:
 
     @classmethod
     def of_comparison(cls, comparison: Comparison) -> Subject:
-        """Return the subject for an output of ropeconv and its source."""
+        """Return the subject for an output of ropeconv and its source.
+
+        The source is a checkpoint, for which a GGUF file is dequantised, with the RoPE that the
+        recipe changes (`present`) and the schedule in the receipt.
+        """
         recipe = Recipe.from_dict(comparison.receipt.recipe)
         present = inspect_source(comparison.source).basis(recipe)
         source = comparison.checkpoint_or_dequantised()
@@ -103,6 +107,9 @@ class Subject:
     def of_recipe(cls, against: str, recipe: Recipe) -> Subject:
         """Return the subject for a source and a recipe, without an output of ropeconv.
 
+        The recipe is computed from the RoPE that the model has now (`present`), in most recipes
+        without its scaling (`start`).
+
         Raises:
             BadSource: The source cannot be read.
             RecipeError: The recipe does not fit it.
@@ -110,7 +117,7 @@ class Subject:
         opened = open_source(against)
         inspection = inspect_source(opened)
         present = inspection.basis(recipe)
-        start = recipe.start(present)  # the unscaled RoPE, in most recipes
+        start = recipe.start(present)
         schedule = recipe.schedule(start, present)
         # transformers runs the source, so the weights of a GGUF file are dequantised
         source = opened
@@ -123,7 +130,7 @@ class Subject:
             schedule=schedule,
             weights=source.family.weights,
         )
-        return cls(source, case, schedule.log_n)
+        return cls(source, case, scale=schedule.log_n)
 
     @property
     def queries(self) -> str:
@@ -348,7 +355,7 @@ def _judge(
         if is_exact:
             fits = kl_95 <= allowed
         else:
-            # a paired test over the tokens: how much farther is it than the nearest one?
+            # a paired test over the tokens: is it farther than the nearest one by more than chance?
             farther = kl - nearest
             chance = DEVIATIONS * float(farther.std()) / math.sqrt(len(farther))
             is_as_near = float(farther.mean()) <= chance
@@ -409,7 +416,8 @@ def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Sett
     Raises:
         BadSource: For a length beyond the context, or that the runtime does not accept.
     """
-    # the longest text that both accept; a server generates one token after it
+    # the longest text: within the context, and what the runtime accepts, less the one token that it
+    # generates after the text
     schedule = subject.case.schedule
     trained = schedule.original_context
     longest = schedule.context
@@ -431,7 +439,8 @@ def _text_run(subject: Subject, observer: Observer, folder: Path, settings: Sett
     else:
         ids = synthetic(length, vocabulary, settings.seed)
 
-    # a server gives no log-probabilities after the last token
+    # some positions of each range are compared; none is the last one, after which a server gives no
+    # log-probabilities
     return TokenRun.over_all("whole", ids, spread_buckets(trained, length - 1, EACH))
 
 
@@ -449,7 +458,9 @@ def _distances(
     answers: Answers,
     progress: Progress,
 ) -> Tensor:
-    """Return the KL of each compared token of a run from a candidate, in nats [tokens].
+    """Return how far the answers of a runtime are from a candidate: the KL in nats [tokens].
+
+    The source computes the candidate in transformers, patched with its schedule.
 
     Args:
         engine: The source.
@@ -462,7 +473,7 @@ def _distances(
     Raises:
         RuntimeError: The model cannot compute the candidate.
     """
-    # the scaling of queries by position is the right one, unless it is the mistake
+    # a mistake may be in log-n, the scaling of queries by position; else it is the right one
     scale = subject.scale
     if candidate.schedule.log_n != subject.case.schedule.log_n:
         scale = candidate.schedule.log_n

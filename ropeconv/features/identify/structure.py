@@ -99,18 +99,20 @@ def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> list[Modul
 
 
 def exchange_latent_pairs(stack: ExitStack, model: PreTrainedModel) -> None:
-    """Rotate the pairs of the other layout in multi-head latent attention; a Change.
+    """Let a model with multi-head latent attention rotate the pairs of the other layout; a Change.
 
     Its classes read the layout from their config (`rope_interleave`, modeling_deepseek_v3.py).
 
     Raises:
         CannotChange: The class has one layout in its code.
     """
+    # modules may share a config, which must be switched once
     configs: list[PretrainedConfig] = []
     for module in model.modules():
         config = getattr(module, "config", None)
-        is_switch = isinstance(getattr(config, "rope_interleave", None), bool)
-        if is_switch and all(config is not other for other in configs):
+        has_switch = isinstance(getattr(config, "rope_interleave", None), bool)
+        is_new = all(config is not other for other in configs)
+        if has_switch and is_new:
             configs.append(config)
     if not configs:
         raise CannotChange(f"{type(model).__name__} has one layout in its code")
@@ -137,7 +139,10 @@ def rotate_whole_heads(head_dim: int) -> Change:
 
 
 def scale_local_layers(schedule: Schedule) -> Change:
-    """Return the change that gives a schedule to the layers with frequencies of their own too."""
+    """Return a change that gives local layers the schedule too, in place of their own frequencies.
+
+    It is the mistake of a runtime that scales all layers, as those with a window in Gemma 3.
+    """
     import torch
 
     inv_freq = torch.from_numpy(schedule.inv_freq.astype(np.float32))

@@ -156,6 +156,9 @@ def profile_plans(
 ) -> dict[str, Plan]:
     """Plan the output of each profile, by name: `base` for `AsIs`, else the label of its method.
 
+    Profiles are outputs of one model with several methods, which have its weights only once.
+    `base` is the model unchanged.
+
     Args:
         source: From `open_source`.
         recipes: One for each profile.
@@ -176,8 +179,9 @@ def profile_plans(
             " it first, with `ropeconv apply SOURCE --as-is -o FOLDER`"
         )
 
-    # The tensors of a GGUF file are in one file with its settings. `base` is the model in shards,
-    # whose tensors the first shards of the other profiles are used with.
+    # A GGUF file has its settings and its tensors in one file. So `base` is split into shards, and
+    # every other profile has a first shard with its own settings, and links to the other shards of
+    # `base`, which have the tensors.
     is_gguf = isinstance(source, GgufSource)
     if is_gguf:
         others = [recipe for recipe in recipes if not isinstance(recipe.method, AsIs)]
@@ -208,9 +212,9 @@ def profile_plans(
 
 
 def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
-    """Return whether a folder has outputs of these recipes, as after the same command.
+    """Return whether a folder has exactly the profiles that are planned, by their receipts.
 
-    `write_profiles` compares their files.
+    Then an earlier run of the same command has written them. `write_profiles` compares their files.
 
     Args:
         plans: The plans of the profiles, by name.
@@ -234,7 +238,7 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
 
 
 def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, name: str) -> Plan:
-    """Plan one profile.
+    """Plan one profile: an output that shares the weights of the other profiles.
 
     Args:
         source: The model.
@@ -252,13 +256,15 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
             target = replace(target, out=folder / f"{source.name}.gguf", encoding="auto")
         else:
             target = replace(target, out=folder / f"{source.name}-{name}.gguf")
-    # --replace is for the other profiles: base keeps the scaling that the model has
+    # --replace starts from the unscaled model, which is for the other profiles: base keeps the
+    # scaling that the model has, and --on-top multiplies it
     if name == BASE or recipe.on_top:
         target = replace(target, replace=False)
 
     try:
         plan = make_plan(source, recipe, target)
     except AlreadyExtended as problem:
+        # its message ends with how to replace the scaling
         raise RopeconvError(f"{problem.short}, which leaves base unchanged") from None
 
     change = changed_weights(plan)
@@ -309,8 +315,10 @@ def profiles_plan(
     for name, plan in plans.items():
         skipped.update(plan.skipped)
         for file in plan.files:
+            # unchanged weights are written for the first profile only; at the end the others get
+            # links to these
             if name != first_name and is_shared(file):
-                continue  # a link to the file of the first profile, made at the end
+                continue
             origin = file.origin or file.name
             make = file.make
             # small files are copied even where weights are linked: someone may edit one of them
@@ -328,17 +336,20 @@ def profiles_plan(
 
 
 def first_shard(file: GgufFile, edit: Edit | None = None) -> Edit:
-    """Return the edit that leaves only the keys and the rope tensors in the first shard of a model.
+    """Return the edit that makes a first shard with only the keys and the rope tensors of a model.
+
+    These are what differs between profiles; all other tensors are in shards that profiles share.
 
     Args:
         file: The model.
-        edit: Another edit, whose changes it has too.
+        edit: Another edit, whose changes the result has too.
     """
     edit = edit or Edit()
     in_first_shard = file.header.tensors
     removed = {name for name in in_first_shard if name not in ROPE_TENSORS}
 
-    # rope tensors of other shards are copied into the first one
+    # rope tensors of other shards are copied into the first one; writing it adds them to the number
+    # of tensors
     copies = {}
     for name in file.tensors:
         if name in ROPE_TENSORS and name not in in_first_shard:
@@ -361,10 +372,11 @@ def split_keys(file: GgufFile, number: int, tensors: int) -> dict[str, GgufValue
         number: The number of the shard, from 0.
         tensors: The number of tensors in all shards, before any are added.
     """
+    # a model that is not split like this gets one more shard, with the keys and the rope tensors
     count = len(file.shards)
     if not is_split(file):
-        count += 1  # a first shard for the keys and the rope tensors
-    return {
+        count += 1
+    return {  # with the types of gguf-split
         "split.no": _number(UINT16, number),
         "split.count": _number(UINT16, count),
         COUNT: _number(INT32, tensors),
@@ -392,9 +404,10 @@ def is_split(file: GgufFile) -> bool:
 
 
 def split_files(source: GgufSource) -> list[PlannedFile]:
-    """Return the files of `base`, the source in shards.
+    """Return the files of `base`, the model in shards.
 
-    The first shard has the keys and the rope tensors, the others the rest.
+    The first shard has the keys and the rope tensors, and the others all other tensors. Where the
+    source has such shards already, they are copied, else written new.
     """
     file = source.file
     edit = first_shard(file)
@@ -410,8 +423,8 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
             files.append(PlannedFile("copy", name, header.size, origin=shard.name))
         return files
 
-    # each present shard (or the whole file) moves back by one, without the keys and rope tensors,
-    # which the new first shard has
+    # shard 1 of the source (or the whole file) becomes shard 2, and so on, without the keys and
+    # rope tensors, which are in the new first shard
     for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
         alignment = {key: value for key, value in header.values.items() if key == ALIGNMENT}
         removed = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
@@ -462,7 +475,8 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
     """Link, check and record each output in the hidden folder, and yield it with its name."""
     # one process with transformers for all profiles, since to import it takes seconds
     probe = SharedProbe() if Probe.available() else None
-    # the weights of the first profile, which were written already, by their names in the source
+    # the weights of the first profile, which were written already, by their names in the source; a
+    # file has an `origin` only where that differs from its name
     shared_paths = {file.origin: folder / file.name for file in plan.shared}
     try:
         for name, profile in plan.plans.items():
@@ -481,12 +495,17 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
             write_receipt(folder / name, receipt)
             yield name, AppliedPlan(profile.out, record, check.reason)
     finally:
+        # `stop` of a shared probe keeps the process, and that of its class ends it
         if probe is not None:
             Probe.stop(probe)
 
 
 def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, AppliedPlan]]:
-    """Write the first shard of each output and links to the others, and yield it with its name."""
+    """Write the first shard of each profile of a GGUF file, and link its other shards.
+
+    `base`, the model in shards, was written before. Yields the name of each profile, and its
+    output.
+    """
     assert isinstance(plan.source, GgufSource)
     base = GgufSource(folder / plan.files[0].name)
     for name, profile in plan.plans.items():

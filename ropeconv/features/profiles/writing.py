@@ -113,7 +113,8 @@ def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> lis
         UsageError: Where there is none.
         RecipeError: For a value that a method cannot have.
     """
-    # `--yarn 4` is the text "yarn:4". A path has no such text, since it may contain a colon.
+    # an option such as `--yarn 4` becomes the text "yarn:4"; one with a file does not, since a path
+    # may contain a colon
     rows = list(texts)
     from_files = []
     methods_by_option = {variable(name): method for name, method in REGISTRY.items()}
@@ -156,15 +157,16 @@ def plan_profiles(
             f" `ropeconv push FILE {publication.repo_id} --exist-ok`"
         )
     out = request.target.out or Path(f"{source.name}-profiles")
+    # an earlier run may have been killed before it removed its hidden files beside the folder
     if out.exists() and not request.dry_run:
-        discard(out)  # hidden files of a run that was killed after the folder had its name
+        discard(out)
 
     # profiles that are only published have no place on this disk, and get their cards at the upload
-    if not request.keeps:
-        plans = profile_plans(source, recipes, changed(request.target, out=None))
-        return profiles_plan(source, plans, out, request.copy)
-    plans = profile_plans(source, recipes, changed(request.target, out=out))
-    plans = {name: with_card(plan) for name, plan in plans.items()}
+    is_kept = request.keeps
+    place = out if is_kept else None
+    plans = profile_plans(source, recipes, changed(request.target, out=place))
+    if is_kept:
+        plans = {name: with_card(plan) for name, plan in plans.items()}
     return profiles_plan(source, plans, out, request.copy)
 
 
@@ -226,7 +228,7 @@ def _make_output(plan: ProfilesPlan, name: str, done: AppliedPlan) -> Output:
         name: The name of the profile.
         done: The place and the check of the written files.
     """
-    # the profiles of a GGUF file share shards with the first one, not with their source
+    # the source for `validate`: profiles of a GGUF file share shards with `base`, so that is named
     against = ""
     if isinstance(plan.source, GgufSource):
         against = str(plan.out / plan.files[0].name)

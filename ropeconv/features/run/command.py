@@ -166,6 +166,9 @@ def _estimate_time(opened: OpenRun, units: list[Unit], lines: list[RunLine]) -> 
 def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, screen: Screen) -> None:
     """Print a row for each job, why jobs would fail, and how much is to run.
 
+    A job is the tasks of one output, such as apply, validate and push, as a tuple of units. All its
+    units have the same source, recipe and target.
+
     Args:
         opened: The run.
         previews: The jobs that are left, each with the plan of its output.
@@ -181,10 +184,11 @@ def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, scree
     screen.table("", columns, rows, optional=("target",), right=("bytes",))
     for preview, row in zip(previews, rows, strict=True):
         if preview.problem:
+            first_task = preview.job[0].task
             source, recipe, target, *_ = row
-            words = (preview.job[0].task, source, recipe, target)
-            name = " ".join(word for word in words if word)
-            screen.say(f"{name} would fail: {preview.problem}")
+            words = (first_task, source, recipe, target)
+            job_name = " ".join(word for word in words if word)
+            screen.say(f"{job_name} would fail: {preview.problem}")
 
     units = sum(len(preview.job) for preview in previews)
     to_run = counted(units, "unit")
@@ -192,9 +196,10 @@ def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, scree
     sources = counted(len(source_names), "source")
     published = sum(bool(preview.publishes) for preview in previews)
     repositories = counted(published, "repository is", "repositories are")
+    size = human(kept_bytes(previews))
     screen.say(
         f"{to_run} of {sources} to run, {done:,} in the journal; outputs have"
-        f" {human(kept_bytes(previews))}, {repositories} published."
+        f" {size}, {repositories} published."
     )
 
 

@@ -51,7 +51,8 @@ class EvalWorker:
         runner = self.evaluation.runner
         if item == ABOUT:
             return runner.runtime, runner.device, runner.dtype
-        # keys have the runtime, the device and the dtype, so those of other workers are unknown
+        # The key of a unit has the runtime, the device and the dtype of the worker that was asked
+        # for them. A worker with others does not know the key.
         if item not in self.units:
             raise RopeconvError(
                 f"a worker computes with {runner.runtime} on {runner.device}, {runner.dtype}, and"
@@ -63,10 +64,12 @@ class EvalWorker:
 
 
 def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:
-    """Run units on the workers of a pool, as a `Measurer` of an evaluation.
+    """Run units on the workers of a pool.
+
+    An evaluation calls this in place of running units in its own process.
 
     Yields:
-        The index of each unit, and its result.
+        The index of each unit, and its result: a worker that ended is the refusal of its unit.
     """
     keys = [unit.key for unit in units]
     with closing(pool(keys)) as results:
@@ -144,6 +147,7 @@ def open_spread(
         runner = evaluation.runner
         runner.runtime, runner.device, runner.dtype = about
 
+        # from now on the evaluation gives its units to the workers
         evaluation.workers = partial(_measure_on, pool)
         evaluation.at_once = max(1, executor.at_once)
         yield evaluation

@@ -190,7 +190,14 @@ def _expand(text: str, folder: Path) -> list[str]:
 
 
 def _matches(text: str, folder: Path) -> list[str]:
-    """Return the models that a pattern matches, sorted."""
+    """Return the models that a pattern of paths matches, sorted.
+
+    They are GGUF files, and folders with a file that every model has (`MODELS`).
+
+    Args:
+        text: The pattern.
+        folder: The folder that a relative pattern is in.
+    """
     start = folder
     pattern = text
     base = expand_home(text)
@@ -355,9 +362,11 @@ def _eval_job(
         settings: Those of [eval], as `_eval_settings` returns them.
         out: The folder of the outputs.
     """
+    # the others are compared with the source itself, a row without a recipe
     evaluated = list(rows)
-    if all(row.recipe is not None for row in rows):
-        evaluated.insert(0, Row(BASE))  # the source itself, which others are compared with
+    has_base = any(row.recipe is None for row in rows)
+    if not has_base:
+        evaluated.insert(0, Row(BASE))
     unit = Unit(
         task="eval",
         source=source,
@@ -387,7 +396,8 @@ def _output_job(
     if target.to == "gguf" or stays_gguf:
         name += ".gguf"
 
-    # a unit has its settings in its key, so that it is run again where they were changed
+    # The settings of each task. They are a part of its unit's key in the journal, so that the unit
+    # is run again where they were changed.
     settings: dict[str, JsonObject] = {"apply": {}, "validate": msgspec.to_builtins(plan.validate)}
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
@@ -464,7 +474,8 @@ def _eval_settings(plan: RunPlan, folder: Path) -> JsonObject:
             name = str(folder / name)
         names.append(name)
 
-    # in the key of the unit, so that it is run again where a text was changed
+    # the digest of the texts becomes a part of the unit's key in the journal, so that the unit is
+    # run again where a text was changed
     digest = hashlib.sha256()
     for name, text in read_files(names):
         digest.update(f"{Path(name).name} {len(text)}\n{text}".encode(errors="surrogatepass"))

@@ -211,8 +211,8 @@ def _run_jobs(
     end = time.monotonic() + seconds
     make_worker = partial(TaskWorker, limits.unit_seconds)
     try:
-        # The hours end the wait for a result (time_limit). Where there is no timer, they are asked
-        # for between two results (is_late).
+        # The hours end in two ways. A timer interrupts even the wait for a result (time_limit).
+        # Some systems have no such timer; there the clock is read between two results (is_late).
         with (
             time_limit(seconds),
             reporter.counting("Running", "units") as (total, advance),

@@ -43,9 +43,10 @@ Task = Callable[[Unit, Probe | None], JsonObject]
 
 
 def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
-    """Write the output of a unit.
+    """Write the output of a unit, and return what the journal of the run says about it.
 
-    An output that is there already, as after a run that was killed, is compared byte by byte.
+    An earlier run may have written the output, and been killed before it wrote that into the
+    journal. Such an output is compared with its source byte by byte, and kept.
 
     Args:
         unit: The source, the recipe and the target.
@@ -59,11 +60,11 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
     plan = unit.plan()
     document = {"path": str(plan.out), "bytes": plan.bytes, "encoding": plan.result.encoding}
 
-    # an output of an earlier run whose line the journal does not have, since a kill came between
     earlier = earlier_output(plan)
     if earlier is not None:
         _verify_earlier(earlier)
-        discard(plan.out)  # a kill may have come between the last name and the end
+        # the run may have been killed before it removed the hidden folder beside the output
+        discard(plan.out)
         return {**document, "earlier": True, "stamp": stamp(plan.out)}
 
     if os.path.lexists(plan.out) and not is_empty(plan.out):
@@ -71,7 +72,7 @@ def apply_unit(unit: Unit, probe: Probe | None) -> JsonObject:
             f"{plan.out} exists and is not the output of this unit; move it away, or give the plan"
             " another `out`"
         )
-    without_validation = ValidationChoice()  # which is a task of its own
+    without_validation = ValidationChoice()  # `validate` is a task of its own
     output = write_output(with_card(plan), Writing(), without_validation, SilentReporter(), probe)
     return {
         **document,
@@ -105,8 +106,9 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
     Args:
         unit: The model, the recipes to compare, and the table [eval] of the plan.
     """
+    # the digest of the texts is only there for the key of the unit, and no setting of [eval]
     settings = dict(unit.settings)
-    settings.pop("sha256", None)  # of the texts: it is there for the key of the unit
+    settings.pop("sha256", None)
     table = msgspec.convert(settings, EvalTable)
     opening = RunnerRequest(
         model=unit.source.reference,
@@ -117,7 +119,8 @@ def evaluation_of(unit: Unit) -> Iterator[Evaluation]:
         family=unit.family,
     )
 
-    # a result has the names of its texts; without their folders it is the same on every machine
+    # A result has the names of its texts. Without their folders it is the same on every machine, so
+    # folders are left out, unless two texts then had one name.
     texts = read_files(table.text)
     by_name = {Path(name).name: text for name, text in texts}
     if len(by_name) == len(texts):
@@ -147,6 +150,7 @@ def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
         journal_path = path.with_name(f"{path.stem}-{model_digest[:16]}.jsonl")
         with Journal(journal_path, EVAL, model_digest) as journal:
             notes = list(journal.notes)
+            # runs it, and explains an error that means that the memory is too small
             out_of_memory(lambda: evaluation.run(journal))
         result = evaluation.result(unit.source.name)
     write_result(result, path)

@@ -82,7 +82,8 @@ def _read(
 
     method = "GET" if body is None else "POST"
     within = httpx.Timeout(limits.seconds, connect=CONNECT)
-    plain = {"Accept-Encoding": "identity"}  # a few bytes can be gigabytes otherwise
+    # no compression: a few bytes could be gigabytes
+    plain = {"Accept-Encoding": "identity"}
     try:
         with client.stream(method, path, json=body, headers=plain, timeout=within) as response:
             # read in parts, so that a wrong server cannot fill the memory
@@ -98,7 +99,8 @@ def _read(
                 raise httpx.DecodingError(
                     "it compresses its answers though the request excludes that"
                 )
-            # not followed, since the key in the headers is for this server only
+            # a redirect is reported and not followed, since the key in the headers is for this
+            # server
             location = response.headers.get("Location", "") if response.is_redirect else ""
             reports.put((response.status_code, location, bytes(content)))
     except Exception as problem:  # raised again by `ask`, in the thread that asks
@@ -239,13 +241,27 @@ class Server(Engine):
     def token_losses(
         self, ids: Sequence[int], targets: Sequence[int], progress: Progress | None = None
     ) -> TokenLosses:
-        """As in `Engine`, in requests for a piece each, whose prefix the server has cached."""
+        """Return the losses of some tokens of a text, each given those before it, as `Engine` does.
+
+        The text is sent in several requests: each has the text up to the end of a piece, and asks
+        for the tokens of that piece. The server has cached the part before it.
+
+        Args:
+            ids: All tokens of the text.
+            targets: Rising indices into `ids`, from 1 on, of the tokens that are predicted.
+            progress: Callbacks.
+
+        Raises:
+            RopeconvError: The server gives no log-probabilities, or accepts fewer tokens.
+        """
         import numpy as np
 
         reason = self.lacks("token_losses")
         if reason:
             raise RopeconvError(reason)
-        self.refuse_longer(targets[-1] + 2)
+        # the longest request ends with the last target, and the server generates one token after it
+        prompt_tokens = targets[-1] + 1
+        self.refuse_longer(prompt_tokens + 1)
 
         # An answer has numbers for every token of its piece, so that one answer for a long text
         # would be too large. The token at position p is predicted at p - 1.
@@ -256,7 +272,7 @@ class Server(Engine):
             stop = bisect_left(targets, piece_end)
             piece_targets = targets[start:stop]
             predicted_at = [target - 1 for target in piece_targets]
-            text = ids[: piece_targets[-1] + 1]
+            text = ids[: piece_targets[-1] + 1]  # up to the last target of the piece
             log_probs += self.log_probs(text, predicted_at, top=1)
             start = stop
 
@@ -264,7 +280,7 @@ class Server(Engine):
         likeliest = np.empty(len(targets))
         for index, (target, row) in enumerate(zip(targets, log_probs, strict=True)):
             token = ids[target]
-            if token not in row:
+            if token not in row:  # a row has the likeliest token and the one of the text
                 raise self.misread(f"log-probability of token {target}")
             actual[index] = row[token]
             likeliest[index] = max(row.values())
@@ -325,7 +341,7 @@ class Server(Engine):
 def ask(
     client: httpx.Client, path: str, kind: type[T], body: object = None, limits: Limits = SHORT
 ) -> T:
-    """Return the decoded answer to a request.
+    """Send a request to a server, and return its decoded answer.
 
     Args:
         client: The client, with the URL of the server.
@@ -343,6 +359,7 @@ def ask(
     arguments = (client, path, body, limits, reports)
     threading.Thread(target=_read, args=arguments, daemon=True).start()
 
+    # the time until the answer begins, and for the rest of it, which grows with its size
     url = str(client.base_url)
     seconds = limits.seconds + CONNECT + REST + limits.size / RATE
     try:
@@ -352,7 +369,7 @@ def ask(
             f"the server at {url} does not answer {path} within {seconds:,.0f} seconds; restart it,"
             " or lower --length"
         ) from None
-    # no answer: `_read` has reported an exception
+    # the thread has reported an exception: there was no answer, or it was too long
     if isinstance(response, RopeconvError):
         raise response
     if isinstance(response, Exception):

@@ -120,31 +120,43 @@ def validate_server(
 
 
 def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path) -> Validation:
-    """Compare a server with the reference, a checkpoint whose files are in a folder."""
+    """Compare the answers of a server with those of the reference, and return the verdict.
+
+    The reference is the source in transformers, patched to the schedule that the server should
+    compute. Both read one text.
+
+    Args:
+        spec: The output that the server runs, its source, and how the reference runs.
+        server: The server.
+        source: The source as a checkpoint.
+        folder: The folder with the files of that checkpoint.
+    """
     comparison = spec.comparison
     settings = spec.settings
     progress = spec.progress
     baked = comparison.baked
+
+    # the device and the precision in which the reference runs: as the user wants, if it fits
     dtype = settings.dtype
     if dtype == "auto" and not is_gguf(baked):
         dtype = stored_dtype(source.config())
     wanted = replace(settings, dtype=dtype).place(dtype, comparison.stands_for)
-    at = choose_place(source, wanted)  # the device and the precision that the model fits into
-    engine = TransformersEngine.load(folder, at, chunk=settings.chunk)
+    device_spec = choose_place(source, wanted)
+    engine = TransformersEngine.load(folder, device_spec, chunk=settings.chunk)
 
     # the server first: if it refuses, the long runs of the reference are saved
     run = _text_run(spec, server, source, folder, engine)
     progress.total(TIMES * len(run.ids))
     answers = server.top_log_probs(run.ids, run.kept, progress)
     progress.note(
-        f"Running {len(run.ids):,} tokens on {at.device} in {at.dtype}: control, reference, noise"
-        " floor."
+        f"Running {len(run.ids):,} tokens on {device_spec.device} in {device_spec.dtype}: control,"
+        " reference, noise floor."
     )
-    states = read_source(engine, spec, [run], at.dtype)
+    states = read_source(engine, spec, [run], device_spec.dtype)
     head = engine.without_layers()  # which frees them before the next model is loaded
 
     # the noise of another precision than the one that the reference has
-    other = _load_in_other_precision(server, folder, at)
+    other = _load_in_other_precision(server, folder, device_spec)
     if other is not None:
         other_engine = TransformersEngine(other, settings.chunk)
         states.noise_runs.append(read_noise_run(other_engine, spec, [run]))
@@ -155,7 +167,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
     agrees, sentence = _conclude(results, comparison)
     return Validation(
         transformers="",
-        device=f"{at.device}, the server at {server.client.base_url}",
+        device=f"{device_spec.device}, the server at {server.client.base_url}",
         digest=schedule.digest,
         tokens=len(run.ids),
         seed=settings.seed,
@@ -163,7 +175,7 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
         agrees=agrees,
         sentence=sentence,
         runtime=server.runtime,
-        dtype=at.dtype,
+        dtype=device_spec.dtype,
         length=len(run.ids),
         chunk=settings.chunk,
         curve=curve,
@@ -177,7 +189,11 @@ def _compare(spec: ComparisonSpec, server: Server, source: Source, folder: Path)
 def _load_in_other_precision(
     server: Server, folder: Path, at: DeviceSpec
 ) -> PreTrainedModel | None:
-    """Load the reference once more in another precision, whose difference is that of rounding.
+    """Load the reference once more in another precision, to measure what rounding changes.
+
+    A server and the reference round differently. The noise floor is the KL between two runs of the
+    reference: its own, and one in float32. If its own is in float32 already, the other is in the
+    precision of the server.
 
     Args:
         server: The server, which may compute in a precision of its own.
@@ -345,10 +361,14 @@ def _judge(
     answers: list[LogProbs],
     is_quantised: bool,
 ) -> tuple[list[BucketResult], tuple[tuple[int, float], ...]]:
-    """Compare the answers with the reference.
+    """Compare the answers of a server with the reference, by the KL of their log-probabilities.
+
+    Two other distances from the reference say how to judge it: that of the unscaled source
+    (control), as far away as a server that ignores the extension; and that of runs which differ by
+    rounding only (noise floor).
 
     Args:
-        run: The tokens.
+        run: The tokens, with the buckets of positions that are judged one by one.
         states: The hidden states of the source in its variants.
         head: The engine, of which only the last projection is needed.
         answers: The log-probabilities from the server, one dict for each compared token.
@@ -364,21 +384,22 @@ def _judge(
                 " with the output"
             )
 
+    # `states` has one tensor for each run, and there is one
     compared = ServedRun(answers, head, states.reference[0], run.targets().tolist())
     served = compared.compare_server()
-    # the unscaled source shows how far away a server is that ignores the extension, and the noise
-    # runs how far rounding alone can bring it
     control = compared.compare_states(head, states.control[0])
     floors = []
-    for engine, hidden in states.noise_runs:
-        floors.append(compared.compare_states(engine or head, hidden[0]))
+    for other_engine, hidden in states.noise_runs:  # None for the engine of the reference
+        engine = other_engine or head
+        floors.append(compared.compare_states(engine, hidden[0]))
 
     results = []
     noise = 0.0
     for bucket, rows in run.parts():
         control_kl = control[rows].kl.mean().item()
         kls = [measures[rows].kl.quantile(0.95).item() for measures in floors]
-        # the noise counts whole, since the kernels of a server are others
+        # the KL from another precision counts whole, since a server has other kernels; the floor of
+        # a bucket is at least that of the buckets before it
         noise = max(noise, states.noise_floor(kls, part=1.0))
         result = bucket_result(bucket, served[rows], control_kl, noise, "whole")
         if is_quantised:
@@ -389,7 +410,10 @@ def _judge(
 
 
 def _refuse_other_model(server: Server, comparison: Comparison) -> None:
-    """Refuse a server that loaded another model from the disk of this machine.
+    """Refuse a server that loaded another model than the output, where that can be seen.
+
+    It can be seen where the server says what it loaded, and that is on the disk of this machine. It
+    may be a copy of the output.
 
     Raises:
         RopeconvError: It did.

@@ -361,6 +361,7 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
             f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}"
         )
 
+    # trained at `context` tokens, where the config may declare more
     _, _, folder_name = baked.path.rstrip("/").rpartition("/")
     text = render(
         f"training/{trainer.file}.jinja",
@@ -375,7 +376,9 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
         spec=baked.spec,
         mscale=_mscale(baked.spec),
     )
-    if trainer.formulas:  # it computes RoPE by its own options, which express this one
+    # a trainer with formulas computes RoPE from its own options, which `_refusal` has found to
+    # express this one; others compute it as their transformers does
+    if trainer.formulas:
         status = "exact"
     else:
         status, _ = baked.verdict(trainer.transformers)
@@ -490,7 +493,8 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
     if baked.own_code and trainer.no_code:
         return trainer.no_code
 
-    # Megatron and NeMo compute RoPE themselves, from options. The others run transformers.
+    # Megatron and NeMo compute RoPE themselves, by the `formulas` of their options. The others run
+    # transformers.
     if trainer.formulas:
         missing = _missing_option(trainer, baked.spec)
         if missing:

@@ -107,7 +107,7 @@ def _refusal(scope: Scope) -> str:
     if len(hosts) != 1 or _hostname(hosts[0]) not in LOOPBACK:
         return OTHER_HOST
 
-    # a link on another page may open this one, and not in a frame
+    # a link on another site may open a page here, but only in a tab of its own, and not in a frame
     is_read = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
     navigates = headers.get("sec-fetch-mode") == "navigate"
     is_whole_page = headers.get("sec-fetch-dest") == "document"
@@ -116,7 +116,8 @@ def _refusal(scope: Scope) -> str:
     if is_from_other_site and not is_link:
         return OTHER_ORIGIN
 
-    # older browsers send no sec-fetch-site; all send the origin with a POST
+    # older browsers send no sec-fetch-site; all send the origin with a POST, which must be this
+    # host
     origins = headers.getlist("origin")
     if not origins and not is_read:
         return OTHER_ORIGIN
@@ -148,7 +149,7 @@ class KeyMiddleware:
         self.key = key
         self.cookie = cookie
         self.renewed = renewed
-        self.value = new_key()
+        self.value = new_key()  # the secret in the cookie, which a browser gets for a key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on.
@@ -186,7 +187,7 @@ class KeyMiddleware:
         return False
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Set the cookie, and lead the browser to the page without the key in its address."""
+        """Answer a request with the key: set the cookie, and lead to the page without the key."""
         from starlette.responses import HTMLResponse
 
         # the address without the key, which would stay in the history of the browser
@@ -202,7 +203,10 @@ class KeyMiddleware:
         await HTMLResponse(redirect(place), headers=headers)(scope, receive, send)
 
     def _is_known(self, scope: Scope) -> bool:
-        """Return whether a request has the path and the cookie, and comes from no other page."""
+        """Return whether a request comes from a browser that was let in, and from no other page.
+
+        Such a browser knows two secrets: the first part of the path, and the value of the cookie.
+        """
         headers = _headers(scope)
         if headers.get("sec-fetch-site", "none") not in OWN:
             return False

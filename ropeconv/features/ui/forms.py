@@ -338,8 +338,8 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
     """
     is_gguf_source = plan.source.kind == "gguf"
     words = apply_words(plan.source.reference, plan.receipt().steps[-1], is_gguf_source)
-    # A recipe with lists has no options. Its file was dropped, and has another path here than the
-    # one of the user, of which only the name is known.
+    # A recipe with lists is not written as options, but as --recipe FILE. The user dropped that
+    # file on the page, so only its name is known, and not its path on the user's disk.
     if form.recipe and "--recipe" in words:
         words[words.index("--recipe") + 1] = Path(form.recipe).name
 
@@ -387,14 +387,14 @@ def to_page(page: str, form: PageForm) -> str:
 
 
 def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
-    """Return the address of the plan of a recipe.
+    """Return the address of the first page that shows the plan of an output with a recipe.
 
     Args:
         source: The model.
         recipe: The method and its modifiers.
         replace: Whether it needs `--replace`, as `Advice` has it.
     """
-    # the value is a field of its own, or the target length: "--yarn 4" has the value 4
+    # the value of the method, 4 in "--yarn 4", is a field of its own, or that of the target length
     method = recipe.method
     value = ""
     if method.value is not Value.SWITCH:

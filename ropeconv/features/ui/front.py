@@ -42,9 +42,10 @@ class Front:
         job: PageJob | None = None
         # Nothing is yielded with the lock: a page that leaves then would keep it.
         with self._lock:
+            # a page has one job; a bake is not replaced by another request
             before = self._jobs.get(session)
             is_busy = before is not None and before.baking
-            # Cancel came while this bake was waiting in the queue
+            # the user clicked Cancel while this bake was waiting in the queue
             is_cancelled = baking and session in self._cancelled
             if not is_busy and not is_cancelled:
                 job = PageJob(task, form, limit, baking)

@@ -72,11 +72,13 @@ def _answer(connection: Connection, task: str, form: PageForm) -> PageAnswer:
     try:
         from .tasks import TASKS
 
+        # ends this process when the page asks for that, or is gone
         threading.Thread(target=_watch, args=(connection,), daemon=True).start()
-        refuse_long(form)
+        refuse_long(form)  # a form with a very long field
         sheet = HtmlSheet()
         run_task = TASKS[task]
         run_task(form, TaskContext(tell, finish), sheet)
+        # a user sees the names of dropped files, and not where this machine keeps them
         return PageAnswer(without_places(sheet.html(), form))
     except Exception as problem:
         message = redacted(reason(problem))  # without tokens of the Hub
@@ -183,8 +185,9 @@ class PageJob:
             # at once, so that a second answer with the same words is seen to be a new one
             yield PageProgress("Reading")
 
-            # The process is asked to stop when its time is over, and may still send its answer
-            # while it cleans up. After a grace period it is overdue.
+            # When its time is over, the process is asked to stop (once, is_late), and may still
+            # send its answer while it cleans up. After a grace period it is overdue, and is not
+            # waited for.
             while answer is None and not self._is_overdue():
                 if not is_late and time.monotonic() > end:
                     is_late = True

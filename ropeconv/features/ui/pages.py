@@ -167,8 +167,8 @@ class Page:
         def begin(request: gr.Request) -> None:
             self.front.begin(request.session_hash or "")
 
-        # outside of the queue, in which the bake itself may have to wait: a Cancel after this click
-        # is for this bake, and one before it is forgotten
+        # A bake may have to wait in Gradio's queue. Its beginning is noted without the queue, so
+        # that a Cancel from now on is for this bake, and an earlier one is forgotten.
         if baking:
             gr.on(triggers, begin, inputs=None, outputs=None, queue=False, **PRIVATE)
         self.on(triggers, self.task(task, baking))
@@ -186,9 +186,9 @@ class Page:
 
         Args:
             triggers: Events, such as clicks of a button.
-            answers: Gives the answers.
-            last: Answer also the last trigger that comes while another one is answered, instead of
-                none of them.
+            answers: Answers a form, by yielding HTML.
+            last: Triggers that come while another one is answered are dropped. With `last`, the
+                last of them is answered afterwards.
             place: The place of the answers, by default that of the page.
         """
 
@@ -220,12 +220,17 @@ class Page:
 
         Args:
             page: The page.
-            answers: Gives the answers, which are shown too where the form is complete.
-            complete: Whether a form is.
+            answers: Answers a form, by yielding HTML.
+            complete: Whether a form can be answered; then the page opens with its answer.
         """
         names = address_fields(self.kind)
 
         def load(request: gr.Request) -> Iterator[list[object]]:
+            """Fill the form from the address, and answer it where it is complete.
+
+            Gradio calls this when the page is opened. Each list that it yields has a value for each
+            component of the form, and the HTML of the answer.
+            """
             typed = from_address(self.kind, dict(request.query_params))
             values = {}
             for name in names:
@@ -234,10 +239,12 @@ class Page:
 
             # an address without values must not clear what the user has typed since the page came
             untouched = [gr.skip() for _ in names]
-            if form == self.kind():
-                yield [*untouched, ""]
+            no_answer = ""
+            address_has_values = form != self.kind()
+            if address_has_values:
+                yield [*values.values(), no_answer]
             else:
-                yield [*values.values(), ""]
+                yield [*untouched, no_answer]
             if complete(form):
                 for html in answers(form, request):
                     yield [*untouched, html]
@@ -358,8 +365,10 @@ def build_runtimes(front: Front, page: gr.Blocks) -> None:
     table_page = Page(front=front, kind=RuntimesForm, fields=fields, answer=add_answer())
 
     def answers(form: Any, request: gr.Request) -> Iterator[str]:
+        """Yield the table; other pages yield their progress before the answer."""
         yield runtimes_html(form)
 
+    # `last`: when several choices change quickly, the table is that of the last one
     table_page.on([field.change for field in fields.values()], answers, last=True)
     # every form is complete: without choices the table has all families and runtimes
     table_page.from_address(page, answers, complete=lambda form: True)
@@ -394,7 +403,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         fields |= add_options(PushOptions, {})
     cancel_button = gr.Button("Cancel", size="sm", elem_id="cancel")
 
-    # what the buttons do; Enter in one of these fields plans too
+    # what the buttons do: `on` shows answers, `ask` those of a task; Enter in some fields plans too
     bake_page = Page(front=front, kind=BakeForm, fields=fields, answer=place)
     bake_page.on([search_button.click], bake_page.task("search"), place=matches)
     entered = [fields[name].submit for name in ("source", "context", "value")]

@@ -15,9 +15,10 @@ from ropeconv.rope.errors import RopeconvError
 
 
 def _warm() -> None:
-    """Answer the largest page once, for any model.
+    """Answer the page that needs most once, so that the answers to users come sooner.
 
-    Each request is a fork of this process, which so has all modules and tables that it needs.
+    Each request runs in a fork of this process, which then has imported all modules and read all
+    tables. Any model will do: it is a sample config of a Llama, and the answer is thrown away.
     """
     from ropeconv.models.config import sample_config
     from ropeconv.models.registry import families
@@ -31,7 +32,7 @@ def _warm() -> None:
         config = Path(folder, "config.json")
         config.write_text(json.dumps(sample_config(family)))
         sheet = HtmlSheet()
-        form = CompareForm(upload=str(config), context="4")
+        form = CompareForm(upload=str(config), context="4")  # 4 times the context
         TASKS["compare"](form, TaskContext(tell=lambda message: None), sheet)
         sheet.html()
 

@@ -101,11 +101,12 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
     Args:
         form: The values of the page.
-        task: Receives progress, and that nothing stops it any more.
+        task: Receives progress, and is asked at the end to ignore a stop (`finish`).
         sheet: Becomes the answer on the page.
     """
     output_plan = _make_plan(form, task)
-    # the files of an earlier run that was killed stay when this one is stopped too
+    # if an earlier run was killed and has left files to continue with, these stay when this one
+    # fails
     was_begun_before = HiddenFolder(output_plan.out).root.exists()
     # stopping a validation would look as if nothing had been written
     without_validation = ValidationChoice()
@@ -238,7 +239,7 @@ DRAWN = 5
 
 
 def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
-    """Show the methods as `ropeconv advise` does, and draw the first of them.
+    """Show the methods that reach a length as `ropeconv advise` does, and draw the first of them.
 
     Args:
         form: The model, the length to reach, and a result of `eval` to sort by.
@@ -257,10 +258,13 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
             f"GGUF is left out for more than {MOST_SHARDS} files of weights; use `ropeconv advise`."
         )
     length = _parse_length(form.context, source)
-    with asking_installed(None, "", sheet.note):
+    every_runtime = None
+    this_environment = ""
+    with asking_installed(every_runtime, this_environment, sheet.note):
         advice = advised(source, length, measured, outputs)
 
-    # the columns whose titles do not explain themselves
+    # below the table, only the columns whose titles do not explain themselves: each line begins
+    # with the title of its column
     show_advice(advice, sheet)
     explained = []
     for line in explain_columns(advice):
@@ -269,10 +273,12 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     sheet.note(" ".join(explained))
     sheet.note(left_out)
 
+    # links to the page that plans an output, one for each method
     if advice.methods and form.source:
         links = []
         for row in advice.methods:
-            links.append((row.flags, to_bake(form.source, row.recipe, row.replace)))
+            address = to_bake(form.source, row.recipe, row.replace)
+            links.append((row.flags, address))
         sheet.ways("Plan a method", links)
     if advice.methods:
         drawn = advice.methods[:DRAWN]
@@ -426,7 +432,7 @@ def runtimes_html(form: RuntimesForm) -> str:
         writing = next(iter(WRITINGS))
     of_writing = [cell for cell in cells if cell.writing == writing]
 
-    # versions are in order, so that the newest one is the last
+    # cells are in the order of versions, so that the newest one replaces the older ones
     newest = {}
     titles = {}
     for cell in cells:

@@ -163,15 +163,19 @@ def from_file(packet: Packet, path: Path) -> Array:
         loaded = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as problem:
         stop(2, f"{path} cannot be read: {problem}")
-    blocks = []
-    for prompt in packet.prompts:
-        if isinstance(loaded, np.ndarray) and len(packet.prompts) > 1:
+    # an .npy file has one array, for a packet of one prompt
+    if isinstance(loaded, np.ndarray):
+        if len(packet.prompts) > 1:
             names = ", ".join(prompt.name for prompt in packet.prompts)
             stop(2, f"{path} has logits of one prompt; save an .npz with {names}")
-        if not isinstance(loaded, np.ndarray) and prompt.name not in loaded.files:
+        return compared_rows(packet, packet.prompts[0], loaded)
+
+    # an .npz file has an array for each prompt
+    blocks = []
+    for prompt in packet.prompts:
+        if prompt.name not in loaded.files:
             stop(2, f"{path} has no array {prompt.name}")
-        logits = loaded if isinstance(loaded, np.ndarray) else loaded[prompt.name]
-        blocks.append(compared_rows(packet, prompt, logits))
+        blocks.append(compared_rows(packet, prompt, loaded[prompt.name]))
     return np.concatenate(blocks)
 
 
@@ -351,8 +355,12 @@ class EngineVerdict:
 
     @property
     def sentence(self) -> str:
-        """The conclusion for people."""
-        in_order = list(self.distances)
+        """The conclusion for people: pass or FAIL, what the engine computes, and a runner-up.
+
+        Candidates are the right RoPE (`RIGHT`) and known mistakes; those within the allowed
+        distance are in `fits`.
+        """
+        in_order = list(self.distances)  # the nearest first
         others = [name for name in in_order if name not in self.fits]
         allowed = f"{self.allowed:.1e} is allowed in {self.dtype}"
         if self.passed:
@@ -363,7 +371,8 @@ class EngineVerdict:
             text = f"FAIL: it computes {named}. From {self.title}: {right:.1e} ({allowed})"
         else:
             text = f"FAIL: none of these. The nearest is {self._phrase(in_order[0])} ({allowed})"
-            others = in_order[1:]
+            others = in_order[1:]  # all but the one that is named
+
         if others:
             text += f". Runner-up: {self._phrase(others[0])}"
         if self.first > self.limit:
@@ -394,31 +403,41 @@ class EngineVerdict:
 
 
 def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
-    """Return which candidate the answers of an engine fit.
+    """Return which candidate the answers of an engine fit: the right RoPE or a known mistake.
 
-    A candidate fits if its distance is within what is allowed: the tolerance of the precision. At
-    position 0 a token attends only to itself, so no RoPE changes its logits. Where an engine is
-    farther away there, as with a table for GELU, more is allowed, up to the tolerance of float16.
+    A candidate fits if its distance from the answers is within what is allowed, which is the
+    tolerance of the precision. At position 0 a token attends only to itself, so no RoPE changes its
+    logits. Where an engine is farther away there, as with a table for GELU, more is allowed, up to
+    the tolerance of float16.
 
     A mistake within twice the allowed distance of the right candidate is left out: an engine could
     fit both.
+
+    Args:
+        packet: The prompts, and the logits of each candidate.
+        answers: The log-probabilities from the engine.
+        dtype: The precision of the engine, as `--dtype` says.
     """
     seen, tokens = as_table(packet, answers)
     expected = {}
     for name in packet.words:
         expected[name] = np.take_along_axis(log_softmax(packet.logits[name]), tokens, axis=1)
 
-    firsts = []
-    for row, position in enumerate(p for prompt in packet.prompts for p in prompt.positions):
-        if position == 0:
-            firsts.append(row)
-    first = distance(seen[firsts], expected[RIGHT][firsts])
+    # the distance at position 0, where only rounding and other weights count
+    positions: list[int] = []  # of the rows
+    for prompt in packet.prompts:
+        positions += prompt.positions
+    first_rows = [row for row, position in enumerate(positions) if position == 0]
+    first = distance(seen[first_rows], expected[RIGHT][first_rows])
+
+    # the allowed distance: between the tolerances of the precision and of float16
     tolerance = packet.precisions[dtype]["tolerance"]
     most = max(tolerance, packet.precisions["float16"]["tolerance"])
-    allowed = min(max(tolerance, packet.margin * first), most)
+    wanted = packet.margin * first
+    allowed = min(max(tolerance, wanted), most)
 
     distances = {}
-    unseen = []
+    unseen = []  # mistakes that are too near to the right candidate
     for name, numbers in expected.items():
         if name != RIGHT and distance(numbers, expected[RIGHT]) <= 2 * allowed:
             unseen.append(name)
@@ -441,8 +460,8 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
 def as_table(packet: Packet, answers: Answers) -> tuple[Array, NDArray[np.int64]]:
     """Return log-probabilities and their token ids, both [compared positions, tokens].
 
-    Rows of a server may have more tokens than the likeliest ones; as many of each row are compared
-    as all rows have.
+    A server names the likeliest tokens of each position, and for some positions one more. The table
+    has as many columns as the shortest row, with the likeliest tokens of each row.
     """
     if isinstance(answers, np.ndarray):
         if not np.isfinite(answers).all():

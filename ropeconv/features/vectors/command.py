@@ -79,8 +79,9 @@ def vectors_command(
     if screen.quiet:
         screen.say(packet.path)
         return
+    # the first row is the method, the others are known mistakes
     (table,) = packet.shown_tables()
-    rows = table.rows if explain else table.rows[: SHOWN + 1]
+    rows = table.rows if explain else table.rows[: 1 + SHOWN]
     screen.table(f"{packet.title}: the method and known mistakes", table.columns, rows)
     for note in packet.notes:
         screen.note(f"Note: {note}")

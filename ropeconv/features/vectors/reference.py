@@ -41,6 +41,11 @@ class InDouble(TorchFunctionMode):  # type: ignore[misc]
         arguments: tuple[Any, ...] = (),
         keywords: dict[str, Any] | None = None,
     ) -> Any:
+        """Run a function of torch in float64; torch calls this for each one in the mode.
+
+        Classes of transformers cast by `x.float()`, or name the dtype, as `x.to(torch.float32)` and
+        `softmax(x, dtype=torch.float32)` do. Both become float64.
+        """
         if function is Tensor.float:
             return arguments[0].double()
         changed = [float64 if value is float32 else value for value in arguments]
@@ -78,12 +83,15 @@ class Reference:
             raise CannotChange(str(problem)) from None
 
     def noise(self, right: CandidateSchedule, prompts: Sequence[PromptIds], expected: Array) -> Any:
-        """Return the distance that only rounding makes, by the name of a precision.
+        """Return how far only rounding takes a right engine from the expected logits.
 
         Args:
             right: The right candidate.
             prompts: All prompts of the packet.
             expected: Its logits in float64.
+
+        Returns:
+            The largest distance in each precision, by its name.
         """
         # right engines may compute frequencies that differ by 2 ulp, as validation allows
         nudged = CandidateSchedule(right.name, right.words, nudge(right.schedule))
@@ -100,19 +108,33 @@ class Reference:
     def _run(
         self, model: PreTrainedModel, candidate: CandidateSchedule, prompts: Sequence[PromptIds]
     ) -> Array:
-        """Return the logits of a candidate in the precision of a model."""
+        """Return the logits of a candidate, computed by a model that is patched with its schedule.
+
+        Args:
+            model: The tiny model; its precision is that of the computation.
+            candidate: The right RoPE, or a known mistake.
+            prompts: The prompts, with the positions that are compared.
+
+        Returns:
+            float64 [compared positions, vocabulary].
+        """
         import torch
 
         case = self.subject.case
         scale = self.subject.scale
+        # a mistake may be in log-n, the scaling of queries by position
         if candidate.schedule.log_n != case.schedule.log_n:
             scale = candidate.schedule.log_n
         with ExitStack() as stack, torch.no_grad():
             undo = patch(model, candidate.schedule, case.source.mla, scale, self.subject.queries)
             stack.callback(undo)
+            # a mistake may also be in the structure, such as the layout of the pairs
             if candidate.change is not None:
                 candidate.change(stack, model)
-            if model.dtype == float64 and candidate.schedule.short_inv_freq is None:
+            # `patch` rounds frequencies to float32. Two lists of them, for short and long prompts,
+            # are chosen in the forward pass, so that one list cannot be set in their place.
+            has_two_lists = candidate.schedule.short_inv_freq is not None
+            if model.dtype == float64 and not has_two_lists:
                 _set_frequencies(model, candidate)
 
             rows = []

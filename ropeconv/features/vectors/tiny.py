@@ -204,7 +204,19 @@ def fill(model: PreTrainedModel, seed: int) -> None:
 def _values(
     name: str, parameter: Tensor, generator: np.random.Generator, tied: bool
 ) -> np.ndarray[Any, Any]:
-    """Return random numbers for a parameter."""
+    """Return random numbers for a parameter of a tiny model.
+
+    They are such that every part of the model changes the logits, so that an engine that leaves one
+    out, as a bias, or 1 + weight of a norm, is noticed. 0.3 is large enough for that, and keeps a
+    norm's weights positive.
+
+    Args:
+        name: The name of the parameter.
+        parameter: The parameter as its class makes it; only its shape, and the first number of a
+            norm, are used.
+        generator: Draws the numbers.
+        tied: Whether the embeddings are the last projection too.
+    """
     shape = tuple(parameter.shape)
     if name.endswith("bias"):
         return np.asarray(0.3 * generator.standard_normal(shape))
@@ -215,6 +227,8 @@ def _values(
             start = 0.0
         return np.asarray(start + 0.3 * generator.random(shape))
 
+    # 1 / sqrt(inputs) keeps the size of the hidden states; queries and keys are larger, so that
+    # attention prefers some tokens, and the last projection too, so that logits differ
     spread = shape[-1] ** -0.5
     is_query_or_key = any(part in name for part in ("q_proj", "k_proj", "qkv", "query_key", "q_b"))
     if is_query_or_key:

@@ -228,10 +228,11 @@ def vectors(
 
 
 def make_prompts(schedule: Schedule, vocabulary: int) -> list[PromptIds]:
-    """Return the prompts of a packet.
+    """Return the prompts of a packet: random tokens, in which spans of earlier ones are repeated.
 
-    The long one ends one token before the declared length, since a server generates a token after
-    it. There is a short one only where a schedule has frequencies of its own for short prompts.
+    The repeats make attention to the past matter, and with it RoPE. The long prompt ends one token
+    before the declared length, since a server generates a token after it. There is a short one only
+    where a schedule has frequencies of its own for short prompts.
 
     Args:
         schedule: The right one.
@@ -244,6 +245,7 @@ def make_prompts(schedule: Schedule, vocabulary: int) -> list[PromptIds]:
     prompts = []
     for name, length in lengths.items():
         ids = [int(token) for token in generator.integers(FIRST, vocabulary, length)]
+        # every second span of SPAN tokens becomes a copy of one that ends before it
         for start in range(2 * SPAN, length - SPAN, 2 * SPAN):
             earlier = int(generator.integers(0, start - SPAN))
             ids[start : start + SPAN] = ids[earlier : earlier + SPAN]

@@ -77,12 +77,15 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
 def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> None:
     """Check that a restored source has each name once, and no file that is also a folder.
 
-    Parameters are those of `check_folder`.
+    Args:
+        record: The record, with names in the first source.
+        files: The names of the files in the output.
+        reference: The output, for the message.
     """
     # the names of all files of the source: those with a recorded text, and all files of the output
     # that ropeconv did not add
     names = [text.name for text in record.texts]
-    skipped = {RECEIPT, *record.added, *names}
+    skipped = {RECEIPT, *record.added, *names}  # a text in the output is a changed one
     for name in files:
         if name not in skipped:
             names.append(record.renamed.get(name, name))
@@ -92,7 +95,7 @@ def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> N
             if count > 1:
                 raise _distrust(reference, f"gives {name!r} twice")
 
-    # a/b makes a folder of a, which is then no name for a file
+    # a/b makes a folder of a, which can then not be a file
     folders = set()
     for name in names:
         folders |= {str(folder) for folder in PurePosixPath(name).parents}
@@ -223,15 +226,19 @@ class OriginalSource(Source):
         names_in_output = {file.name for file in inner.files()}
         check_folder(record, names_in_output, inner.reference)
 
-        # The Hub can copy files from one repository to another only under the same names. With
-        # renamed files it cannot, so the first source is then treated like a local folder.
+        # `record.renamed` has the names in the first source by those in the output. The Hub can
+        # copy files from one repository to another only under the same names. With renamed files it
+        # cannot, so the first source is then treated like a local folder.
         self.kind = inner.kind
         if names_in_output & record.renamed.keys():
             self.kind = "folder"
 
         # both by the names in the first source
         self._texts = {text.name: self._restore(text) for text in record.texts}
-        self._inner_names = {original: now for now, original in record.renamed.items()}
+        self._inner_names = {
+            original_name: name_in_output
+            for name_in_output, original_name in record.renamed.items()
+        }
 
     def files(self) -> tuple[SourceFile, ...]:
         omitted = {RECEIPT, *self.record.added, *self._texts}
@@ -245,17 +252,21 @@ class OriginalSource(Source):
         return tuple(sorted(files, key=lambda file: file.name))
 
     def path(self, name: str) -> Path:
-        """Return the local path of a file, given by its name in the first source.
+        """Return the local path of a file of the first source, which is a file of the output.
+
+        Args:
+            name: The name of the file in the first source; the output may have renamed it.
 
         Raises:
-            BadSource: There is no such file, or it must be written first.
+            BadSource: The output has no such file, or only a changed one.
         """
-        inner_name = self._inner_names.get(name, name)
+        # a text that the output changed is restored in memory only, and has no path
         if name in self._texts:
             raise BadSource(
                 f"{name} of {self.reference} is not as it was in its source; run `ropeconv restore`"
                 " first, and start from the folder that it writes"
             )
+        inner_name = self._inner_names.get(name, name)
         if all(file.name != inner_name for file in self.inner.files()):
             raise BadSource(
                 f"{self.reference} has no {inner_name}; take the source again, {self.first}"
@@ -279,21 +290,24 @@ class OriginalSource(Source):
 
     @property
     def headers(self) -> dict[str, Header]:
-        """The headers of the safetensors files of the first source, by its names."""
-        # the output may have weights under other names, and a shard that it added
-        all_headers = {}
-        for name_in_output, header in self.inner.headers.items():
-            name = self.record.renamed.get(name_in_output, name_in_output)
-            all_headers[name] = header
+        """The headers of the safetensors files of the first source, by their names there.
 
+        They are those of the output (`inner`), which may have renamed files.
+        """
+        header_by_original_name = {}
+        for name_in_output, header in self.inner.headers.items():
+            original_name = self.record.renamed.get(name_in_output, name_in_output)
+            header_by_original_name[original_name] = header
+
+        # a shard that the output added is left out
         headers = {}
         for name in self.weights():
-            if name not in all_headers:
+            if name not in header_by_original_name:
                 raise BadSource(
                     f"{self.reference} has no weights in {name}; take the source again,"
                     f" {self.first}"
                 )
-            headers[name] = all_headers[name]
+            headers[name] = header_by_original_name[name]
         return headers
 
     def tensor_names(self) -> tuple[str, ...] | None:
@@ -369,12 +383,13 @@ def folder_record(
     """
     record = _known_record(source)
 
-    # files that the first source does not have: those of earlier bakes that are still there, and
-    # those that this bake adds
+    # files that the first source does not have: those that earlier bakes added and that are still
+    # there, and those that this bake adds, which replace no file of the source
     in_source = {file.name for file in source.files()}
-    keep_their_names = in_source - set(renamed.values())
-    new = {*written, *generated} - keep_their_names
-    added = in_source.intersection(record.added) | new
+    names_that_stay = in_source - set(renamed.values())
+    new = {*written, *generated} - names_that_stay
+    added_before = in_source.intersection(record.added)
+    added = added_before | new
 
     # texts of the first source that the output has otherwise
     texts = {text.name: text for text in record.texts}
@@ -431,7 +446,8 @@ def original_record(
         folder: The parts of a folder that the output changes.
         gguf: The parts of a GGUF file that the output changes.
     """
-    # with --replace an output is made from the first source again, so no bake lies between
+    # `steps` are the bakes between the first source and `source`. There are none with --replace,
+    # which makes an output from the first source again (`OriginalSource`).
     receipt: Receipt | None
     steps: tuple[StepRecord, ...] = ()
     if isinstance(source, OriginalSource):

@@ -59,7 +59,10 @@ KEY = 0xFFFF
 
 
 def value_of(record: ValueRecord) -> GgufValue:
-    """Return a value from a receipt.
+    """Return the value of a GGUF key from a receipt.
+
+    A text of spaces, which earlier versions of ropeconv reserved in a header, is recorded by its
+    length (`spaces`) and without bytes (`raw`).
 
     Raises:
         ValueError: Its bytes are not of its kind.
@@ -111,11 +114,11 @@ def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     if ARCH not in record.keys:
         yield f"has no {ARCH}"
 
-    # no bake moves tensors, so the first source has the alignment of the file
+    # no bake moves tensors, so the first source has the alignment of the file: without the key the
+    # default, and with it the value in the file, so that the record has none
     had_default = ALIGNMENT not in record.keys
-    if had_default and file.header.alignment != DEFAULT_ALIGNMENT:
-        yield f"has another {ALIGNMENT}"
-    if ALIGNMENT in record.values:
+    lost_default = had_default and file.header.alignment != DEFAULT_ALIGNMENT
+    if lost_default or ALIGNMENT in record.values:
         yield f"has another {ALIGNMENT}"
 
     # the values; a text of spaces is recorded by its length, which must not exhaust the memory
@@ -151,11 +154,14 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         if name in ROPE_TENSORS and not _are_divisors(data):
             yield f"has divisors in {name} that are not positive"
 
-    # projections whose rows were reordered within each head; a missing one is noticed later
+    # projections whose rows were reordered within each head
     for name in record.interleaved:
         info = file.tensors.get(name)
-        can_be_projection = info is None or _has_heads(info, record.head_dim)
-        if name in ROPE_TENSORS or not can_be_projection:
+        if info is None:
+            has_heads = True  # that it is missing is noticed later
+        else:
+            has_heads = _has_heads(info, record.head_dim)
+        if name in ROPE_TENSORS or not has_heads:
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
 
 
@@ -256,9 +262,10 @@ def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
 
 
 def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
-    """Return the first source of a file: the file before the first run of `ropeconv apply`.
+    """Return the first source of a file: how it was before the first run of `ropeconv apply`.
 
-    It is computed from the file and from the record of all changes in its receipt.
+    It is computed from the file and from the record of all changes in its receipt. Only the header
+    and the rope tensors are made; the edit makes the rest when it is written.
 
     Args:
         file: A file that ropeconv wrote.
@@ -277,7 +284,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
         )
     # refuse files that cannot be restored
     check_gguf(record, file)
-    first = receipt.first.described
+    first = receipt.first.described  # the first source in words, for messages
     if whole and record.changed:
         raise BadSource(
             f"{record.changed[0]} of {file.name} was multiplied and rounded, which cannot be"
@@ -297,10 +304,11 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     values = _first_values(file, record, first)
     edit = Edit(base=values, changes=_first_tensors(file, record, first), removed=added)
 
-    # the header that the edit gives; in the layout of the first source, so that spaces that an
-    # earlier ropeconv reserved in the header stay among its keys
+    # the header that the edit gives, with the layout of the first source: some versions of ropeconv
+    # reserved spaces in the header, and with the layout they stay among its keys
     layout = Layout(record.version, record.data_start, record.tail)
     rewritten = rewrite(file.header, replace(edit, layout=layout))
+    # it is only read, and is no file, so that it has no size and no byte where data begins
     header = GgufHeader(
         version=record.version,
         values=rewritten.values,
@@ -317,7 +325,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
             continue
         vectors[name] = vector
         if name in edit.changes:
-            restored = edit.changes[name].apply(b"")
+            restored = edit.changes[name].apply(b"")  # from the receipt, whatever the file has
             vectors[name] = np.frombuffer(restored, "<f4").astype(np.float64)
     return Earlier(edit, header, vectors)
 
@@ -325,8 +333,9 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
 def was_written(record: GgufRecord, header: GgufHeader) -> bool:
     """Return whether the first source was a file with the shards of the present one.
 
-    It was not where the file was split since, or where it was converted from a checkpoint: then its
-    first source is the conversion without scaling, which was not written.
+    There are two cases in which it was not. The file was split since, so that the shards are
+    others. Or it was converted from a checkpoint: then its first source is the conversion without
+    scaling, which was never written, and has no byte where data began (`data_start` is 0).
 
     Args:
         record: The record from the receipt of the file.
@@ -349,8 +358,8 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     Raises:
         BadSource: The header of the first source is too short for its data to begin there.
     """
-    # no such file was written: it is laid out as gguf-py does it, padded to the alignment in front
-    # of the data and behind the last tensor
+    # a first source that was not a file of these shards has no layout to restore: it gets that of
+    # gguf-py, padded to the alignment in front of the data and behind the last tensor
     if not was_written(record, header):
         rewritten = rewrite(header, edit)
         padding = -rewritten.data_size % rewritten.alignment
@@ -358,6 +367,7 @@ def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
 
     layout = Layout(record.version, record.data_start, record.tail)
     restored = rewrite(header, replace(edit, layout=layout))
+    # the header may be padded up to where data began, but not with more than its keys can hold
     if record.data_start > len(restored.plain()):
         raise BadSource(
             "the receipt of this file has another place for its data than its header can have; take"
@@ -418,9 +428,13 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
 
 
 def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
-    """The changes that make the tensors of the first source from those of the file, by name.
+    """Return the changes that make the tensors of the first source from those of the file, by name.
 
-    Parameters as in `_first_values`.
+    Args:
+        file: A file that ropeconv wrote.
+        record: The record in its receipt, with the contents of small tensors in base64 and the
+            names of tensors whose rows were reordered.
+        first: The first source, for messages.
     """
     # small tensors have their old bytes in the receipt, whatever the file has now
     changes: dict[str, Change] = {}
@@ -430,6 +444,7 @@ def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, 
             raise BadSource(
                 f"{name} of {file.name} is not as ropeconv wrote it; take the source again, {first}"
             )
+        # `data=data`, since a closure would see the last `data` of the loop
         changes[name] = Change(len(data), lambda old, data=data: data)  # type: ignore[misc]
 
     # reordered rows are put back
@@ -445,30 +460,32 @@ QUANTISED = "general.quantization_version"
 
 
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
-    """Return the record of an output that is made from a file without a receipt of ropeconv.
+    """Return the record for the first bake of a file, which has no receipt of ropeconv yet.
 
-    `restore` needs it to make the file again from the output.
+    A record has the parts of the file that the output lacks or has changed, with which `restore`
+    makes the file again from the output.
 
     Args:
         file: The file.
         edit: The edit from the file to the output.
     """
-    # the bytes after the last tensor are recorded by their number, so they must be zeros
+    # the bytes after the last tensor: their number is recorded where they are few and all zeros
     header = file.header
     first_shard = file.shards[0]
     end = header.data_start + header.data_size
     tail = first_shard.read(end, min(header.size, end + SMALL + 1))
     is_padding = len(tail) <= SMALL and not any(tail)
 
-    # where ropeconv would write this header byte for byte, it can do so again, and the digest shows
-    # that it did
-    head = first_shard.read(0, header.data_start)
+    # the digest of the header lets `restore` show that it wrote every byte again, which only works
+    # where ropeconv writes this header as the file has it: another tool may pad it otherwise
+    header_bytes = first_shard.read(0, header.data_start)
     layout = Layout(version=header.version, data_start=header.data_start, tail=0)
     rewritten = rewrite(header, Edit(base=header.values, layout=layout))
     digest = ""
-    if rewritten.exact(layout) == head:
-        digest = hashlib.sha256(head).hexdigest()
+    if rewritten.exact(layout) == header_bytes:
+        digest = hashlib.sha256(header_bytes).hexdigest()
 
+    # the record of the file itself, and then that of the output, with the parts that it changes
     unchanged = GgufRecord(
         keys=tuple(header.values),
         version=header.version,
@@ -482,47 +499,53 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
 
 
 def record_of_output(
-    file: GgufFile, known: GgufRecord, before: Earlier, edit: Edit, replaced: bool
+    file: GgufFile, input_record: GgufRecord, before: Earlier, edit: Edit, replaced: bool
 ) -> GgufRecord:
-    """Return the record of an output of a file that ropeconv wrote.
+    """Return the record for a further bake of a file that ropeconv wrote.
+
+    A record has the parts of the first source, the file before the first bake, that an output lacks
+    or has changed.
 
     Args:
-        file: The file.
-        known: The record of the file.
-        before: Its first source.
-        edit: The edit to the output, from the file, or if `replaced` from its first source.
+        file: The file, an output of an earlier bake.
+        input_record: The record in its receipt, of the changes so far.
+        before: The first source, which that record restores.
+        edit: The edit that makes the output: it starts from the first source with `--replace`
+            (`replaced`), and otherwise from the file.
         replaced: Whether the output is made from the first source.
     """
     starting_header = before.header if replaced else file.header
     output = rewrite(starting_header, edit)
-    restorable = _sort_changes(known, file.tensors, file.read, edit.changes)
+    restorable = _sort_changes(input_record, file.tensors, file.read, edit.changes)
     # made from the file, the output has the changes of earlier bakes too
     if not replaced:
-        restorable = _add_earlier_changes(known, restorable, edit.changes)
-    return _record_of(known, before.header, output, restorable)
+        restorable = _add_earlier_changes(input_record, restorable, edit.changes)
+    return _record_of(input_record, before.header, output, restorable)
 
 
 def record_of_export(
     plain: GgufHeader, header: GgufHeader, read: Callable[[str], bytes], edit: Edit, quantised: bool
 ) -> GgufRecord:
-    """Return the record of a conversion.
+    """Return the record of a GGUF file that is converted from a checkpoint and extended.
 
-    Its first source is the conversion without scaling, which is not written.
+    `restore` makes its first source from it: the same conversion without scaling, which is never
+    written.
 
     Args:
         plain: The header of the conversion without scaling.
-        header: The same under the name of the method.
+        header: That header, with the model named after the method.
         read: Returns the bytes of a converted tensor.
-        edit: The edit from that to the output.
+        edit: The edit from `header` to the header of the output.
         quantised: Whether llama.cpp quantises the output afterwards, which adds a key.
     """
-    # that conversion was not written, so there is no byte where its data began, and no digest
     keys = list(plain.values)
     if quantised and QUANTISED not in keys:
         keys.append(QUANTISED)
-    known = GgufRecord(tuple(keys))
-    restorable = _sort_changes(known, header.tensors, read, edit.changes)
-    return _record_of(known, plain, rewrite(header, edit), restorable)
+    # the record of the conversion itself: as it was not written, its data began nowhere, and its
+    # header has no digest
+    input_record = GgufRecord(tuple(keys))
+    restorable = _sort_changes(input_record, header.tensors, read, edit.changes)
+    return _record_of(input_record, plain, rewrite(header, edit), restorable)
 
 
 @dataclass(frozen=True)
@@ -543,7 +566,7 @@ class _Restorable:
 
 
 def _sort_changes(
-    known: GgufRecord,
+    input_record: GgufRecord,
     tensors: Mapping[str, TensorInfo],
     read: Callable[[str], bytes],
     changes: Mapping[str, Change],
@@ -551,7 +574,7 @@ def _sort_changes(
     """Sort the tensors that an output changes by how they are brought back.
 
     Args:
-        known: The record of the file that is changed.
+        input_record: The record of the file that is changed.
         tensors: The tensors of the file.
         read: Returns the bytes of a tensor of the file.
         changes: The new tensors of the output.
@@ -563,14 +586,15 @@ def _sort_changes(
     remaining_bytes = SMALL
     for name, change in changes.items():
         # the first source does not have a tensor that an earlier bake added
-        if name in known.added:
+        if name in input_record.added:
             continue
+        # `interleaved` is the head_dim of a change that reorders rows, and 0 of another one
         head_dim = max(head_dim, change.interleaved)
         size = tensors[name].size
-        was_reordered = name in known.interleaved
-        if name in known.contents:
+        was_reordered = name in input_record.interleaved
+        if name in input_record.contents:
             # an earlier bake has recorded the bytes of the first source
-            contents[name] = known.contents[name]
+            contents[name] = input_record.contents[name]
         elif change.interleaved:
             interleaved.append(name)
         elif size <= remaining_bytes and not was_reordered:
@@ -582,47 +606,64 @@ def _sort_changes(
     return _Restorable(
         contents=contents,
         interleaved=tuple(interleaved),
-        head_dim=head_dim or known.head_dim,
+        head_dim=head_dim or input_record.head_dim,
         lost=tuple(lost),
     )
 
 
 def _add_earlier_changes(
-    known: GgufRecord, new: _Restorable, changes: Mapping[str, Change]
+    input_record: GgufRecord, new: _Restorable, changes: Mapping[str, Change]
 ) -> _Restorable:
-    """The tensors that an output changes, with those that the file itself has changed before."""
-    contents = {**new.contents, **known.contents}
-    interleaved = dict.fromkeys((*known.interleaved, *new.interleaved))
+    """Return all tensors in which an output differs from its first source, by how they come back.
+
+    Small tensors have their old contents in the record, reordered rows are put back, and others are
+    lost.
+
+    Args:
+        input_record: The record of the file that is changed, with the tensors that earlier bakes
+            changed. The first source is the file before the first of them.
+        new: The tensors that this bake changes.
+        changes: The changes of this bake, by the name of the tensor.
+    """
+    # contents in the record are those of the first source, so they come before newer ones
+    contents = {**new.contents, **input_record.contents}
+    interleaved = dict.fromkeys((*input_record.interleaved, *new.interleaved))
     # rows that were reordered before cannot be brought back after a further change
-    changed_again = [name for name in known.interleaved if name in changes]
-    lost = dict.fromkeys((*known.changed, *new.lost, *changed_again))
+    changed_again = [name for name in input_record.interleaved if name in changes]
+    lost = dict.fromkeys((*input_record.changed, *new.lost, *changed_again))
+    # a tensor whose contents are kept needs no reordering
+    reordered = [name for name in interleaved if name not in contents]
     return _Restorable(
         contents=contents,
-        interleaved=tuple(name for name in interleaved if name not in contents),
+        interleaved=tuple(reordered),
         head_dim=new.head_dim,
         lost=tuple(lost),
     )
 
 
 def _record_of(
-    known: GgufRecord, first: GgufHeader, output: RewrittenHeader, restorable: _Restorable
+    input_record: GgufRecord, first: GgufHeader, output: RewrittenHeader, restorable: _Restorable
 ) -> GgufRecord:
-    """A record with the parts of the first source that an output changes.
+    """Return the record of an output: the parts of its first source that it lacks or has changed.
+
+    `restore` makes the first source, the file before the first bake, from the output with them.
 
     Args:
-        known: The record of the file that is changed.
+        input_record: The record of the file that is changed, which has the keys and the layout of
+        the
+            first source.
         first: The header of the first source.
         output: The header of the output.
-        restorable: The tensors that the output changes.
+        restorable: The tensors that differ between both, by how they are brought back.
     """
     return msgspec.structs.replace(
-        known,
+        input_record,
         values=_changed_values(first, output.values),
         added=tuple(sorted(output.tensors.keys() - first.tensors.keys())),
         contents=dict(restorable.contents),
         interleaved=restorable.interleaved,
         head_dim=restorable.head_dim,
-        changed=restorable.lost,
+        changed=restorable.lost,  # changed, and not brought back
     )
 
 

@@ -86,7 +86,8 @@ def remember_source(output: Path, source: Origin) -> None:
         note = _note_path(read_receipt(output))
         place = Place(os.path.abspath(output), _absolute_path(source), _files_of(source))
         others = [other for other in _read_places(note) if other.output != place.output]
-        _write_places(note, (*others[1 - MOST_PLACES :], place))
+        newest_others = others[-(MOST_PLACES - 1) :]  # the newest is the last
+        _write_places(note, (*newest_others, place))
 
 
 def find_source(output: Path, use_state: bool = True) -> str:
@@ -158,7 +159,7 @@ def _find_nearby(output: Path, receipt: Receipt) -> Path | None:
 
 
 def why_not_found(output: Path) -> str:
-    """Return why `find_source` finds nothing, as a sentence without its end, with the fix.
+    """Return why `find_source` finds nothing, as a sentence without its full stop, with the fix.
 
     Raises:
         BadSource: The output has no receipt.
@@ -174,7 +175,7 @@ def why_not_found(output: Path) -> str:
             " --against"
         )
 
-    # the place may be known, and the model there another one now
+    # `apply` may have noted where the source was; as it was not found, it is not there as it was
     changed = ""
     noted = _read_notes(receipt)
     if noted:

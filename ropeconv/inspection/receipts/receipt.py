@@ -549,10 +549,11 @@ class LayersRecord(msgspec.Struct, frozen=True):
         noun = "layers" if len(numbers) > 1 else "layer"
         names = f"{noun} {' and '.join(numbers)}"
 
-        # a run in which the source without the method passes too proves nothing
+        # a run in which the source without the method would pass too proves nothing; where the
+        # source computes the method already (`unchanged`) there is no such source
         last = f"position {self.reached:,}"
-        has_control = self.unchanged or self.is_distinguished
-        if not has_control:
+        shows_method = self.unchanged or self.is_distinguished
+        if not shows_method:
             return f"; the attention of {names} up to {last} does not show the method"
         return f", and the attention of {names} is that of the method up to {last}"
 
@@ -644,10 +645,14 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
             runs.append(f"decoded {self.decoded} tokens")
         layers = self.layers
         if layers is not None and layers.layers:
-            numbers = layers.layers[0].layer
-            names = f"{'layers' if '-' in numbers else 'layer'} {numbers}"
+            numbers = layers.layers[0].layer  # "0", or "0-3" for several
+            noun = "layers" if "-" in numbers else "layer"
+            names = f"{noun} {numbers}"
             last = f"position {layers.reached:,}"
-            if layers.unchanged or layers.is_distinguished:
+            # the run shows the method if the source without it would have been noticed; there is no
+            # such source where it computes the method already
+            shows_method = layers.unchanged or layers.is_distinguished
+            if shows_method:
                 runs.append(f"computes the method in {names} up to {last}")
             else:
                 runs.append(f"runs {names} up to {last}, which do not show the method")

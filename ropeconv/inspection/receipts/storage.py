@@ -133,8 +133,8 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
     Args:
         text: The JSON.
         name: The name of the file, for messages.
-        validated: The fields of RESULTS if they are in another file, which replace those of the
-            JSON.
+        validated: The results of `validate` and `eval` (the fields of RESULTS) if they are in
+            another file, as beside a GGUF file. They replace those of the JSON.
 
     Raises:
         BadSource: The text is not a receipt, or has another schema.
@@ -145,7 +145,8 @@ def parse_receipt(text: str, name: str, validated: JsonObject | None = None) -> 
             f"{name} is the receipt of {describe_kind(data)} and not of a model; `ropeconv"
             " validate` compares its files"
         )
-    # results may have NaN, where a broken model computed it; nothing else is computed from them
+    # numbers must be finite, but a broken model can have computed NaN in its results, which are
+    # only shown
     without_results = {key: value for key, value in data.items() if key not in RESULTS}
     _check_numbers(without_results, name)
 
@@ -367,8 +368,9 @@ ELSEWHERE = (errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 def write_receipt(folder: Path, receipt: Receipt | CompanionReceipt, fsync: bool = True) -> None:
     """Write ropeconv.json into a folder, replacing an earlier one atomically.
 
-    The draft is beside the folder, so that a kill leaves nothing new in it, or inside if that
-    fails, as for a mounted folder.
+    It is first written to a draft beside the folder, so that a run that is killed leaves nothing
+    new in the folder. If a file from there cannot be moved into the folder, as where a disk is
+    mounted there, the draft is inside.
 
     Args:
         folder: The folder.
@@ -487,14 +489,14 @@ def commands(receipt: Receipt) -> list[str]:
     Local sources have their names in the receipts, without folders. A recipe with lists of numbers
     is read from the receipt, `--recipe ropeconv.json`.
     """
+    # the input of the first command; that of each further one is the output before it
     first = receipt.first
     is_gguf = first.kind == "gguf"
     source = first.reference or _file_name(first.name, is_gguf)
     lines = list[str]()
     for number, step in enumerate(receipt.steps, 1):
         words = apply_words(source, step, is_gguf, receipt.source.family or "")
-        # each command reads the output of the one before it; the last output has the name that
-        # `apply` gives
+        # the last output has the name that `apply` gives
         is_last = number == len(receipt.steps)
         if not is_last:
             is_gguf = step.target.to == "gguf"
@@ -533,7 +535,8 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
 
     # options of the output, as far as they differ from the defaults
     target = step.target
-    changes_format = is_gguf != (target.to == "gguf")
+    to_gguf = target.to == "gguf"
+    changes_format = is_gguf != to_gguf
     if changes_format:
         words += ["--to", target.to]
     for option in options(TargetRecord):
@@ -543,7 +546,8 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
                 words += [option.flag, item]
         elif value != option.default:
             words.append(option.flag)
-            if value is not True:
+            is_switch = value is True  # without a value on the command line
+            if not is_switch:
                 words.append(value)
     return words
 

@@ -86,16 +86,19 @@ class LmEval(Measure):
             )
         self.folder = path.parent
         self.task = named[1]
-        self.checksum = zlib.crc32(text.encode()) >> 1  # fits an int32 token
+        # `cases` puts it among the tokens that name this task in the journal, which are int32
+        self.checksum = zlib.crc32(text.encode()) >> 1
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield one case, which stands for the whole task."""
-        # lm_eval makes the prompts itself, so there are no tokens to list here. The journal finds
-        # a case by the digest of its tokens and targets; these stand for what lm_eval is given:
-        # the seed, the contents of a task file, and the number of documents.
+        """Yield one case for the whole task; its tokens and targets are not those of a text.
+
+        lm_eval makes the prompts, so there are no tokens to list. But the journal finds a result by
+        the digest of a case's tokens and targets. So these are made of all that decides the result:
+        the length, the seed, the contents of a task file, and the number of documents.
+        """
         ids = np.full(sizes.longest, sizes.seed, np.int32)
-        ids[0] += self.checksum
-        documents = min(sizes.windows, sizes.longest - 1)
+        ids[0] += self.checksum  # of the task file; 0 without one
+        documents = min(sizes.windows, sizes.longest - 1)  # targets are indices into the tokens
         targets = np.arange(1, documents + 1, dtype=np.int32)
         yield Case(
             measure=self.name,
@@ -181,7 +184,8 @@ class LmEval(Measure):
         Args:
             model: The loaded model.
             tokenizer: Its tokenizer.
-            case: The longest length, the number of documents, and the seed.
+            case: As `cases` made it: its column is the longest length, its window the seed, and it
+                has a target for each document that is read.
 
         Raises:
             RopeconvError: lm_eval does not know the task, or cannot load its documents.

@@ -60,7 +60,11 @@ class Position(Measure):
             )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
-        """Return the mean loss of each of 32 blocks of positions; its end is the column."""
+        """Return the mean loss of each of 32 blocks of positions; its end is the column.
+
+        Blocks are equal parts of the sequence. Nearly all of its tokens are targets, so that they
+        have about the same weight.
+        """
         blocks = min(BLOCKS, len(case.targets))
         edges = np.linspace(0, len(case.ids), blocks + 1).round().astype(int)
         observations = []
@@ -168,9 +172,11 @@ class Sliding(Measure):
                 start = number * self.stride
                 length_with_prefix = end - start + prefix
                 ids = texts.window(document, end, length_with_prefix)
-                # only what no window before has predicted, and never the prefix or the first token
+                # targets are the tokens that no window before has predicted, at the end of this
+                # one; never the prefix, nor the first token, which has nothing before it
                 new_tokens = end - predicted
-                first_target = max(len(ids) - new_tokens, prefix, 1)
+                first_new = len(ids) - new_tokens
+                first_target = max(first_new, prefix, 1)
                 targets = np.arange(first_target, len(ids), dtype=np.int32)
                 yield Case(
                     measure=self.name,
@@ -226,7 +232,7 @@ class LongPpl(Growth):
             sizes: The lengths, of which the shortest is the short context.
 
         Returns:
-            Why there are none; empty where there are some.
+            Why there are no key tokens, as a sentence; empty where there are some.
         """
         evaluator: list[Observation] = []
         if rows:
@@ -264,6 +270,7 @@ class LongPpl(Growth):
                 continue
             indices = key_tokens.get((number.document, number.window))
             if indices:
+                # a window counts by its key tokens; `values`, the loss of each target, is done with
                 loss = float(np.mean([number.values[index] for index in indices]))
                 averaged.append(replace(number, value=loss, weight=len(indices), values=()))
         return others + averaged

@@ -185,7 +185,11 @@ class Retrieval(Measure):
         """
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield a sequence with a hidden fact for each window of the texts, length and depth."""
+        """Yield a sequence with a hidden fact for each window of the texts, length and depth.
+
+        A sequence is a text with the fact at the depth (0 its beginning, 1 its end), followed by a
+        question and the answer. The targets are the tokens of the answer.
+        """
         depths = [0.5]
         if sizes.depths > 1:
             depths = np.linspace(0, 1, sizes.depths).tolist()
@@ -199,10 +203,12 @@ class Retrieval(Measure):
             haystack = Haystack(texts, document, start)
             for length in sizes.lengths:
                 for number, depth in enumerate(depths):
-                    # without the length in its seed: all lengths ask for the same facts
+                    # the seed does not have the length, so that all lengths ask for the same fact
+                    # and can be paired
                     draw = np.random.default_rng((sizes.seed, window, number))
                     prompt = self.prompt(haystack, depth, draw)
                     ids, targets = haystack.sequence(prompt, length, self.name)
+                    # the answer ends the sequence; a model may begin it with words of its own
                     to_generate = 0
                     if sizes.generate:
                         answer_tokens = len(ids) - targets[0]

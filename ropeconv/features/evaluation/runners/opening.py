@@ -109,7 +109,8 @@ def _refuse_contradictions(request: RunnerRequest) -> None:
             " gpu"
         )
 
-    # with a server, MODEL is only named for its tokenizer and its config, which these describe
+    # The other options describe how MODEL is read. With a server, MODEL is only read for its
+    # tokenizer and its config, for which they may be needed.
     if request.servers:
         return
     if request.family and _is_output(request):

@@ -57,7 +57,8 @@ class OutputRunner(Runner):
         """Name the models; none is loaded yet.
 
         Args:
-            models: The models by row.
+            models: The identity of each model, and a function that loads it, by row. The source of
+                the output comes first, where it was found.
             trained: The trained context in tokens by the receipt, 0 where it has none.
             tokenizer: The tokenizer of all of them.
             runtime: Name and version of what runs them.
@@ -71,7 +72,8 @@ class OutputRunner(Runner):
             raise BadSource("the receipt has no trained context; name the source with --against")
         self.models = models
         self.trained = trained
-        self.source, _ = next(iter(models.values()))
+        identity, _ = next(iter(models.values()))
+        self.source = identity  # the first model stands for the evaluation, as in its journal
         self.tokenizer = tokenizer
         self.runtime = runtime
         self.device = device
@@ -201,8 +203,9 @@ def _open_gguf(
         engine = LlamaCppEngine(source.file.path, **options)
         models[Row(BASE)] = (source.identity, engine.opened)
     elif comparison is not None:
-        # The source is a checkpoint. It is converted too, with the types of the output, so that the
-        # two differ by nothing else than their RoPE.
+        # The source is a checkpoint. It is converted too, with the types and the pre-tokenizer of
+        # the output, so that the two differ by nothing else than their RoPE. All three decide the
+        # losses, so the journal knows the converted source by them.
         target = Target(to="gguf", outtype=receipt.target.outtype, pre=receipt.target.pre)
         identity = text_digest(comparison.source.identity, f"{target.outtype} {target.pre}")
         load = partial(_load_exported, comparison.checkpoint, target, options)

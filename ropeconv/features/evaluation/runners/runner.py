@@ -29,7 +29,7 @@ def memory_sentence(weights: int, cache: KvCache | None, tokens: int, width: int
         return f"{memory}."
 
     # `cache` has a size for each type that the config names, such as 2 bytes for bfloat16. The run
-    # may use another one: 4 bytes of float32 take twice of that.
+    # may use another one: 4 bytes of float32 take twice as much.
     in_first_dtype = next(iter(cache.bytes(tokens).values()))
     size = in_first_dtype * width // cache.dtypes[0].size
     return f"{memory}, keys and values of {tokens:,} tokens {human(size)}."
@@ -127,7 +127,7 @@ class RunnerRequest:
     """Threads of the CPU; None for OMP_NUM_THREADS or the cores."""
 
     def place(self, config: JsonObject, stands_for: str = "") -> DeviceSpec:
-        """Return device and precision of a checkpoint.
+        """Return device and precision of a checkpoint, and set the threads of torch.
 
         Args:
             config: Its config.json.

@@ -85,13 +85,15 @@ def open_servers(request: RunnerRequest) -> Iterator[tuple[Runner, list[Row]]]:
         # "long=http://localhost:8000" or only a URL; a server can have several models, of which
         # one with the name of the row is preferred
         name, url = _name_and_url(text)
-        server: Server = hook("connect_server")(url, prefer=name)
+        connect_server = hook("connect_server")  # of the feature `servers`
+        server: Server = connect_server(url, prefer=name)
         name = name or server.model
         if name in servers:
             raise UsageError(
                 f"two servers have the name {name}; name each, as in --server long={url}"
             )
         servers[name] = server
+        # a server may run the output that MODEL names, whose receipt then gets the result
         output = Path(request.model) if _runs_output(server, request.model) else None
         rows.append(Row(name, path=output, url=url))
 

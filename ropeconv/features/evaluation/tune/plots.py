@@ -36,7 +36,10 @@ def divisors(axes: Axes, tuned: TuningResult) -> None:
 
 
 def curves(axes: Axes, tuned: TuningResult) -> None:
-    """Draw losses by position minus those of the best formula, on held-out text."""
+    """Draw losses by position minus those of the best formula, on held-out text.
+
+    The best formula itself is the line at 0.
+    """
     # the result of the search, and the unscaled model, which has no recipe
     best_formula: list[float] = []
     shown = []
@@ -46,6 +49,7 @@ def curves(axes: Axes, tuned: TuningResult) -> None:
         if row.name.startswith("tuned") or row.recipe is None:
             shown.append(row)
 
+    # the result is the last row, and gets the first colour
     for number, row in enumerate(reversed(shown)):
         differences = []
         for loss, reference in zip(row.curve, best_formula, strict=True):

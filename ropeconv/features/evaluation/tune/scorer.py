@@ -151,7 +151,8 @@ class Scorer:
         if count is None:
             count = len(self.windows)
         numbers = range(min(count, len(self.windows)))
-        # the search asks for some schedules several times
+        # the search asks for some schedules several times, and an earlier run may have read them:
+        # the journal knows them by the digest too
         digest = schedule.digest
         missing = [number for number in numbers if (digest, number) not in self.by_window]
         if missing:
@@ -395,7 +396,7 @@ class TextWindow:
 
 
 def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
-    """Return texts to search with, held-out texts, and a note about these.
+    """Split texts into those to search with and held-out ones, and say how.
 
     With enough texts of `context` tokens every third one is held out, otherwise the last third of
     each.
@@ -404,10 +405,14 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
         texts: All texts.
         context: The length of a window in tokens, which the held-out texts must fill.
 
+    Returns:
+        The texts to search with, the held-out texts, and what is held out, as a clause.
+
     Raises:
         BadSource: There is not enough text for both.
     """
-    # with enough long texts: 0, 1, 3, 4, 6, ... for the search, 2, 5, ... held out
+    # of HELD_OUT (3) or more long texts every third one: 0, 1, 3, 4, 6, ... are for the search, and
+    # 2, 5, ... held out
     length = context - len(texts.prefix)
     long = [document for document in texts.documents if len(document.ids) >= length]
     if len(long) >= HELD_OUT:
@@ -461,7 +466,8 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
 
     Args:
         texts: The texts.
-        sizes: One length, and how many targets are inside the trained context and as many beyond.
+        sizes: One length, and a number of targets: so many are inside the trained context, and so
+            many beyond it.
         needles: Whether each window also has a hidden number.
     """
     # targets at even distances; the first token has nothing before it from which to predict it

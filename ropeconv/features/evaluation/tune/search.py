@@ -113,23 +113,25 @@ class Task:
 
 
 def search(task: Task) -> Candidate:
-    """Return the best candidate, which may be a formula.
+    """Search divisors of the frequencies and the attention factor; return the best candidate.
 
-    Adam changes the logarithms of divisors and attention factor. A pair with n periods within the
-    trained context learns at 1/n of the rate, since its phase at a distance changes n times as
-    fast. All weights are frozen.
+    Adam changes the logarithms of the divisors and of the factor to lower the loss; all weights of
+    the model are frozen. The search begins with a formula, which is returned where no candidate is
+    better.
+
+    A pair with n = T theta / 2 pi periods within the trained context T changes its phase n times as
+    fast as one with a single period, so it has the speed s = min(1, 1/n). Adam has one rate for all
+    parameters; so its parameter is u, with log(divisor) = log(first divisor) + s u. By the chain
+    rule, d loss / d u = s (d loss / d log(divisor)).
     """
     import torch
 
     start = task.start
     settings = task.settings
-    # One over the periods within the trained context, T theta / 2 pi, at most 1: a pair with 100
-    # periods learns at a hundredth of the rate.
     speed = np.minimum(1.0, 2 * math.pi / (start.base * start.spec.original_context))
     *first_divisor_logs, first_factor_log = task.initial
 
-    # Adam changes all its parameters at one rate. So it gets the change of each divisor's logarithm
-    # divided by the speed of the pair, and the attention factor's unless the user fixed it.
+    # u of each pair, and the logarithm of the attention factor unless the user fixed it
     change_over_speed = torch.zeros(len(speed), dtype=torch.float64, requires_grad=True)
     learns_factor = settings.attention_factor is None
     factor_log = torch.tensor(first_factor_log, dtype=torch.float64, requires_grad=learns_factor)
@@ -148,9 +150,8 @@ def search(task: Task) -> Candidate:
     for step in range(1, settings.steps + 1):
         slope = _mean_gradient(task, current_logs(), next(batches))
 
-        # The gradients come from the journal where an earlier run has computed them, so they are
-        # set here instead of by backward(). By the chain rule, since the logarithm of a divisor is
-        # first + change_over_speed * speed:
+        # gradients come from the journal where an earlier run has computed them, so they are set
+        # here instead of by backward()
         change_over_speed.grad = torch.from_numpy(slope[:-1] * speed)
         if learns_factor:
             factor_log.grad = torch.tensor(slope[-1])
@@ -161,11 +162,13 @@ def search(task: Task) -> Candidate:
         optimizer.step()
         rates.step()
 
-        # all windows are read only now and then, which takes longer than a step
+        # a step reads some windows; now and then the candidate is compared with the best one on all
+        # of them, which takes longer
         if step % CHECKED == 0 or step == settings.steps:
             *divisors, factor = np.exp(current_logs()).tolist()
             task.offer(start.factors(divisors, factor, TUNED))
-        if task.end_step():
+        is_last = task.end_step()
+        if is_last:
             break
     return task.best
 

@@ -60,6 +60,7 @@ class SearchSettings(TuneOptions):
             value = getattr(self, name)
             if not value >= 0:  # true for NaN, where `value < 0` is not
                 raise UsageError(f"--{name.replace('_', '-')} is {value}; give 0 or more")
+        # `positive` returns what is wrong with a number
         if self.attention_factor is not None and positive(self.attention_factor):
             raise UsageError(
                 f"--attention-factor is {self.attention_factor}; give a positive number"
@@ -161,7 +162,7 @@ class Tuning:
         self.judge = self._scorer(self.held, settings.held_windows or settings.windows)
 
     def _scorer(self, texts: Texts, count: int) -> Scorer:
-        """Make a scorer on so many windows of texts."""
+        """Return a scorer, which measures the loss of candidates on `count` windows of texts."""
         settings = self.settings
         sizes = EvaluationSizes(
             lengths=(self.context,),
@@ -170,11 +171,13 @@ class Tuning:
             targets=settings.targets,
             seed=settings.seed,
         )
-        read = windows(texts, sizes, settings.needles > 0)
+        # the loss beyond the trained context counts whole, that inside it and that of hidden
+        # numbers by these weights
+        price = Price(settings.inside, settings.needles)
         return Scorer(
             runner=self.runner,
-            windows=read,
-            price=Price(settings.inside, settings.needles),
+            windows=windows(texts, sizes, needles=settings.needles > 0),
+            price=price,
             passes=self.passes,
         )
 
@@ -213,7 +216,7 @@ class Tuning:
             settings=self.settings,
             progress=self.progress,
         )
-        # of two windows the faster one, since the first warms up
+        # the time of a window: of the first two the faster one, since the first warms up
         self.scorer.losses(task.first.schedule, 2)
         read_seconds = min(self.scorer.seconds)
         gradient_seconds = gradient(task, task.initial, self.scorer.windows[0]).seconds
@@ -222,8 +225,9 @@ class Tuning:
         # reads the held-out windows with each formula, the unscaled model and the result.
         steps = self.settings.steps
         count = len(self.scorer.windows)
-        ranked = 1 if self.settings.start else len(self.formulas)
-        search_reads = (ranked + math.ceil(steps / CHECKED)) * count
+        read_formulas = 1 if self.settings.start else len(self.formulas)  # --start names one
+        read_candidates = math.ceil(steps / CHECKED)
+        search_reads = (read_formulas + read_candidates) * count
         held_out_reads = (len(self.formulas) + 2) * len(self.judge.windows)
         return SearchCost(
             reads=search_reads + held_out_reads,
@@ -261,7 +265,7 @@ class Tuning:
     def _make_result(
         self, task: Task, best: Candidate, reference: Candidate, table: list[TuningRow]
     ) -> TuningResult:
-        """Return the result of a search that has ended.
+        """Return the result of a search that has ended: its verdict, its numbers, its settings.
 
         Args:
             task: The search.
@@ -273,8 +277,12 @@ class Tuning:
         chosen, better, sentence = self._verdict(best, reference, table)
         assert chosen.recipe is not None
 
+        # the curves have a point for each block of targets, at the position of its last target
         window = self.judge.windows[0]
         positions = [int(window.text.targets[end - 1]) for _, end in blocks(window)]
+
+        # the loss of the best candidate, minus that of the first formula, on the searched windows
+        gain = task.gain(best).mean
         return TuningResult(
             recipe=chosen.recipe.to_dict(),
             better=better,
@@ -290,14 +298,14 @@ class Tuning:
             steps=len(task.trace),
             seed=settings.seed,
             regularise=settings.regularise,
-            price=settings.inside,
+            price=settings.inside,  # the weight of the loss within the trained context
             needles=settings.needles,
             texts=[document.name for document in self.searched.documents],
             held_out=[document.name for document in self.held.documents],
             tokens_sha256=self.texts.sha256,
             windows=len(self.scorer.windows),
             held_windows=len(self.judge.windows),
-            searched=task.gain(best).mean,
+            searched=gain,
             trace=task.trace,
             divisors=self.start.divisors(best.schedule).tolist(),
             formula_divisors=self.start.divisors(reference.schedule).tolist(),

@@ -18,12 +18,13 @@ def show_tuned(result: TuningResult, out: Path | None, sheet: Sheet) -> None:
         out: The written recipe, if there is one.
         sheet: The sheet that shows them.
     """
-    (table,) = result.shown_tables()
+    (table,) = result.shown_tables()  # a row for each candidate
     columns = table.columns
     n = max(row.total.clusters for row in result.rows)
     title = f"{result.source}, held-out losses at {result.context:,} tokens; n = {n}"
     sheet.table(title, columns, table.rows, right=columns[1:])
 
+    # the total loss of a row is a weighted sum of columns
     parts = f"beyond + {result.price:g} inside"
     if "needle" in columns:
         parts += f" + {result.needles:g} needle"

@@ -22,16 +22,16 @@ def executor_of(
     without_gpus: int = 1,
     folder: Path | None = None,
 ) -> Executor:
-    """Return the executor of a name.
+    """Return the executor of a name: what runs items in this process, on a cluster, or by Slurm.
 
     Args:
         name: `local`, a number of processes, the address of a Ray cluster as in `RayCluster`, or
             `slurm`.
         table: The settings of a plan.
-        at_once: As in `Local` and `Slurm`.
-        without_gpus: As in `Local`.
-        folder: The folder for what Slurm's jobs leave; None where Slurm cannot be used, whose jobs
-            keep no model from one item to the next.
+        at_once: How many items run at once, as in `Local` and `Slurm`.
+        without_gpus: The number of processes on a machine without GPUs, as in `Local`.
+        folder: The folder for what Slurm's jobs leave. None where Slurm cannot be used: its jobs do
+            not keep a model from one item to the next.
 
     Raises:
         UsageError: The name is another one.

@@ -200,7 +200,7 @@ def _results(
                 if broken_pools > retries:
                     yield index, Failure(NEVER_STARTED)
                 else:
-                    tries[index] -= 1
+                    tries[index] -= 1  # the one that did not run, which `start` counts again
                     start(index)
     finally:
         for future in pending:

@@ -103,8 +103,9 @@ class RayCluster(Executor):
                 self._initialise(ray)
                 return
             except (ConnectionError, RuntimeError, ValueError) as problem:
+                # A failed connection to ray:// leaves Ray in its client mode, in which connections
+                # to other addresses fail.
                 if not was_connected:
-                    # after ray://, whose client mode would stay on, and let later connections fail
                     ray.shutdown()
                 reason = _reason_of(problem)
                 if not any(words in reason for words in NOT_STARTED):

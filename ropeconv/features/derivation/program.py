@@ -80,7 +80,7 @@ def ask(folder: Path, own: bool) -> dict[str, Any]:
 
 def find(folder: Path, own: bool) -> tuple[Any, str]:
     """Return the model in a folder, and the name of the class of its text model."""
-    from ropeconv.features.derivation.facts import AskedModel, text_of
+    from ropeconv.features.derivation.asked_model import AskedModel, text_of
 
     whole = json.loads((folder / "config.json").read_bytes())
     config = load_config(folder, trust=own)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 if TYPE_CHECKING:
     from torch.nn import Module
 
-NORM = re.compile(r"norm|^ln", re.IGNORECASE)
+NORM_NAME = re.compile(r"norm|^ln", re.IGNORECASE)
 """Names of the classes of norms."""
 LARGE = 1 << 16
 """Numbers of a tensor from which on it is not allocated."""
@@ -149,7 +149,7 @@ def without_weights(model: Module) -> None:
                 continue
             parameter.requires_grad_(False)
             # norms of each head have weights of two dimensions (Cohere)
-            has_scales = parameter.dim() == 1 or NORM.search(type(module).__name__) is not None
+            has_scales = parameter.dim() == 1 or NORM_NAME.search(type(module).__name__) is not None
             is_scale = has_scales and "bias" not in name
             parameter.fill_(1.0 if is_scale else 0.0)
         for name, buffer in list(module._buffers.items()):

@@ -25,7 +25,7 @@ Config = dict[str, Any]
 FEW = 4
 """Layers of the model that is run often, where the config does not list the types of its layers."""
 MOST_POSITIONS = 1 << 20
-"""The largest context that is looked at; float32 has no digits for angles far behind it."""
+"""The largest context whose positions are tried; float32 lacks the digits for larger angles."""
 SIZE_KEYS = {
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),

@@ -1,7 +1,7 @@
 """Changes to one key of a config, after which the model is run again.
 
 Whether a key sets a fact of the model (its base, the share of a head that rotates, its window) is
-found by an experiment: change this key alone, build the model, and see whether that fact follows.
+found by an experiment: change only this key, build the model, and see whether that fact follows.
 Each function here returns a change, which edits the text part of a config.json in place:
 
     change = set_key("rope_base", PROBE_BASE)

@@ -1,4 +1,4 @@
-"""What a class uses for keys that a config leaves out: the table [defaults] of a family file.
+"""The values that a class uses where a config leaves keys out: the table [defaults].
 
 The experiment for the base removes every key of RoPE settings and measures the frequencies again.
 Sizes and the context are read from the config of transformers, which has the defaults.

@@ -8,7 +8,7 @@ the rotary dimension  if this number becomes the value
 the width of heads    if heads become twice as wide
 
 Candidates are the keys with a fitting name, and those about RoPE with a fitting number. The keys of
-sizes (hidden size, layers, context) are found by their names alone.
+sizes (hidden size, layers, context) are found only by their names.
 """
 
 from __future__ import annotations

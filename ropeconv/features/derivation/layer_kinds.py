@@ -286,8 +286,8 @@ def _find_pattern(types: Sequence[str], odd_layer: OddLayer) -> Config:
 def _find_interval(types: Sequence[str], odd_layer: OddLayer) -> Config:
     """The interval at which one type stands among layers of another one; {} without one.
 
-    The type at the interval is called `last`, as it is the last of each interval: with an interval
-    of 3, the layers 2, 5, 8, ... With {"leading": True} it is the first one: 0, 3, 6, ...
+    The type at the interval is called `last`, since it ends each interval: with an interval of 3,
+    the layers 2, 5, 8, ... With {"leading": True} it begins each interval: 0, 3, 6, ...
 
     Args:
         types: The type of each layer by its name.

@@ -84,7 +84,7 @@ class ModelRuns:
         """The kind of each of the first layers."""
 
         self._rows: tuple[Seen, Seen] | None = None
-        """What `_run_rows` gave for the present `rotating_layer`."""
+        """The result of `_run_rows` for the present `rotating_layer`; None before it."""
 
         try:
             self.observer = self._observe(shorten(text, few))
@@ -108,7 +108,7 @@ class ModelRuns:
         """The modules that make queries and keys."""
 
         self.rotating_layer = self.projections.layer
-        """The name of the layer whose rows are looked at: the first global one."""
+        """The name of the layer whose rows are examined: the first global one."""
 
     def _refuse_unseen(self) -> None:
         """Raise NotDerivable for layers that know positions in a way that is not seen."""
@@ -133,7 +133,7 @@ class ModelRuns:
             first_of_each = [kinds.index(kind) for kind in set(kinds)]
             self.few = max(first_of_each) + 1
         self.few_kinds = list(kinds[: self.few])
-        # the heads of a global layer may be wider than those of others, so its rows are looked at
+        # the heads of a global layer may be wider than those of others, so its rows are examined
         if "global" in self.few_kinds:
             suffix = f".{self.few_kinds.index('global')}"
             self.rotating_layer = next(name for name in self.calm if name.endswith(suffix))
@@ -296,7 +296,7 @@ class ModelRuns:
     def softmax_scale(self) -> float | None:
         """Return the scale s of scores s * q.k before the softmax; None where it is not seen.
 
-        A factor on queries alone counts too. The attention factor, which is on both, does not.
+        A factor on queries only counts too. The attention factor, which is on both, does not.
         """
         names = {self.projections.q, self.projections.k}
 
@@ -309,7 +309,7 @@ class ModelRuns:
         return seen.scale * self.factor_on("queries") / self.factor_on("keys")
 
     def _row_runs(self) -> tuple[Seen, Seen]:
-        """What `_run_rows` gives for the model; it is run once."""
+        """The result of `_run_rows` for the model, which is run once."""
         if self._rows is None:
             self._rows = self._run_rows(self.observer)
         return self._rows
@@ -341,8 +341,8 @@ def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, floa
     """The row that makes each dimension of each head, and the factor on queries or keys.
 
     Args:
-        runs: What `ModelRuns._run_rows` gives: with the number n of each row, from 1, and with 1.
-            A factor f makes them f * n and f.
+        runs: The result of `ModelRuns._run_rows`, in which projections give the number n of each
+            row, from 1, and then 1. With a factor f, queries or keys are f * n, and then f.
         side: Queries or keys.
 
     Returns:

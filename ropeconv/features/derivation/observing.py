@@ -156,7 +156,7 @@ class AttentionObserver:
         self._made: dict[int, tuple[str, Any]] = {}
         """The module that made a tensor, by the tensor's id().
 
-        The tensor stands beside it, so that no other one gets its id while the layer runs.
+        The tensor is kept too, so that no other one gets its id while the layer runs.
         """
 
         self._add_hooks()
@@ -229,8 +229,9 @@ class AttentionObserver:
     def _see_output(self, layer: str, inside: str) -> Callable[..., Any]:
         """The hook that torch calls after a module inside a layer has run.
 
-        It notes that the module ran and which module made its input. Its result takes the place of
-        the output: the numbers of the override, or the input of a norm that shall do nothing.
+        It notes that the module ran and which module made its input. torch continues with its
+        result in place of the output: the numbers of the override, or the input of a norm that
+        shall do nothing.
         """
 
         def see(module: Module, args: Any, kwargs: Any, output: Any) -> Any:

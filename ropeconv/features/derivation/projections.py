@@ -1,15 +1,15 @@
 """Which modules of a layer make queries and keys, and which norms they pass.
 
-The experiment: in a calm run all projections give zeros (they have no weights), so queries and keys
-are the same numbers for every module that is looked at. Then the output of one module is random,
-and nothing else. The dimensions of queries and keys that differ from the calm run are those that
-this module makes:
+The experiment begins with a calm run, in which all projections give zeros, since they have no
+weights. Then the output of one module is random, and nothing else. The dimensions of queries and
+keys that differ from the calm run are those that this module makes:
 
-    effects["self_attn.q_a_proj"]["model.layers.0"] == Effect(queries={0, 1, ...}, keys={})
+    effects["self_attn.q_proj"]["model.layers.0"] == Effect(queries={0, 1, ..., 63}, keys={})
 
-With all these modules random at once, `measure_layers` measures how queries and keys rotate. Of the
-modules that make the dimensions that rotate, the last one before the attention is the projection
-whose rows a factor can be folded into.
+A module before another projection, such as q_a_proj before q_b_proj, has no effect: the zeros of
+the later one hide it. With all modules that have one random at once, `measure_layers` measures how
+queries and keys rotate. The last of them before the attention that makes the dimensions that rotate
+is the projection whose rows a factor can be folded into.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 LONGEST_CHAIN = 8
-"""Modules between the norm of a layer's input and its projections, each given the last one's output
-without a step between."""
+"""The most modules that are followed from a projection back to the norm of the layer's input."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class Attention:
 
     @property
     def rotates(self) -> bool:
-        """Whether queries rotate with the position; a length that grows is no rotation."""
+        """Whether queries rotate with the position; a length that grows does not count."""
         return bool(self.queries and self.queries.inv_freq)
 
 
@@ -236,7 +236,7 @@ def _frequencies(angles: Numbers, positions: Sequence[int]) -> Numbers:
         positions: The positions of the tokens, of which the first is 0 and the second 1.
 
     Returns:
-        Of shape (pairs,); 0 where the largest angle is too small to be seen.
+        Frequencies of shape (pairs,); 0 where the largest angle is too small to be seen.
     """
     inv_freq = angles[1] / positions[1]
     for row, position in zip(angles[2:], positions[2:], strict=True):

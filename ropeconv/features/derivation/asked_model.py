@@ -136,7 +136,7 @@ def layer_count(text: Any) -> int:
 def shorten(text: Any, count: int) -> Any:
     """Return a copy of a config with fewer layers.
 
-    A list with an item for each layer, such as layer_types, loses the items behind them too.
+    A list with an item for each layer, such as layer_types, loses the items after them too.
 
     Args:
         text: The config of a text model, of transformers.

@@ -75,7 +75,7 @@ class ModelRuns:
         """The number of its positions."""
 
         self.idle: tuple[str, ...] = ()
-        """Names inside a layer of modules behind the attention, which need not run."""
+        """Names inside a layer of modules after the attention, which need not run."""
 
         self.widths: dict[Kind, int] = {}
         """The width of a head in layers of each kind."""
@@ -88,7 +88,7 @@ class ModelRuns:
 
         try:
             self.observer = self._observe(shorten(text, few))
-        except Exception:  # a class may tie layers to others behind them (Gemma 3n)
+        except Exception:  # a class may tie layers to later ones (Gemma 3n)
             self.few = layer_count(text)
             self.observer = self._observe(text)
 
@@ -101,7 +101,7 @@ class ModelRuns:
         if any(seen.count > 1 for seen in self.calm.values()):
             raise NotDerivable("a layer computes attention more than once")
 
-        # it showed which modules are behind the attention; without them all other runs are fast
+        # it showed which modules run after the attention; without them all other runs are fast
         self.idle = tuple(name for name, may_be in self.observer.tail.items() if may_be)
         self.observer = self._observe(shorten(text, self.few))
         self.projections: Projections = find_projections(self.observer, self.calm)
@@ -153,7 +153,7 @@ class ModelRuns:
 
     @property
     def sees_later_tokens(self) -> bool:
-        """Whether a token sees those behind it, as in an encoder."""
+        """Whether a token sees later ones, as in an encoder."""
         masks = [seen.visible for seen in self.calm.values() if seen.visible is not None]
         return bool(masks) and all(bool(mask[0].all()) for mask in masks)
 
@@ -170,7 +170,7 @@ class ModelRuns:
     def keys_of_size(self, quantity: str) -> list[str]:
         """Return the config keys of a size, the one of this config first: ["n_embd"].
 
-        The usual key comes behind one that the class renames to it, since it reads both.
+        The usual key comes after one that the class renames to it, since it reads both.
 
         Args:
             quantity: A key of `SIZE_KEYS`.

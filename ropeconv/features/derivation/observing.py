@@ -6,10 +6,9 @@ queries and keys of the product Q K^T. Its words, here and in the modules that u
 run              one forward pass of `TOKENS` tokens, which are all the same
 calm run         a run in which nothing is replaced: without weights, all projections give zeros
 override         puts numbers of ours in place of the output of a projection, in one run
-behind           later in the forward pass; a norm before attention, a norm behind the projection
 lost             a number that is NaN, given in place of a real one: whatever is NaN after the run
                  was computed from it
-idle             a module behind the attention, which returns its input to save time
+idle             a module after the attention, which returns its input to save time
 inside           the name of a module below its layer: self_attn.q_proj of model.layers.0
 """
 
@@ -54,7 +53,7 @@ class Seen:
     """The attention of one layer in a run."""
 
     queries: Numbers
-    """Numbers of shape (heads, tokens, width), behind the rotation."""
+    """Numbers of shape (heads, tokens, width), after the rotation."""
 
     keys: Numbers
     """Likewise."""
@@ -81,7 +80,7 @@ class AttentionObserver:
     Args:
         model: A model of `without_weights`.
         context: The number of positions that it may have.
-        idle: Names inside a layer of modules behind its attention, which are not run.
+        idle: Names inside a layer of modules after its attention, which are not run.
     """
 
     def __init__(self, model: Module, context: int, idle: Iterable[str] = ()) -> None:
@@ -108,7 +107,7 @@ class AttentionObserver:
         self.tail: dict[str, bool] = {}
         """For each child of a layer, whether it may be idle.
 
-        It may where it comes behind the attention and its output has the shape of its input.
+        It may where it runs after the attention and its output has the shape of its input.
         """
 
         self.unknown: dict[str, None] = {}
@@ -216,11 +215,11 @@ class AttentionObserver:
             if self.layer != layer:
                 return
             seen = self.seen.get(layer)
-            is_behind_attention = self._pending is None and seen is not None
+            is_after_attention = self._pending is None and seen is not None
             keeps_shape = _has_shape_of(_first_input(args, kwargs), output)
             ran_before = seen.ran_before if seen is not None else []
             has_attention = any(name.startswith(f"{inside}.") for name in ran_before)
-            may_be_idle = is_behind_attention and keeps_shape and not has_attention
+            may_be_idle = is_after_attention and keeps_shape and not has_attention
             # in every layer and run
             self.tail[inside] = self.tail.get(inside, True) and may_be_idle
 
@@ -452,7 +451,7 @@ def is_lost(result: Any) -> bool:
 
 
 class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
-    """Sees the products of queries and keys, and the softmax behind them.
+    """Sees the products of queries and keys, and the softmax after them.
 
     Inside `with ScoreWatcher(observer):` torch calls it for each of its functions.
     """
@@ -502,7 +501,7 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
     def _see_product(self, queries: Any, transposed_keys: Any, result: Any) -> None:
         """Note a product of queries (..., tokens, width) and keys (..., width, tokens)."""
         if _is_scores(queries, transposed_keys, result):
-            # keys behind those of the tokens are compressed ones (DeepSeek V4)
+            # keys after those of the tokens are compressed ones (DeepSeek V4)
             keys = transposed_keys.transpose(-1, -2)[..., :TOKENS, :]
             self.observer.note_product(queries, keys)
 
@@ -530,7 +529,7 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
     def _see_softmax(self, scores: Any) -> None:
         """Note the softmax of scores (..., tokens, keys), and which of them are masked."""
         is_of_tokens = scores.dim() >= 3 and scores.shape[-2] == TOKENS
-        # other keys may come behind those of the tokens: a sink (gpt-oss), or compressed ones
+        # other keys may come after those of the tokens: a sink (gpt-oss), or compressed ones
         has_keys_of_tokens = scores.shape[-1] in (TOKENS, TOKENS + 1)
         has_more_keys = scores.dim() >= 4 and scores.shape[-1] > TOKENS
         if is_of_tokens and (has_keys_of_tokens or has_more_keys):
@@ -556,7 +555,7 @@ def _is_scores(first: Any, second: Any, result: Any) -> bool:
     factors = (first, second)
     if not all(isinstance(item, torch.Tensor) and item.dim() >= 3 for item in factors):
         return False
-    # a first factor with a column for each token is the weights behind the softmax
+    # a first factor with a column for each token is the weights after the softmax
     if first.shape[-1] in (TOKENS, TOKENS + 1):
         return False
     if result.shape[-2:] == (TOKENS, TOKENS):

@@ -1,7 +1,7 @@
 """How queries or keys rotate, from their numbers at a few positions.
 
 The experiment gives every token the same query and the same key (`observing.random_numbers`), so
-that the numbers behind RoPE differ only by the position of the token. RoPE turns a pair of
+that the numbers after RoPE differ only by the position of the token. RoPE turns a pair of
 dimensions (a, b), as the complex number z = a + ib, by an angle proportional to the position p:
 
     z(p) = grow(p) * z(0) * exp(i * p * inv_freq)
@@ -144,7 +144,7 @@ def _possible_pairs(turning: Numbers) -> list[tuple[Pairing, int]]:
 
     Args:
         turning: The numbers of those dimensions, in order. The slowest pairs may be missing: their
-            angles are too small to be seen. In halves, that leaves a gap behind each half.
+            angles are too small to be seen. In halves, that leaves a gap after each half.
 
     Returns:
         The pairing and the number of pairs, each.

@@ -27,7 +27,7 @@ from .rotation import Attention, Numbers, Pairing
 FusedOrder = Literal["", "blocks", "gate-and-blocks", "per-head", "per-group"]
 """The order of the rows of a fused projection; empty for one that is not known.
 
-"blocks": all queries, all keys, all values. "gate-and-blocks": a gate for each query before them.
+"blocks": all queries, all keys, all values. "gate-and-blocks": a gate for each query before them (HRM).
 "per-head": query, key and value of the first head, then of the next one (GPT-NeoX). "per-group":
 the queries of the first group, their key and value, then the next group (Falcon, InternLM 2).
 """
@@ -119,7 +119,14 @@ def _describe_norms(runs: ModelRuns, rotating: Attention, not_derived: list[str]
         not_derived: Gets a sentence for what no family describes.
 
     Returns:
-        Fields of `models.family.WeightNames`, of which `norm` is explained at its type `Norm`.
+        Fields of `models.family.WeightNames`. `norm` is a `NormKind`, or one of
+
+            rms-all-heads    the root mean square is that of all heads together (OLMo 2)
+            rms-after-rope   rms, after the rotation (Hunyuan)
+            l2-after-rope    rms without weights, after the rotation (Llama 4)
+            layer-norm-list  a layer norm for each head, in a list of modules (StableLM)
+
+        or empty for a norm without weights before the rotation.
     """
     found = runs.projections
     if not (found.q_norm and found.k_norm):
@@ -134,15 +141,16 @@ def _describe_norms(runs: ModelRuns, rotating: Attention, not_derived: list[str]
         return names | {"norm": "layer-norm-list"}
 
     norm = modules[found.q_norm]
-    widths = [parameter.shape[-1] for parameter in norm.parameters()]
-    if not widths:  # a norm without weights has no tensors, so the family does not name it
+    parameters = list(norm.parameters())
+    if not parameters:  # it has no tensors, so the family does not name it
         return {"norm": "l2-after-rope" if _is_after_rotation(runs) else ""}
     kind = find_norm_kind(norm)
     if kind is None or kind == "layer-norm-plus-one":  # no family has the latter
         not_derived.append(f"the kind of the norm {found.q_norm}")
         return {"fixed": f"the kind of the norm {found.q_norm} is not known"}
-    if kind == "rms" and widths[0] > rotating.width:
-        return names | {"norm": "rms-all-heads"}  # of all heads together (OLMo 2)
+    norm_width = parameters[0].shape[-1]
+    if kind == "rms" and norm_width > rotating.width:
+        return names | {"norm": "rms-all-heads"}
     if kind == "rms" and _is_after_rotation(runs):
         return names | {"norm": "rms-after-rope"}
     return names | {"norm": kind}
@@ -195,7 +203,7 @@ def _describe_rows(
     steps = set(np.diff(starts).tolist())
     if has_norms or not steps or steps == {width}:
         return facts
-    # twice the rows: behind the queries of each head those of a gate of its output (Qwen 3.5)
+    # after the queries of each head, as many rows make a gate for its output (Qwen 3.5)
     has_gate = steps == {2 * width} and _count_rows(runs, found.q) == 2 * heads * width
     if has_gate:
         facts["fixed"] = "its projection of queries also makes a gate"
@@ -241,8 +249,8 @@ def _find_fused_order(
     queries_per_group = heads // groups
 
     if starts == [width * index for index in range(heads)]:
-        behind_queries = [width * (heads + index) for index in range(groups)]
-        return "blocks" if key_starts == behind_queries else ""
+        after_queries = [width * (heads + index) for index in range(groups)]
+        return "blocks" if key_starts == after_queries else ""
 
     blocks_per_group = queries_per_group + 2  # and a key and a value
     in_groups = []
@@ -252,8 +260,8 @@ def _find_fused_order(
     if starts == in_groups:
         return "per-head" if queries_per_group == 1 else "per-group"
 
-    behind_gate = [width * (heads + index) for index in range(heads)]
-    return "gate-and-blocks" if starts == behind_gate else ""
+    after_gate = [width * (heads + index) for index in range(heads)]
+    return "gate-and-blocks" if starts == after_gate else ""
 
 
 def _describe_input_norm(runs: ModelRuns, not_derived: list[str]) -> Config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -25,6 +26,12 @@ FIRST_LAYER_KEY = "max_window_layers"
 """The key of the first layer with a window, in such classes."""
 WINDOWED_TYPES = (SLIDING_TYPE, "chunked_attention", "hybrid_sliding")
 """The types of layers that have a window by their name."""
+LayerRule = Literal["", "all", "named", "rotating", "not-rotating"]
+"""Which layers have the window, as `WindowRule.layers` of a family says it.
+
+"all" layers; those "named" so by their type (`WINDOWED_TYPES`); those that rotate; those that do
+not rotate; empty where none of these rules holds.
+"""
 SMALL_WINDOW = 5
 """The tokens of the window that is tried."""
 MOST_SEEN = 8
@@ -72,8 +79,8 @@ def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: l
     return {}
 
 
-def _find_rule(runs: ModelRuns, types: Sequence[str] | None, has_window: list[bool]) -> str:
-    """The rule by which layers have the window: a value of `WindowRule.layers`; empty for none.
+def _find_rule(runs: ModelRuns, types: Sequence[str] | None, has_window: list[bool]) -> LayerRule:
+    """The rule by which layers have the window.
 
     Args:
         runs: The model.

@@ -45,6 +45,7 @@ LARGEST = 4 << 20
 TRIED = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"}
 """The rope types that are tried in every class."""
 HERE = Path(__file__).parent
+"""The folder of the program and its modules."""
 TYPE_LISTS = ("auto/configuration_auto.py", "auto/auto_mappings.py")
 """Files of transformers that name its model types."""
 
@@ -390,7 +391,7 @@ def _equal(ours: object, theirs: object) -> bool:
     first = np.asarray(ours, float)
     second = np.asarray(theirs, float)
     if first.shape != second.shape:
-        # pairs that stand still behind the others do not show themselves
+        # pairs that stand still after all others are not seen in a run
         count = min(len(first), len(second))
         if first[count:].any() or second[count:].any():
             return False

@@ -183,8 +183,9 @@ def _candidates(
     names = []
     for name in runs.config_keys():
         value = runs.subject.part.get(name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        number = value if is_number else 0
+        number = 0.0
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            number = value
         is_rope_number = ROPE_KEY.search(name) is not None and is_fitting(number)
         if name_pattern.search(name) or is_rope_number:
             names.append(name)

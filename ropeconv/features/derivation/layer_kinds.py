@@ -210,8 +210,7 @@ def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
     rotates = [kind != "none" for kind in kinds]
     for name in dict.fromkeys((*part, *vars(text))):
         value = part.get(name, getattr(text, name, None))
-        is_list_of_layers = isinstance(value, list) and len(value) >= len(kinds)
-        if "rope" not in name or not is_list_of_layers:
+        if "rope" not in name or not isinstance(value, list) or len(value) < len(kinds):
             continue
         if [bool(flag) for flag in value[: len(kinds)]] != rotates:
             continue

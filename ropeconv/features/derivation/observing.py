@@ -560,7 +560,8 @@ def _is_scores(first: Any, second: Any, result: Any) -> bool:
         return False
     if result.shape[-2:] == (TOKENS, TOKENS):
         return True
-    return result.dim() >= 4 and result.shape[-2] == TOKENS and result.shape[-1] > TOKENS
+    has_more_keys = result.dim() >= 4 and result.shape[-1] > TOKENS
+    return bool(has_more_keys and result.shape[-2] == TOKENS)
 
 
 def spread(context: int) -> list[int]:

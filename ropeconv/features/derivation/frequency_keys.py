@@ -110,7 +110,7 @@ def _head_keys(runs: ModelRuns, rotating: Attention) -> Config:
 def _head_keys_of_kinds(runs: ModelRuns) -> Config:
     """The keys that make heads of each kind of layers twice as wide.
 
-    For Gemma 4: {"head_dim": ["global_head_dim"], "local_head_dim": ["head_dim"]}.
+    An example is {"head_dim": ["global_head_dim"], "local_head_dim": ["head_dim"]}.
     """
     facts: Config = {}
     for name in runs.config_keys():

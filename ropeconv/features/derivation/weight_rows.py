@@ -27,9 +27,10 @@ from .rotation import Attention, Numbers, Pairing
 FusedOrder = Literal["", "blocks", "gate-and-blocks", "per-head", "per-group"]
 """The order of the rows of a fused projection; empty for one that is not known.
 
-"blocks": all queries, all keys, all values. "gate-and-blocks": the same, after a gate for each query
-(HRM). "per-head": query, key and value of the first head, then of the next one (GPT-NeoX).
-"per-group": the queries of the first group, their key and value, then the next group (Falcon 40B).
+blocks           all queries, all keys, all values
+gate-and-blocks  the same, after a gate for each query (HRM)
+per-head         query, key and value of the first head, then of the next one (GPT-NeoX)
+per-group        the queries of a group, their key and value, then the next group (Falcon 40B)
 """
 
 

@@ -45,6 +45,7 @@ LARGEST = 4 << 20
 TRIED = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"}
 """The rope types that are tried in every class."""
 HERE = Path(__file__).parent
+"""The folder of the program and its modules."""
 TYPE_LISTS = ("auto/configuration_auto.py", "auto/auto_mappings.py")
 """Files of transformers that name its model types."""
 
@@ -156,25 +157,37 @@ def family_of(source: Source) -> Family | None:
 
 
 def ask(source: Source, own_code: bool) -> Derivation:
-    """Return what the class of a model says, which may be cached."""
+    """Return what the class of a model says about its family.
+
+    The answer is taken from the user's cache if this config was asked about before, with the same
+    versions of transformers, torch and this package.
+
+    Args:
+        source: The model.
+        own_code: Whether to run its own modelling file, whose answer is never cached.
+    """
     require("torch", "running the class of a model")
     require("transformers", "running the class of a model")
     config = source.config()
-    text = json.dumps(config, sort_keys=True)
-    place = None if own_code else _cached_at(text, _model_type(config))
-    if place is not None:
+    # code of the model is no part of the key of the cache
+    cache_file = None
+    if not own_code:
+        config_text = json.dumps(config, sort_keys=True)
+        cache_file = _cache_file(config_text, _model_type(config))
+    if cache_file is not None:
         with suppress(OSError, msgspec.DecodeError, UnicodeError):
-            return msgspec.json.decode(place.read_bytes(), type=Derivation)
+            return msgspec.json.decode(cache_file.read_bytes(), type=Derivation)
 
     with scratch() as folder, DerivationProcess() as process:
         write_file(folder / "config.json", json.dumps(config))
         if own_code:
             _copy_code(source, folder)
         answer = process.ask(folder, own_code)
-    if place is not None and answer.transformers:
+    has_answered = answer.transformers != ""  # empty where the process ended or took too long
+    if cache_file is not None and has_answered:
         with suppress(OSError, RopeconvError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_file(place, msgspec.json.encode(answer).decode())
+            cache_file.parent.mkdir(parents=True, exist_ok=True)
+            write_file(cache_file, msgspec.json.encode(answer).decode())
     return answer
 
 
@@ -190,14 +203,15 @@ def _copy_code(source: Source, folder: Path) -> None:
         source.copy(file.name, folder / file.name)
 
 
-def _cached_at(config_text: str, model_type: str) -> Path | None:
-    """The place of the answer to a config in the user's cache; None where nothing is cached."""
+def _cache_file(config_text: str, model_type: str) -> Path | None:
+    """The file of the answer to a config in the user's cache; None where nothing is cached."""
     key = ProbeCache.key(config_text, model_type, 0)
     if not key:
         return None
     digest = hashlib.sha256(key.encode())
-    for name in ("program.py", "facts.py", "observing.py", "weightless.py", "older_names.py"):
-        digest.update((HERE / name).read_bytes())
+    # an answer of other experiments is another one
+    for file in sorted(HERE.glob("*.py")):
+        digest.update(file.read_bytes())
     try:
         return user_folder("cache") / "families" / f"{digest.hexdigest()}.json"
     except RopeconvError:
@@ -246,10 +260,15 @@ def _no_class(source: Source) -> str:
 
 
 def describe(source: Source, answer: Derivation) -> Family:
-    """Return the family that an answer describes.
+    """Return the family that an answer describes, checked against what the class computes.
+
+    Args:
+        source: The model that was asked about.
+        answer: The answer of its class.
 
     Raises:
-        BadSource: With it, ropeconv reads something else from the config than the class computes.
+        BadSource: ropeconv, with this family, reads something else from the config than the class
+            computed.
     """
     config = source.config()
     model_type = _model_type(config)
@@ -266,30 +285,43 @@ def describe(source: Source, answer: Derivation) -> Family:
     family = msgspec.convert(fields, Family)
     family = _with_prefixes(family, source.tensor_names() or ())
     _check(config, family, answer)
+    # last, since the configs that were tried are read by the family that is now checked
     return _with_types(family, answer)
 
 
 def _with_types(family: Family, answer: Derivation) -> Family:
-    """A family with the rope types of which ropeconv and the class compute the same."""
-    computed = []
+    """A family with the rope types of which ropeconv and the class compute the same.
+
+    Where these are all that were tried, the types stay those of any family.
+    """
+    agreed = []
     for item in answer.tried:
         if _computes(item["config"], family, item["inv_freq"]):
-            computed.append(item["kind"])
-    if set(computed) >= TRIED:
+            agreed.append(item["kind"])
+    if set(agreed) >= TRIED:
         return family
-    writing = msgspec.structs.replace(family.writing, types=tuple(computed))
+    writing = msgspec.structs.replace(family.writing, types=tuple(agreed))
     return msgspec.structs.replace(family, writing=writing)
 
 
 def _with_prefixes(family: Family, names: Sequence[str]) -> Family:
-    """A family with the prefixes that the tensors of a checkpoint have."""
+    """A family with the prefixes that the tensors of a checkpoint have.
+
+    With language_model.model.layers.0.self_attn.q_proj.weight in the checkpoint, the prefix of a
+    layer is language_model.model.layers.{layer}.
+
+    Args:
+        family: The family, with the prefix of the class that was run.
+        names: The names of all tensors; none where only config.json is there.
+    """
     weights = family.weights
     projection = re.escape(weights.fused or weights.q)
-    prefixes: dict[str, None] = {}
+    prefixes: dict[str, None] = {}  # in the order of the tensors, each once
     for name in names:
-        match = re.fullmatch(rf"(.*\.)?(\d+)\.{projection}\.weight", name)
+        match = re.fullmatch(rf"(.*\.)?\d+\.{projection}\.weight", name)
         if match is not None:
-            prefixes[f"{match[1] or ''}{{layer}}."] = None
+            before_number = match[1] or ""
+            prefixes[before_number + "{layer}."] = None
     if not prefixes:
         return family
     return msgspec.structs.replace(
@@ -298,14 +330,21 @@ def _with_prefixes(family: Family, names: Sequence[str]) -> Family:
 
 
 def _check(config: Config, family: Family, answer: Derivation) -> None:
-    """Raise BadSource where ropeconv reads something else from a config than the class computes."""
+    """Raise BadSource where ropeconv reads something else from a config than the class computes.
+
+    Args:
+        config: The content of config.json.
+        family: The family by which ropeconv reads it.
+        answer: The numbers that the class, run in its own process, computed from the same config;
+            `frequency_numbers.measure_numbers` explains the keys of `measured`.
+    """
     measured = answer.measured
     unread = unread_rope_keys(text_part(config, family), family)
-    lost = [name for name in unread if name in answer.effective]
-    if lost:
+    unread_and_effective = [name for name in unread if name in answer.effective]
+    if unread_and_effective:
         raise BadSource(
-            f"{answer.origin} computes its RoPE from {' and '.join(lost)}, which no field of a"
-            " family describes, so it cannot be extended"
+            f"{answer.origin} computes its RoPE from {' and '.join(unread_and_effective)}, which no"
+            " field of a family describes, so it cannot be extended"
         )
 
     check_config(config, text_parts(config, family), family)
@@ -318,6 +357,8 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
     for words, (ours, theirs) in differences.items():
         if ours != theirs:
             raise BadSource(_disagreement(words, answer, ours, theirs))
+
+    # frequencies and factors are compared within what float32 shows
     schedule = spec.current()
     computed = measured["inv_freq"]
     if not _equal(schedule.inv_freq, computed["global"]):
@@ -328,7 +369,8 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
     if abs(schedule.attention_factor / measured["factor"] - 1) > 1e-3:
         ours = schedule.attention_factor
         raise BadSource(_disagreement("the attention factor", answer, ours, measured["factor"]))
-    if measured["grows"] and spec.query_scaling is None:
+    grows_with_position = bool(measured["grows"])
+    if grows_with_position and spec.query_scaling is None:
         raise BadSource(
             f"{answer.origin} scales its queries by the position, which no field of a family"
             " describes, so it cannot be extended"
@@ -349,7 +391,7 @@ def _equal(ours: object, theirs: object) -> bool:
     first = np.asarray(ours, float)
     second = np.asarray(theirs, float)
     if first.shape != second.shape:
-        # pairs that stand still behind the others do not show themselves
+        # pairs that stand still after all others are not seen in a run
         count = min(len(first), len(second))
         if first[count:].any() or second[count:].any():
             return False

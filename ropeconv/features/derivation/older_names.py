@@ -1,8 +1,9 @@
 """Names of transformers 4 that the code of a model imports, and that transformers 5 does not have.
 
-Code in repositories of models was mostly written for transformers 4. Without a name that was
-removed it is not even imported, though its attention does not use that name. `OlderNames.find` puts
-something in its place and says so. Such functions and classes fail when they are called.
+Code in repositories of models was mostly written for transformers 4. Python does not import it
+where a name is missing, though its attention does not use that name. `OlderNames.find` therefore
+puts a stand-in into transformers for each missing name, and keeps the names for the report. Most
+stand-ins fail when they are called, so that no result depends on them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-MISSING = re.compile(r"cannot import name '(\w+)' from '(transformers[\w.]*)'")
-MOST = 30
-"""Names that are replaced in one model."""
+IMPORT_ERROR = re.compile(r"cannot import name '(\w+)' from '(transformers[\w.]*)'")
+"""The message of Python about a missing name; it is followed by the path of the module."""
+MOST_NAMES = 30
+"""The most names that are replaced for one model; one that lacks more is given up."""
 DECORATOR = re.compile(r"^add_|docstring")
 """Names of decorators, which only write documentation."""
 
@@ -25,66 +27,80 @@ Found = TypeVar("Found")
 
 
 class OlderNames:
-    """The names that were replaced for the code of one model.
-
-    Attributes:
-        replaced: The names, in the order in which its code imports them.
-    """
+    """The names that were replaced for the code of one model."""
 
     def __init__(self) -> None:
         self.replaced: list[str] = []
+        """The names, in the order in which its code imports them."""
+
         self._give_default_formula()
 
     def find(self, search: Callable[[], Found]) -> Found:
-        """Return what a search gives, with names in place that its imports miss.
+        """Return what a search returns, after giving transformers the names that it misses.
+
+        An import stops at the first missing name, so the search is repeated after each of them.
 
         Args:
             search: Imports the code of a model.
 
         Raises:
-            Exception: The search failed for another reason.
+            Exception: The search fails for another reason.
         """
         while True:
             try:
                 return search()
             except Exception as problem:
-                match = MISSING.search(str(problem))
-                if match is None or len(self.replaced) == MOST:
+                missing = IMPORT_ERROR.search(str(problem))
+                if missing is None or len(self.replaced) == MOST_NAMES:
                     raise
-                name, module = match.groups()
+                name, module = missing.groups()
                 setattr(importlib.import_module(module), name, stand_in(name))
                 self.replaced.append(name)
 
     def describe(self) -> str:
-        """Return what was replaced, as a fact that could not be found."""
+        """Return a phrase on the names that were replaced, for the facts that were not found."""
         names = ", ".join(self.replaced)
         return f"the effect of names of transformers 4 that its code imports ({names})"
 
     def _give_default_formula(self) -> None:
-        """Give the table of formulas the unscaled one, which transformers 5 has in each class."""
+        """Put the unscaled formula into transformers' table of formulas, ROPE_INIT_FUNCTIONS.
+
+        Code for transformers 4 takes it from there; transformers 5 has it in each class instead.
+        """
         import torch
         from transformers import modeling_rope_utils
 
-        def plain(config: Any, device: Any = None, *_: Any, **given: Any) -> tuple[Any, float]:
-            # transformers 4.57, modeling_rope_utils.py, _compute_default_rope_parameters
+        def compute_default(
+            config: Any, device: Any = None, *_: Any, **given: Any
+        ) -> tuple[Any, float]:
+            """Return inv_freq and the attention factor 1, as the class of a model calls it.
+
+            inv_freq[i] = base ** (-2i / rotary_dim), as _compute_default_rope_parameters in
+            modeling_rope_utils.py of transformers 4.57.
+            """
             if FORMULA not in self.replaced:
                 self.replaced.append(FORMULA)
+            # transformers 5 moves the base and the share from the config into these settings
             settings = getattr(config, "rope_parameters", None) or {}
             base = getattr(config, "rope_theta", None) or settings["rope_theta"]
-            share = getattr(config, "partial_rotary_factor", None)
-            # transformers 5 moves it from the config into these settings
-            share = share or settings.get("partial_rotary_factor") or 1.0
-            width = getattr(config, "head_dim", None)
-            width = width or config.hidden_size // config.num_attention_heads
+            own_share = getattr(config, "partial_rotary_factor", None)
+            share = own_share or settings.get("partial_rotary_factor") or 1.0
+            own_width = getattr(config, "head_dim", None)
+            width = own_width or config.hidden_size // config.num_attention_heads
+
             rotary_dim = int(width * share)
             exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
             return 1.0 / base**exponents, 1.0
 
-        modeling_rope_utils.ROPE_INIT_FUNCTIONS.setdefault("default", plain)
+        modeling_rope_utils.ROPE_INIT_FUNCTIONS.setdefault("default", compute_default)
 
 
 def stand_in(name: str) -> Any:
-    """Return what stands for a name: false for a question, and else what fails when it is used."""
+    """Return a stand-in for a missing name.
+
+    For is_flash_attn_available and its like, a function that says no. For a decorator of
+    documentation, one that changes nothing. For all else, a class that fails when it is used.
+    """
     if name.startswith("is_"):
         return lambda *given, **more: False
     if DECORATOR.search(name):

@@ -2,7 +2,8 @@
 
 It answers a line of JSON on stdin by a line on stdout: {"path": folder, "own": false} asks about
 the config.json in a folder. "own" runs the modelling file in that folder, which the caller trusts.
-The answer has the fields of `facts.Answer` and the class that was run, or {"error": sentence}.
+The answer has the fields of `facts.Answer`, the version of transformers and the class that was run;
+in place of the fields it has "error", a sentence, where there are none.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).parents[3]))
 from ropeconv.engines.probe_program import class_of, open_answers
 from ropeconv.loader import load_class, load_config
 from ropeconv.models.parts import text_path
 from ropeconv.rope.errors import RopeconvError
+
+if TYPE_CHECKING:
+    from ropeconv.features.derivation.asked_model import AskedModel
 
 
 def main() -> None:
@@ -51,25 +56,31 @@ def end_with(caller: int) -> None:
     os._exit(1)
 
 
-def ask(folder: Path, own: bool) -> dict[str, Any]:
-    """Return what the class of a model says about its family, or why nothing is known."""
+def ask(folder: Path, own_code: bool) -> dict[str, Any]:
+    """Return what the class of a model says about its family, or why nothing is known.
+
+    Args:
+        folder: The folder with its config.json.
+        own_code: Whether to run the modelling file in the folder, in place of transformers' class.
+    """
     from transformers import PreTrainedModel, __version__
 
     from ropeconv.features.derivation.facts import derive
     from ropeconv.features.derivation.older_names import OlderNames
 
     known: dict[str, Any] = {"transformers": str(__version__), "class": ""}
+    # transformers would fill weights with random numbers, and models here have none
     PreTrainedModel.init_weights = lambda self: None
     try:
-        older = OlderNames() if own else None
-        if older is None:
-            subject, name = find(folder, own)
+        if own_code:
+            older_names = OlderNames()
+            subject, known["class"] = older_names.find(lambda: find_own_model(folder))
         else:
-            subject, name = older.find(lambda: find(folder, own))
-        known["class"] = name
+            older_names = None
+            subject, known["class"] = find_model(folder)
         answer = dataclasses.asdict(derive(subject))
-        if older is not None and older.replaced:
-            answer["not_derived"].append(older.describe())
+        if older_names is not None and older_names.replaced:
+            answer["not_derived"].append(older_names.describe())
     except RopeconvError as problem:
         return {**known, "error": str(problem)}
     except Exception as problem:  # of any kind, from the class of a model
@@ -78,31 +89,49 @@ def ask(folder: Path, own: bool) -> dict[str, Any]:
     return {**known, **answer}
 
 
-def find(folder: Path, own: bool) -> tuple[Any, str]:
-    """Return the model in a folder, and the name of the class of its text model."""
-    from ropeconv.features.derivation.facts import AskedModel, text_of
+def find_model(folder: Path) -> tuple[AskedModel, str]:
+    """Return the model of a class of transformers, and the name of that class.
+
+    The class that is run need not have the head that computes logits; people know the one with it,
+    so the name is that of LlamaForCausalLM rather than LlamaModel.
+    """
+    from ropeconv.features.derivation.asked_model import AskedModel, text_of
 
     whole = json.loads((folder / "config.json").read_bytes())
-    config = load_config(folder, trust=own)
-    path = text_path(whole)
+    config = load_config(folder, trust=False)
+    make = config_maker(config)
+    text = text_of(make(whole))
+    name = class_of(text).__name__
+    with contextlib.suppress(Exception):
+        name = name_with_head(text) or name
+    return AskedModel(whole, make, class_of, text_path(whole)), name
+
+
+def find_own_model(folder: Path) -> tuple[AskedModel, str]:
+    """Return the model of the modelling file in its folder, and the name of its class."""
+    from ropeconv.features.derivation.asked_model import AskedModel, text_of
+
+    whole = json.loads((folder / "config.json").read_bytes())
+    config = load_config(folder, trust=True)
+    make = config_maker(config)
+    text_of(make(whole))  # raises where the class cannot make its config
+    named = getattr(config, "auto_map", None) or {}
+    auto_class = next(name for name in ("AutoModelForCausalLM", "AutoModel") if name in named)
+    own_class = load_class(config, auto_class, folder)
+    return AskedModel(whole, make, lambda text: own_class, text_path(whole)), own_class.__name__
+
+
+def config_maker(config: Any) -> Callable[[dict[str, Any]], Any]:
+    """Return a function that makes a config of the same class from the content of a config.json."""
 
     def make(content: dict[str, Any]) -> Any:
         return type(config).from_dict(copy.deepcopy(content))
 
-    text = text_of(make(whole))
-    if own:
-        classes = getattr(config, "auto_map", None) or {}
-        auto = next(name for name in ("AutoModelForCausalLM", "AutoModel") if name in classes)
-        own_class = load_class(config, auto, folder)
-        return AskedModel(whole, make, lambda text: own_class, path), own_class.__name__
-    name = class_of(text).__name__
-    with contextlib.suppress(Exception):
-        name = with_head(text) or name
-    return AskedModel(whole, make, class_of, path), name
+    return make
 
 
-def with_head(text: Any) -> str:
-    """Return the name of the class that computes logits; empty without one."""
+def name_with_head(text: Any) -> str:
+    """Return the name of the class that computes logits for a config; empty without one."""
     from transformers import AutoModelForCausalLM
 
     if type(text) not in AutoModelForCausalLM._model_mapping:

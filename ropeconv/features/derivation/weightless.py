@@ -20,19 +20,25 @@ from torch.utils._pytree import tree_map
 if TYPE_CHECKING:
     from torch.nn import Module
 
-NORM = re.compile(r"norm|^ln", re.IGNORECASE)
+NORM_NAME = re.compile(r"norm|^ln", re.IGNORECASE)
 """Names of the classes of norms."""
 LARGE = 1 << 16
 """Numbers of a tensor from which on it is not allocated."""
+READS_A_NUMBER = ("_local_scalar_dense", "equal", "is_nonzero")
+"""Operators that return a number of Python: 0 for zeros, which is also False."""
+CHOOSES = ("index", "index_select", "gather")
+"""Operators that choose among the rows of a tensor."""
 CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+"""Functions of torch that make a tensor, of which a large one gets no memory."""
 MOST_ZEROS = 1 << 26
 """Numbers of a product of zeros; a model that makes more of them is not run."""
 
 
 class Absent(torch.Tensor):  # type: ignore[misc]
-    """A tensor of which only the shape is known, and whose numbers count as zeros."""
+    """A weight that is not there: only its shape is known, and its numbers count as zeros."""
 
     shape_only: torch.Tensor
+    """A tensor of this shape on the device "meta", which has no memory."""
 
     @staticmethod
     def __new__(cls, shape_only: torch.Tensor) -> Absent:
@@ -57,50 +63,59 @@ class Absent(torch.Tensor):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Compute the shape of a result, whose numbers are zeros."""
-        given = dict(kwargs or {})
+        """Return the result of an operator that is given absent weights.
+
+        torch calls this in place of the operator. The operator runs on tensors of the device
+        "meta", which gives the shape of the result. A result of weights only, such as a transposed
+        one, is absent too; one of weights and real numbers, such as the output of a projection, is
+        a real tensor of zeros.
+        """
+        kwargs = dict(kwargs or {})
         name = func.overloadpacket.__name__
-        if name in ("_local_scalar_dense", "equal", "is_nonzero"):
+        if name in READS_A_NUMBER:
             return 0
         if func._schema.is_mutable:  # of a buffer or a result, whose numbers do not matter
             return args[0]
 
-        real = []
+        real_inputs = []
 
         def to_meta(value: Any) -> Any:
+            """Called for each value in the arguments: tensors lose their numbers."""
             if isinstance(value, Absent):
                 return value.shape_only
             if isinstance(value, torch.Tensor):
-                real.append(value)
+                real_inputs.append(value)
                 return value.to("meta")
             return value
 
-        if given.get("device") is not None:
-            given["device"] = torch.device("meta")
+        if kwargs.get("device") is not None:
+            kwargs["device"] = torch.device("meta")
         inputs = tree_map(to_meta, args)
-        if name == "_grouped_mm":  # its shape function takes bfloat16 only (torch 2.13)
+        is_grouped = name == "_grouped_mm"
+        if is_grouped:  # its shape function takes bfloat16 only (torch 2.13)
             inputs = [inputs[0].bfloat16(), inputs[1].bfloat16(), *inputs[2:]]
-            given["out_dtype"] = None
-        result = func(*inputs, **tree_map(to_meta, given))
-        # a choice among weights, such as those of an expert, is a weight
-        is_choice = name in ("index", "index_select", "gather") and isinstance(args[0], Absent)
-        is_weight = is_choice or not real
+            kwargs["out_dtype"] = None
+        result = func(*inputs, **tree_map(to_meta, kwargs))
+        # a choice among weights by real numbers, such as those of an expert, is a weight
+        is_choice = name in CHOOSES and isinstance(args[0], Absent)
+        is_weight = is_choice or not real_inputs
 
         def to_result(value: Any) -> Any:
+            """Called for each value in the result: tensors of "meta" become absent or zeros."""
             if not isinstance(value, torch.Tensor):
                 return value
             if is_weight:
                 return Absent(value)
             if value.numel() > MOST_ZEROS:
                 raise MemoryError(f"{name} would make {value.numel():,} numbers")
-            dtype = real[0].dtype if name == "_grouped_mm" else value.dtype
+            dtype = real_inputs[0].dtype if is_grouped else value.dtype
             return torch.zeros(value.shape, dtype=dtype, device="cpu")
 
         return tree_map(to_result, result)
 
 
 class _LargeOnMeta(TorchFunctionMode):  # type: ignore[misc]
-    """Makes large tensors without memory."""
+    """Makes large tensors without memory, inside `with`."""
 
     def __torch_function__(
         self,
@@ -109,10 +124,11 @@ class _LargeOnMeta(TorchFunctionMode):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
-        if func in CREATORS and _count(args, given) >= LARGE:
-            given["device"] = "meta"
-        return func(*args, **given)
+        """Return the result of a torch function, which torch calls this in place of."""
+        kwargs = dict(kwargs or {})
+        if func in CREATORS and _count(args, kwargs) >= LARGE:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
 
 
 def _count(args: Sequence[Any], given: Mapping[str, Any]) -> int:
@@ -133,9 +149,13 @@ def large_on_meta() -> Iterator[None]:
 
 
 def without_weights(model: Module) -> None:
-    """Replace the large tensors of a model, which `large_on_meta` made, and set the small ones.
+    """Make a model of `large_on_meta` run, so that only its norms and RoPE change numbers.
 
-    Biases become 0, and the scales of norms and all other parameters of one dimension 1.
+    A large tensor becomes `Absent`. Small tensors may be uninitialized: biases become 0, and the
+    scales of norms and all other parameters of one dimension 1.
+
+    Args:
+        model: The model, which is changed in place.
     """
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
@@ -148,9 +168,10 @@ def without_weights(model: Module) -> None:
                 )
                 continue
             parameter.requires_grad_(False)
-            # norms of each head have weights of two dimensions (Cohere)
-            has_scales = parameter.dim() == 1 or NORM.search(type(module).__name__) is not None
-            is_scale = has_scales and "bias" not in name
+            # a norm has scales of one dimension, or of two for a scale in each head (Cohere)
+            is_of_norm = NORM_NAME.search(type(module).__name__) is not None
+            is_bias = "bias" in name
+            is_scale = (is_of_norm or parameter.dim() == 1) and not is_bias
             parameter.fill_(1.0 if is_scale else 0.0)
         for name, buffer in list(module._buffers.items()):
             if buffer is not None and buffer.device.type == "meta":

@@ -1,0 +1,136 @@
+"""Changes to one key of a config, after which the model is run again.
+
+Whether a key sets a fact of the model (its base, the share of a head that rotates, its window) is
+found by an experiment: change only this key, build the model, and see whether that fact follows.
+Each function here returns a change, which edits the text part of a config.json in place:
+
+    change = set_key("rope_base", PROBE_BASE)
+    text = asked_model.changed(change)
+
+Newer configs state the base twice, at the top level and in a RoPE dictionary (`SETTINGS_KEYS`),
+and the dictionary wins. `set_key` therefore removes a key from the dictionary too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .asked_model import Config
+
+Change = Callable[[Config], None]
+
+PROBE_BASE = 54321.0
+"""The base (theta) that is written into keys to see which one sets it; no model has it."""
+SETTINGS_KEYS = ("rope_scaling", "rope_parameters")
+"""The keys of the RoPE dictionary, in transformers 4 and 5."""
+THETA_NAME = re.compile(
+    r"theta|rope_base|rotary_base|rotary_emb_base|freq",
+    re.IGNORECASE,
+)
+"""Names of keys that may set the base of the frequencies."""
+
+
+def set_key(name: str, value: Any) -> Change:
+    """Return a change of one key that nothing in the RoPE dictionary overrides.
+
+    The dictionary also loses its scaling, so that the plain frequencies show themselves.
+    """
+
+    def change(part: Config) -> None:
+        for key in SETTINGS_KEYS:
+            rope = part.get(key)
+            if not isinstance(rope, dict):
+                continue
+            _remove_scaling(rope, name)
+            says_nothing_else = set(rope) <= {"rope_type", "type"}
+            if says_nothing_else:
+                part.pop(key)
+        part[name] = value
+
+    return change
+
+
+def _remove_scaling(rope: Config, name: str) -> None:
+    """Make a RoPE dictionary the default one, without what would override a key.
+
+    Args:
+        rope: The dictionary; one that holds a dictionary for each layer type is changed inside.
+        name: The key that is set outside it.
+    """
+    for key, item in list(rope.items()):
+        if isinstance(item, dict):
+            _remove_scaling(item, name)
+            continue
+        # the share would override a key of a share that is tried; a base leaves it in force
+        is_share = key == "partial_rotary_factor"
+        sets_base = THETA_NAME.search(name) is not None
+        overrides = (is_share and not sets_base) or key in (name, "rope_theta", "type")
+        if overrides:
+            rope.pop(key)
+    is_flat = not any(isinstance(item, dict) for item in rope.values())
+    if is_flat:
+        rope["rope_type"] = "default"
+
+
+def set_only(name: str, value: Any) -> Change:
+    """Return a change of one key, and of nothing in the RoPE dictionary."""
+
+    def change(part: Config) -> None:
+        part[name] = value
+
+    return change
+
+
+def leave_out(names: Iterable[str]) -> Change:
+    """Return a change that removes keys, so that the defaults of the class count."""
+
+    def change(part: Config) -> None:
+        for name in names:
+            part.pop(name, None)
+
+    return change
+
+
+def set_rope_type(text: Any, rope_type: str, settings: Config) -> Change:
+    """Return a change to other RoPE settings, whose base is `PROBE_BASE`.
+
+    Keys of the present dictionary stay where the new settings do not name them, such as a share of
+    the head or mrope_section.
+
+    Args:
+        text: The config of the text model, of transformers, whose dictionary is the present one.
+        rope_type: The type, such as "yarn".
+        settings: The other keys of that type.
+    """
+    present = getattr(text, "rope_parameters", None)
+    by_layer_type = is_nested(text)
+
+    def change(part: Config) -> None:
+        rope = {"rope_type": rope_type, "rope_theta": PROBE_BASE, **settings}
+        if by_layer_type and isinstance(present, dict):
+            nested = {}
+            for layer_type, item in present.items():
+                nested[layer_type] = {**item, **rope} if isinstance(item, dict) else item
+            part["rope_parameters"] = nested
+            part.pop("rope_scaling", None)
+            return
+
+        for key, value in (present or {}).items():
+            rope.setdefault(key, value)
+        # classes of transformers 4 read the base at the top level and the rest in rope_scaling,
+        # those of transformers 5 read everything in rope_parameters
+        part["rope_theta"] = PROBE_BASE
+        part["rope_parameters"] = rope
+        part["rope_scaling"] = rope
+        # Phi-3 states it at the top level, where it may override that of the new settings
+        part.pop("original_max_position_embeddings", None)
+
+    return change
+
+
+def is_nested(text: Any) -> bool:
+    """Whether the RoPE dictionary holds one dictionary for each layer type."""
+    rope = getattr(text, "rope_parameters", None)
+    return isinstance(rope, dict) and any(isinstance(item, dict) for item in rope.values())

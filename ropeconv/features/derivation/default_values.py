@@ -1,0 +1,166 @@
+"""The values that a class uses where a config leaves keys out: the table [defaults].
+
+The experiment for the base removes every key of RoPE settings and measures the frequencies again.
+Sizes and the context are read from the config of transformers, which has the defaults.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ropeconv.models.schema import ROPE
+
+from .asked_model import SIZE_KEYS, Config, class_default
+from .config_changes import SETTINGS_KEYS, leave_out
+from .frequency_numbers import find_base
+from .layer_kinds import FULL_TYPE
+from .model_runs import ModelRuns
+from .rotation import Attention
+
+if TYPE_CHECKING:
+    from ropeconv.models.family import Kind
+
+USUAL_BASE = 10000.0
+"""The base that a family file need not state."""
+SAME_BASE = 1e-4
+"""The relative difference of bases that are one number, within what float32 shows."""
+
+
+def describe_defaults(runs: ModelRuns, rotating: Attention, keys: Config) -> Config:
+    """Return the table [defaults] of a family file.
+
+    For Gemma 3: {"theta": 1000000.0, "local_theta": 10000.0, "context": 131072, "head_dim": 256}.
+
+    Args:
+        runs: The model.
+        rotating: The attention of the first global layer.
+        keys: The table [keys].
+    """
+    facts = _default_bases(runs, keys)
+    default = class_default(runs.text, SIZE_KEYS["context"][0])
+    if isinstance(default, int):
+        facts["context"] = default
+    else:  # that of this config then
+        own = getattr(runs.text, SIZE_KEYS["context"][0], None)
+        facts["context"] = own if isinstance(own, int) else runs.context
+    facts |= _default_sizes(runs, rotating, keys)
+    share = _default_share(runs, rotating, keys)
+    if share is not None and share != 1:
+        facts["partial_rotary_factor"] = share
+    return facts
+
+
+def _default_bases(runs: ModelRuns, keys: Config) -> Config:
+    """The scaling and the bases that the class has for a config without RoPE settings.
+
+    Args:
+        runs: The model.
+        keys: The table [keys].
+    """
+    facts: Config = {}
+    theta_keys = keys.get("theta", ["rope_theta"])
+    layers = runs.measure_changed(leave_out((*theta_keys, *SETTINGS_KEYS)))
+    first_of_kind: dict[Kind, Attention | None] = {}
+    # backwards, so that the first layer of each kind remains
+    for kind, layer in zip(reversed(runs.few_kinds), reversed(layers or []), strict=False):
+        first_of_kind[kind] = layer
+
+    theta = find_base(first_of_kind.get("global"))
+    scaling = _default_scaling(runs)
+    if scaling:
+        facts["scaling"] = scaling
+        theta = scaling.get("rope_theta", theta)  # scaled frequencies show no base
+    if theta is not None and abs(theta / USUAL_BASE - 1) > SAME_BASE:
+        facts["theta"] = _stated_base(runs, theta)
+    local_theta = find_base(first_of_kind.get("local"))
+    if local_theta is not None:
+        facts["local_theta"] = _stated_base(runs, local_theta)
+    return facts
+
+
+def _default_sizes(runs: ModelRuns, rotating: Attention, keys: Config) -> Config:
+    """The sizes that this config does not state.
+
+    Args:
+        runs: The model.
+        rotating: The attention of the first global layer.
+        keys: The table [keys].
+    """
+    assert rotating.queries is not None
+    facts: Config = {}
+
+    # a family file takes hidden // heads for the width of heads
+    if not _is_stated(runs, keys, "head_dim"):
+        width = rotating.queries.width if runs.is_latent else rotating.width
+        hidden = runs.size("hidden") or 0
+        heads = runs.size("heads") or rotating.heads
+        if not heads or hidden // heads != width:
+            facts["head_dim"] = width
+    if "local_head_dim" in keys and not _is_stated(runs, keys, "local_head_dim"):
+        facts["local_head_dim"] = runs.widths["local"]
+
+    for quantity in ("kv_heads", "hidden", "heads", "layers"):
+        value = runs.size(quantity)
+        if value is not None and not _is_stated(runs, keys, quantity):
+            facts[quantity] = value
+    return facts
+
+
+def _is_stated(runs: ModelRuns, keys: Config, quantity: str) -> bool:
+    """Whether this config states a size, by the keys that the family has for it."""
+    usual = SIZE_KEYS[quantity][:1] if quantity in SIZE_KEYS else ()
+    return any(runs.subject.part.get(name) for name in keys.get(quantity, usual))
+
+
+def _stated_base(runs: ModelRuns, base: float) -> float:
+    """The base in the config of the class that is next to a measured one; else the measured one.
+
+    Measured bases have six digits.
+    """
+    text = runs.subject.changed(leave_out(("rope_theta", *SETTINGS_KEYS)))
+    rope = getattr(text, "rope_parameters", None) or {}
+    for settings in (rope, *rope.values()):  # for all layers, or for each layer type
+        if not isinstance(settings, dict):
+            continue
+        stated = settings.get("rope_theta")
+        if isinstance(stated, (int, float)) and abs(stated / base - 1) < SAME_BASE:
+            return float(stated)
+    return base
+
+
+def _default_scaling(runs: ModelRuns) -> Config:
+    """The RoPE dictionary that the class puts in force for a config without one; {} if unscaled.
+
+    For gpt-oss: {"rope_type": "yarn", "factor": 32.0, ...}.
+    """
+    try:
+        text = runs.subject.changed(leave_out(("rope_theta", *SETTINGS_KEYS)))
+    except Exception:  # of any kind, from the class
+        return {}
+    rope = getattr(text, "rope_parameters", None)
+    if isinstance(rope, dict) and isinstance(rope.get(FULL_TYPE), dict):
+        rope = rope[FULL_TYPE]
+    if not isinstance(rope, dict) or rope.get("rope_type", "default") == "default":
+        return {}
+    return {key: value for key, value in rope.items() if key in ROPE and key != "type"}
+
+
+def _default_share(runs: ModelRuns, rotating: Attention, keys: Config) -> float | None:
+    """The share of a head that rotates where the config states none; None where it does.
+
+    Args:
+        runs: The model.
+        rotating: The attention of the first global layer.
+        keys: The table [keys].
+    """
+    assert rotating.queries is not None
+    if runs.is_latent:  # the family then counts only those dimensions that rotate
+        return None
+    part = runs.subject.part
+    share_keys = [*keys.get("partial", ()), *keys.get("rotary_dim", ())]
+    if any(part.get(name) is not None for name in share_keys):
+        return None
+    rope = part.get("rope_parameters") or {}
+    if rope.get("partial_rotary_factor"):
+        return None
+    return rotating.queries.width / rotating.width

@@ -1,0 +1,193 @@
+"""The numbers of the frequencies that a class computes, and of the factors beside them.
+
+`find_base` is the inverse of inv_freq[i] = base ** (-i / pairs): which base gives the frequencies
+that were measured. `measure_numbers` is the answer that `derivation.py` compares with what ropeconv
+reads from the same config, so that no family is made that says something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .asked_model import Config
+from .config_changes import set_rope_type
+from .model_runs import ModelRuns
+from .rotation import Attention, Rotation
+
+if TYPE_CHECKING:
+    from ropeconv.models.family import Kind
+
+DIFFERS = 2e-3
+"""The relative difference of a length or a scale from which on it counts; float32 shows less."""
+TYPES_WITHOUT_FACTOR = (None, "default", "linear", "llama3", "proportional")
+"""The rope types that multiply cosines and sines by no attention factor; None is the default."""
+
+
+def first_rotation(layers: Sequence[Attention | None] | None) -> Rotation | None:
+    """Return the rotation of queries in the first layer that rotates; None without one.
+
+    Args:
+        layers: The attention of each layer; None for a model that was not run.
+    """
+    for item in layers or ():
+        if item is not None and item.rotates:
+            return item.queries
+    return None
+
+
+def first_width(layers: Sequence[Attention | None] | None) -> int | None:
+    """Return how many dimensions rotate in the first layer that rotates; None without one."""
+    rotation = first_rotation(layers)
+    return rotation.width if rotation is not None else None
+
+
+def find_base(layer: Attention | None) -> float | None:
+    """Return the base of a layer whose frequencies are the plain ones of some base.
+
+    They are base ** (-i / pairs) for the pair i; the slowest pairs may stand still. The base is
+    estimated from pair 1 and from the last pair that moves, which gives more digits. Most bases are
+    whole numbers, so each estimate is tried rounded too, and the first one that gives all
+    frequencies counts.
+
+    Args:
+        layer: The attention of the layer.
+
+    Returns:
+        The base with six digits; None for scaled frequencies, or where the layer does not rotate.
+    """
+    rotation = first_rotation([layer])
+    if rotation is None:
+        return None
+    pairs = len(rotation.inv_freq)
+    inv_freq = np.asarray(rotation.inv_freq)
+    inv_freq = inv_freq[inv_freq > 0]
+    count = len(inv_freq)
+    if count < 2:
+        return None
+    first_is_plain = abs(inv_freq[0] - 1) <= 1e-3  # base ** 0
+    if not first_is_plain:
+        return None
+
+    # inv_freq[i] = base ** (-i / pairs), so base = inv_freq[i] ** (-pairs / i)
+    from_second = float(inv_freq[1] ** -pairs)
+    from_last = float(inv_freq[-1] ** (-pairs / (count - 1)))
+    for base in (round(from_last), from_last, round(from_second), from_second):
+        if base <= 0:
+            continue
+        if np.allclose(inv_freq, base ** (-np.arange(count) / pairs), rtol=2e-4):
+            return float(f"{base:.6g}")
+    return None
+
+
+def layers_with_base(layers: Sequence[Attention | None], base: float) -> list[bool]:
+    """Return whether each layer rotates by the plain frequencies of a base.
+
+    Args:
+        layers: The attention of each layer.
+        base: The base.
+    """
+    found = []
+    for layer in layers:
+        of_layer = find_base(layer)
+        found.append(of_layer is not None and abs(of_layer / base - 1) < 1e-3)
+    return found
+
+
+def measure_numbers(
+    runs: ModelRuns,
+    rotating: Attention,
+    kinds: Sequence[Kind],
+    rotations: dict[Kind, Rotation],
+) -> Config:
+    """Return the numbers that the class computes from this config.
+
+    Args:
+        runs: The model.
+        rotating: The attention of the first global layer.
+        kinds: The kind of each layer.
+        rotations: The rotation of each kind.
+
+    Returns:
+        layers: the kind of each layer. inv_freq: the frequencies of each kind of layers.
+        rotary_dim: dimensions of a head that rotate. head_dim: the width of a head (that of its
+        rotating part, in latent attention). heads: of queries. factor: the attention factor.
+        positions: those of the runs. grows: the length of queries at each position, for the kinds
+        whose length depends on it.
+    """
+    assert rotating.keys is not None
+    rotary_dim = rotating.keys.width
+    inv_freq = {}
+    grows = {}
+    for kind, rotation in rotations.items():
+        inv_freq[kind] = list(rotation.inv_freq)
+        if _is_growing(rotation):
+            grows[kind] = list(rotation.grows)
+    return {
+        "layers": list(kinds),
+        "inv_freq": inv_freq,
+        "rotary_dim": rotary_dim,
+        "head_dim": rotary_dim if runs.is_latent else rotating.width,
+        "heads": rotating.heads,
+        "factor": _attention_factor(runs),
+        "positions": list(runs.observer.positions),
+        "grows": grows,
+    }
+
+
+def _is_growing(rotation: Rotation) -> bool:
+    """Whether the length of queries depends on the position."""
+    return bool(np.abs(np.asarray(rotation.grows) - 1).max() > DIFFERS)
+
+
+def _attention_factor(runs: ModelRuns) -> float:
+    """The attention factor: the factor on keys, divided by that of the model without scaling.
+
+    A class may have another factor on keys, which the model without scaling has too.
+    """
+    factor = runs.factor_on("keys")
+    rope = getattr(runs.text, "rope_parameters", None) or {}
+    dictionaries = [item for item in (rope, *rope.values()) if isinstance(item, dict)]
+    if all(item.get("rope_type") in TYPES_WITHOUT_FACTOR for item in dictionaries):
+        return 1.0
+    unscaled = runs.factor_with(set_rope_type(runs.text, "default", {}))
+    return factor / unscaled
+
+
+def name_scales(
+    runs: ModelRuns,
+    attention: Sequence[Attention | None],
+    rotating: Attention,
+    not_derived: list[str],
+) -> None:
+    """Name the scales of scores that no field of a family describes.
+
+    Args:
+        runs: The model.
+        attention: The attention of each layer.
+        rotating: The attention of the first global layer.
+        not_derived: Gets a sentence for each of them.
+    """
+    for item in attention:
+        if item is None or item.rotates or item.queries is None:
+            continue
+        if _is_growing(item.queries):
+            not_derived.append(
+                "the scale of queries by their position in layers that do not rotate"
+            )
+            break
+
+    # attention(Q, K, V) = softmax(Q K^T / sqrt(d)) V, where d is the width of a head
+    scale = runs.softmax_scale()
+    if scale is not None:
+        scale /= _attention_factor(runs) ** 2  # which multiplies queries and keys
+    usual = rotating.width**-0.5
+    if scale is None:
+        not_derived.append("the scale of its scores before the softmax")
+    elif abs(scale / usual - 1) > DIFFERS:
+        not_derived.append(
+            f"the key of the scale of its scores, which is {scale:.4g} and not 1 over the square"
+            f" root of {rotating.width}"
+        )

@@ -1,0 +1,322 @@
+"""Which layers rotate by which frequencies, and how the kinds of layers are laid out.
+
+The experiment is one run of the whole model: layers whose queries rotate by the same frequencies
+are of one kind. `find_kinds` names the kinds:
+
+global   the frequencies that are extended: those of layers that see the whole context
+local    a second set of frequencies, which layers with a sliding window have (Gemma 3)
+none     the layer does not rotate (NoPE), or has no attention
+
+`describe_layers` then looks for the rule by which a config without that run knows the kind of each
+layer: the type of each layer by its name, a list of flags, or an order such as "every sixth".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from .asked_model import Config, NotDerivable
+from .rotation import Attention, Rotation
+
+if TYPE_CHECKING:
+    from ropeconv.models.family import Kind
+
+FULL_TYPE = "full_attention"
+"""The name that transformers gives to layers that see the whole context."""
+SLIDING_TYPE = "sliding_attention"
+"""The name that transformers gives to layers with a sliding window."""
+TYPE_OF_KIND: dict[Kind, str] = {
+    "global": FULL_TYPE,
+    "local": SLIDING_TYPE,
+    "none": "no_rope",  # a name of ours; transformers has none
+}
+"""The type of layers of each kind, for a class that names no types."""
+
+OddLayer = Literal["", "first", "final", "both"]
+"""The layers that do not follow the order of the others; empty where all do."""
+
+
+def types_of_layers(text: Any, count: int) -> list[str] | None:
+    """Return the type of each layer by its name; None where the class has none.
+
+    Args:
+        text: The config of the text model, of transformers.
+        count: The number of layers.
+    """
+    types = getattr(text, "layer_types", None)
+    if isinstance(types, list) and len(types) >= count:
+        return [str(name) for name in types[:count]]
+    return None
+
+
+def find_kinds(
+    attention: Sequence[Attention | None], types: Sequence[str] | None
+) -> tuple[list[Kind], dict[Kind, Rotation]]:
+    """Return the kind of each layer, and the rotation of each kind.
+
+    Args:
+        attention: The attention of each layer; None for one without queries and keys.
+        types: The type of each layer by its name; None where the class has none.
+
+    Returns:
+        Such as ["local", "local", "global"] and {"global": ..., "local": ...}.
+
+    Raises:
+        NotDerivable: No layer rotates, or there are more than two sets of frequencies.
+    """
+    # the different rotations, and which of them each layer has
+    rotations: list[Rotation] = []
+    of_layer: list[int | None] = []
+    for item in attention:
+        if item is None or not item.rotates or item.queries is None:
+            of_layer.append(None)
+            continue
+        index = _index_of_alike(item.queries, rotations)
+        if index == len(rotations):
+            rotations.append(item.queries)
+        of_layer.append(index)
+    if not rotations:
+        raise NotDerivable("no layer rotates")
+    if len(rotations) > 2:
+        raise NotDerivable(f"its layers rotate by {len(rotations)} different sets of frequencies")
+
+    global_index = _index_of_global(rotations, of_layer, types)
+    kinds: list[Kind] = []
+    for layer_index in of_layer:
+        if layer_index is None:
+            kinds.append("none")
+        elif layer_index == global_index:
+            kinds.append("global")
+        else:
+            kinds.append("local")
+    by_kind: dict[Kind, Rotation] = {"global": rotations[global_index]}
+    if len(rotations) == 2:
+        by_kind["local"] = rotations[1 - global_index]
+    return kinds, by_kind
+
+
+def _index_of_alike(rotation: Rotation, others: Sequence[Rotation]) -> int:
+    """The index of a rotation that is alike; the number of all without one."""
+    for index, other in enumerate(others):
+        if rotation.is_like(other):
+            return index
+    return len(others)
+
+
+def _index_of_global(
+    rotations: Sequence[Rotation], of_layer: Sequence[int | None], types: Sequence[str] | None
+) -> int:
+    """The index of the rotation of global layers.
+
+    It is that of layers of the type full_attention. Without such a layer, it is the rotation with
+    the slowest pair, since layers with a window need no slow ones.
+
+    Args:
+        rotations: The different rotations, one or two.
+        of_layer: The index of the rotation of each layer; None for one that does not rotate.
+        types: The type of each layer by its name; None where the class has none.
+    """
+    slowest = []
+    for rotation in rotations:
+        slowest.append(min(inv_freq for inv_freq in rotation.inv_freq if inv_freq > 0))
+    found = slowest.index(min(slowest))
+    for layer_type, index in zip(types or (), of_layer, strict=False):
+        if layer_type == FULL_TYPE and index is not None:
+            found = index
+    return found
+
+
+def find_widths(attention: Sequence[Attention | None], kinds: Sequence[Kind]) -> dict[Kind, int]:
+    """Return the width of a head in the first layer of each kind.
+
+    Args:
+        attention: The attention of each layer.
+        kinds: The kind of each layer.
+    """
+    widths: dict[Kind, int] = {}
+    for item, kind in zip(attention, kinds, strict=True):
+        if item is not None:
+            widths.setdefault(kind, item.width)
+    return widths
+
+
+def describe_layers(
+    types: Sequence[str] | None,
+    kinds: Sequence[Kind],
+    part: Config,
+    text: Any,
+    not_derived: list[str],
+) -> Config:
+    """Return the table [layers] of a family file: how a config says the kind of each layer.
+
+    For Gemma 3, with a global layer after every five local ones:
+
+        {"types": {"sliding_attention": "local", "full_attention": "global"}, "interval": 6}
+
+    Args:
+        types: The type of each layer by its name; None where the class has none.
+        kinds: The kind of each layer.
+        part: The text part of config.json.
+        text: The config of the text model, of transformers.
+        not_derived: Gets a sentence where the order in models of another size is not known.
+
+    Returns:
+        The fields of `models.family.Layers`; {} where all layers are alike.
+    """
+    is_all_global = set(kinds) == {"global"}
+    has_several_types = types is not None and len(set(types)) > 1
+    if is_all_global and not has_several_types:
+        return {}
+    flags = _find_flags(kinds, part, text)
+    if flags:
+        return flags
+
+    type_says_kind = types is not None and _is_function(types, kinds)
+    if types is None or not type_says_kind:
+        if is_all_global:
+            return {}
+        if "layer_types" in part:
+            raise NotDerivable("layers of one type rotate in different ways")
+        # the kinds themselves are then the types that the family names
+        types = [TYPE_OF_KIND[kind] for kind in kinds]
+    kind_of_type = dict(zip(types, kinds, strict=True))
+    facts: Config = {}
+    # types that are all global still have an order, which says which layers have the window
+    if set(kind_of_type.values()) != {"global"}:
+        facts["types"] = kind_of_type
+    return facts | _describe_order(types, not_derived)
+
+
+def _is_function(types: Sequence[str], kinds: Sequence[Kind]) -> bool:
+    """Whether all layers of one type are of one kind."""
+    pairs = set(zip(types, kinds, strict=True))
+    return len(pairs) == len(set(types))
+
+
+def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
+    """The list in the config that has a flag for each layer that rotates; {} without one.
+
+    For SmolLM 3, in which every fourth layer does not rotate: {"flags": "no_rope_layers",
+    "interval": 4, "interval_key": "no_rope_layer_interval"}. Its list has 0 for those layers.
+
+    Args:
+        kinds: The kind of each layer.
+        part: The text part of config.json.
+        text: The config of the text model, of transformers, which may have made the list.
+    """
+    if "none" not in kinds or "local" in kinds:
+        return {}
+    rotates = [kind != "none" for kind in kinds]
+    for name in dict.fromkeys((*part, *vars(text))):
+        value = part.get(name, getattr(text, name, None))
+        if "rope" not in name or not isinstance(value, list) or len(value) < len(kinds):
+            continue
+        if [bool(flag) for flag in value[: len(kinds)]] != rotates:
+            continue
+
+        facts: Config = {"flags": name}
+        # the list may be absent from a config, and its class then makes it from an interval
+        interval = rotates.index(False) + 1
+        at_interval = [(index + 1) % interval != 0 for index in range(len(rotates))]
+        if rotates == at_interval:
+            facts["interval"] = interval
+        key = next((key for key in vars(text) if key.endswith("layer_interval")), "")
+        if key:
+            facts["interval_key"] = key
+        return facts
+    return {}
+
+
+def _describe_order(types: Sequence[str], not_derived: list[str]) -> Config:
+    """How the types of layers follow each other, for a config that does not list them.
+
+    An interval is looked for before a pattern, and an order of all layers before one that the last
+    layer, then the first one, then both do not follow.
+
+    Args:
+        types: The type of each layer by its name.
+        not_derived: Gets a sentence where only the list itself is known.
+
+    Returns:
+        {"interval": 6}, {"pattern": ["a", "a", "b"]}, also with {"first": type}, {"final": type};
+        {} where all layers have one type.
+    """
+    if len(set(types)) == 1:
+        return {}
+    odd_layers: tuple[OddLayer, ...] = ("", "final", "first", "both")
+    for search in (_find_interval, _find_pattern):
+        for odd_layer in odd_layers:
+            found = search(types, odd_layer)
+            if not found:
+                continue
+            if odd_layer in ("first", "both"):
+                found["first"] = types[0]
+            if odd_layer in ("final", "both"):
+                found["final"] = types[-1]
+            return found
+    not_derived.append("how the types of layers follow each other in models of another size")
+    return {"pattern": list(types)}
+
+
+def _layers_without(count: int, odd_layer: OddLayer) -> range:
+    """The numbers of the layers, without the first or the last one, or both."""
+    first = 1 if odd_layer in ("first", "both") else 0
+    end = count - 1 if odd_layer in ("final", "both") else count
+    return range(first, end)
+
+
+def _find_pattern(types: Sequence[str], odd_layer: OddLayer) -> Config:
+    """The shortest list of types that repeats; {} without one.
+
+    Args:
+        types: The type of each layer by its name.
+        odd_layer: The layer that need not follow the pattern.
+    """
+    layers = _layers_without(len(types), odd_layer)
+    for period in range(2, len(types) // 2 + 1):
+        pattern: list[str] = []
+        for place in range(period):
+            pattern.append(next(types[index] for index in layers if index % period == place))
+        if all(types[index] == pattern[index % period] for index in layers):
+            return {"pattern": pattern}
+    return {}
+
+
+def _find_interval(types: Sequence[str], odd_layer: OddLayer) -> Config:
+    """The interval at which one type stands among layers of another one; {} without one.
+
+    The type at the interval is called `last`, since it ends each interval: with an interval of 3,
+    the layers 2, 5, 8, ... With {"leading": True} it begins each interval: 0, 3, 6, ...
+
+    Args:
+        types: The type of each layer by its name.
+        odd_layer: The layer that need not follow the interval.
+    """
+    count = len(types)
+    layers = _layers_without(count, odd_layer)
+    for interval in range(2, count // 2 + 1):
+        for place in (interval - 1, 0):
+            at_place = [index for index in layers if index % interval == place]
+            others = [index for index in layers if index % interval != place]
+            is_repeated = len(at_place) >= 2 and len(others) >= 1
+            if not is_repeated:
+                continue
+            last_types = {types[index] for index in at_place}
+            rest_types = {types[index] for index in others}
+            is_interval = len(last_types) == len(rest_types) == 1 and last_types != rest_types
+            if not is_interval:
+                continue
+
+            facts: Config = {"interval": interval}
+            if place == 0:
+                facts["leading"] = True
+            # a family file leaves out the usual types
+            (last,) = last_types
+            if last != FULL_TYPE:
+                facts["last"] = last
+            (rest,) = rest_types
+            if rest != SLIDING_TYPE:
+                facts["rest"] = rest
+            return facts
+    return {}

@@ -1,0 +1,376 @@
+"""The model of a config, built without weights and run for the experiments of this package.
+
+`ModelRuns` builds the first layers of the model, does the calm run, and finds the projections. Its
+methods are the experiments that several facts need:
+
+measure_model    how each layer rotates
+measure_changed  how the first layers rotate after a change to the config (`config_changes.py`)
+rows_of          which row of a projection makes each dimension of a head
+
+Words: the *first layers* (`few` of them) are as many as show every kind of layer; only they run
+after a change, to save time. A *kind* says how a layer rotates: "global" layers have the
+frequencies that are extended, "local" ones those of a sliding window, "none" ones do not rotate.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ropeconv.loader import make_model
+
+from .asked_model import (
+    SIZE_KEYS,
+    AskedModel,
+    NotDerivable,
+    context_of,
+    layer_count,
+    shorten,
+)
+from .config_changes import Change
+from .observing import AttentionObserver, Seen, keep_outputs, numbers_of_rows
+from .projections import Projections, Side, find_projections, measure_layers
+from .rotation import Attention, Numbers
+from .weightless import large_on_meta, without_weights
+
+if TYPE_CHECKING:
+    from ropeconv.models.family import Kind
+
+NORM_SWITCH = re.compile(r"^(use_)?qk_?(layer)?_?norm$")
+"""Config keys with which queries and keys get norms."""
+SMALL = 0.01
+"""The output of projections where scores are measured: their soft cap does not change scores near
+0 (Gemma 2)."""
+
+
+class ModelRuns:
+    """A model, run in many ways.
+
+    Args:
+        subject: The model.
+        text: The config of its text model, of transformers.
+        few: How many of its layers, from the first, show every kind.
+
+    Raises:
+        NotDerivable: Its attention cannot be observed, or it does not rotate.
+    """
+
+    def __init__(self, subject: AskedModel, text: Any, few: int) -> None:
+        self.subject = subject
+        """The model: its config.json and its class."""
+
+        self.text = text
+        """The config of its text model, of transformers."""
+
+        self.few = few
+        """The number of first layers."""
+
+        self.context = context_of(text)
+        """The number of its positions."""
+
+        self.idle: tuple[str, ...] = ()
+        """Names inside a layer of modules after the attention, which need not run."""
+
+        self.widths: dict[Kind, int] = {}
+        """The width of a head in layers of each kind."""
+
+        self.few_kinds: list[Kind] = []
+        """The kind of each of the first layers."""
+
+        self._rows: tuple[Seen, Seen] | None = None
+        """The result of `_run_rows` for the present `rotating_layer`; None before it."""
+
+        try:
+            self.observer = self._observe(shorten(text, few))
+        except Exception:  # a class may tie layers to later ones (Gemma 3n)
+            self.few = layer_count(text)
+            self.observer = self._observe(text)
+
+        # the calm run, in which nothing is replaced: what the model does to zeros
+        self.calm = self.observer.run(keep_outputs)
+        """The attention of each of the first layers in the calm run, by the layer's name."""
+        if not self.calm:
+            raise NotDerivable("no layer multiplies queries and keys in a way that is known")
+        self._refuse_unseen()
+        if any(seen.count > 1 for seen in self.calm.values()):
+            raise NotDerivable("a layer computes attention more than once")
+
+        # it showed which modules run after the attention; without them all other runs are fast
+        self.idle = tuple(name for name, may_be in self.observer.tail.items() if may_be)
+        self.observer = self._observe(shorten(text, self.few))
+        self.projections: Projections = find_projections(self.observer, self.calm)
+        """The modules that make queries and keys."""
+
+        self.rotating_layer = self.projections.layer
+        """The name of the layer whose rows are examined: the first global one."""
+
+    def _refuse_unseen(self) -> None:
+        """Raise NotDerivable for layers that know positions in a way that is not seen."""
+        for layer in (*self.observer.unknown, *self.observer.layers_with_positions()):
+            if layer not in self.calm:
+                number = layer.rpartition(".")[2]
+                raise NotDerivable(
+                    f"layer {number} uses positions, and not in a product of queries and keys that"
+                    " is known"
+                )
+
+    def keep_kinds(self, kinds: Sequence[Kind], widths: dict[Kind, int]) -> None:
+        """Keep the kinds of layers, and look at as few layers as show every kind from now on.
+
+        Args:
+            kinds: The kind of each layer of the whole model.
+            widths: The width of a head in layers of each kind.
+        """
+        self.widths = widths
+        lists_types = bool(getattr(self.text, "layer_types", None))
+        if not lists_types:
+            first_of_each = [kinds.index(kind) for kind in set(kinds)]
+            self.few = max(first_of_each) + 1
+        self.few_kinds = list(kinds[: self.few])
+        # the heads of a global layer may be wider than those of others, so its rows are examined
+        if "global" in self.few_kinds:
+            suffix = f".{self.few_kinds.index('global')}"
+            self.rotating_layer = next(name for name in self.calm if name.endswith(suffix))
+            self._rows = None
+
+    # facts that the config states
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether keys are made from a latent vector, as in multi-head latent attention."""
+        return getattr(self.text, "kv_lora_rank", None) is not None
+
+    @property
+    def has_two_widths(self) -> bool:
+        """Whether heads of local layers have another width than those of global ones."""
+        return self.widths.get("local", self.widths["global"]) != self.widths["global"]
+
+    @property
+    def sees_later_tokens(self) -> bool:
+        """Whether a token sees later ones, as in an encoder."""
+        masks = [seen.visible for seen in self.calm.values() if seen.visible is not None]
+        return bool(masks) and all(bool(mask[0].all()) for mask in masks)
+
+    def config_keys(self) -> list[str]:
+        """Return the names of all settings that the config, or its class, has."""
+        text_class = type(self.text)
+        names: set[str] = set()
+        for base_class in text_class.__mro__:
+            names |= set(inspect.get_annotations(base_class))
+        names |= set(self.subject.part) | set(vars(self.text))
+        names |= set(getattr(text_class, "attribute_map", {}))
+        return sorted(name for name in names if not name.startswith("_"))
+
+    def keys_of_size(self, quantity: str) -> list[str]:
+        """Return the config keys of a size, the one of this config first: ["n_embd"].
+
+        The usual key comes after one that the class renames to it, since it reads both.
+
+        Args:
+            quantity: A key of `SIZE_KEYS`.
+        """
+        part = self.subject.part
+        renamed = getattr(type(self.text), "attribute_map", {})
+        usual = SIZE_KEYS[quantity][0]
+        own = renamed.get(usual, usual)
+        for name in (own, *SIZE_KEYS[quantity]):
+            stated = part.get(name, getattr(self.text, name, None))
+            is_size = isinstance(stated, int) and not isinstance(stated, bool)
+            if is_size and name != own:
+                return [name]
+            if is_size:
+                break
+        return [own] if own == usual else [own, usual]
+
+    def size(self, quantity: str) -> int | None:
+        """Return a size of the text model, which its class may have set; None where it has none.
+
+        Args:
+            quantity: A key of `SIZE_KEYS`.
+        """
+        for name in self.keys_of_size(quantity):
+            value = getattr(self.text, name, None)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+        return None
+
+    # building a model
+
+    def build(self, text: Any) -> AttentionObserver:
+        """Return the model of a config, without weights and ready to run.
+
+        Args:
+            text: The config of a text model, of transformers.
+        """
+        model_class = self.subject.model_class(text)
+        with large_on_meta():
+            model = make_model(model_class, text).eval()
+        without_weights(model)
+        return AttentionObserver(model, self.context, self.idle)
+
+    def _observe(self, text: Any) -> AttentionObserver:
+        """The model of a config, whose queries and keys have norms where its class has them.
+
+        Where config.json does not say that there are none, the checkpoint may have them.
+        """
+        for name in [name for name in vars(text) if NORM_SWITCH.match(name)]:
+            if getattr(text, name) is False and name not in self.subject.part:
+                setattr(text, name, True)
+        return self.build(text)
+
+    # how layers rotate
+
+    def measure_model(self, text: Any) -> list[Attention | None]:
+        """Return how each layer of a model rotates; None for one without queries and keys.
+
+        Args:
+            text: The config of a text model, of transformers.
+        """
+        observer = self._observe(copy.deepcopy(text))
+        by_name = measure_layers(observer, self.projections.every)
+        by_number: list[Attention | None] = [None] * layer_count(text)
+        for name, attention in by_name.items():
+            number = int(name.rpartition(".")[2])
+            if number < len(by_number):
+                by_number[number] = attention
+        return by_number
+
+    def measure_changed(self, change: Change) -> list[Attention | None] | None:
+        """Return how the first layers rotate after a change to the config.
+
+        Args:
+            change: Edits the text part of config.json in place.
+
+        Returns:
+            The attention of each of them; None where the class does not accept the change.
+        """
+        try:
+            text = self.subject.changed(change)
+            return self.measure_model(shorten(text, self.few))
+        except Exception:  # of any kind, from the class
+            return None
+
+    # which rows of projections make queries and keys
+
+    def rows_of(self, side: Side) -> Numbers:
+        """Return the row of a projection that makes each dimension of each head.
+
+        Args:
+            side: Queries or keys.
+
+        Returns:
+            Integers of shape (heads, width), in the rotating layer; -1 for a dimension that these
+            rows do not make. For plain queries, row = head * width + dimension.
+        """
+        rows, _ = _rows_and_factor(self._row_runs(), side)
+        return rows
+
+    def factor_on(self, side: Side) -> float:
+        """Return the factor on queries or keys between their projection and their product.
+
+        YaRN's attention factor multiplies cosines and sines, so it is a part of this.
+
+        Args:
+            side: Queries or keys.
+        """
+        _, factor = _rows_and_factor(self._row_runs(), side)
+        return factor
+
+    def factor_with(self, change: Change) -> float:
+        """Return the factor on keys after a change to the config.
+
+        Args:
+            change: Edits the text part of config.json in place.
+        """
+        text = self.subject.changed(change)
+        observer = self._observe(shorten(text, self.few))
+        _, factor = _rows_and_factor(self._run_rows(observer), "keys")
+        return factor
+
+    def softmax_scale(self) -> float | None:
+        """Return the scale s of scores s * q.k before the softmax; None where it is not seen.
+
+        A factor on queries only counts too, and so does one on both, such as the attention factor.
+        The numbers are small, so that soft caps do not change them, and of two sizes, since a class
+        may subtract the largest score: s is the change of a score over that of its product.
+        """
+        names = {self.projections.q, self.projections.k}
+        scores = []
+        products = []
+        for size in (SMALL, 2 * SMALL):
+
+            def give(name: str, output: torch.Tensor, size: float = size) -> torch.Tensor | None:
+                return torch.full_like(output, size) if name in names else None
+
+            seen = self.observer.run(give, norms_do_nothing=True)[self.rotating_layer]
+            if seen.score is None:
+                return None
+            scores.append(seen.score)
+            products.append(float(seen.queries[0, 0] @ seen.keys[0, 0]))
+
+        difference = products[1] - products[0]
+        scale = (scores[1] - scores[0]) / difference if difference else 0.0
+        if not scale:
+            return None
+        return scale * self.factor_on("queries") * self.factor_on("keys")
+
+    def _row_runs(self) -> tuple[Seen, Seen]:
+        """The result of `_run_rows` for the model, which is run once."""
+        if self._rows is None:
+            self._rows = self._run_rows(self.observer)
+        return self._rows
+
+    def _run_rows(self, observer: AttentionObserver) -> tuple[Seen, Seen]:
+        """Queries and keys of the rotating layer, in two runs that show rows of the projections.
+
+        In the first, each output of the projections is the number of its row, from 1. In the
+        second, each is 1: the factors on the way to the attention. Norms do nothing in both, and
+        the first token, at position 0, is not rotated.
+
+        Args:
+            observer: The model.
+        """
+        names = {self.projections.q, self.projections.k}
+
+        def give_row_numbers(name: str, output: torch.Tensor) -> torch.Tensor | None:
+            return numbers_of_rows(output) if name in names else None
+
+        def give_ones(name: str, output: torch.Tensor) -> torch.Tensor | None:
+            return torch.ones_like(output) if name in names else None
+
+        by_row_number = observer.run(give_row_numbers, norms_do_nothing=True)
+        by_one = observer.run(give_ones, norms_do_nothing=True)
+        return by_row_number[self.rotating_layer], by_one[self.rotating_layer]
+
+
+def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, float]:
+    """The row that makes each dimension of each head, and the factor on queries or keys.
+
+    Args:
+        runs: The result of `ModelRuns._run_rows`, in which projections give the number n of each
+            row, from 1, and then 1. With a factor f, queries or keys are f * n, and then f.
+        side: Queries or keys.
+
+    Returns:
+        Rows from 0, of shape (heads, width), -1 where no row makes a dimension; and f.
+    """
+    with_row_numbers, with_ones = runs
+    if side == "queries":
+        of_numbers, of_ones = with_row_numbers.queries, with_ones.queries
+    else:
+        of_numbers, of_ones = with_row_numbers.keys, with_ones.keys
+    numbers = of_numbers[:, 0]
+    factors = of_ones[:, 0]
+
+    is_unmade = factors == 0
+    rows = np.where(is_unmade, -1.0, numbers / np.where(is_unmade, 1.0, factors) - 1)
+    whole_rows = np.rint(rows)
+    if np.abs(rows - whole_rows).max() > 0.01:
+        raise NotDerivable("its queries are not rows of a projection")
+    return whole_rows.astype(int), float(np.median(factors[~is_unmade]))

@@ -1,0 +1,101 @@
+"""Which RoPE settings a class accepts, and what it computes from them: the table [writing].
+
+The experiment writes settings of each RoPE type into the config, with the base `PROBE_BASE`, and
+measures the frequencies. Only types of which ropeconv reads the same frequencies are written for
+the family; `derivation.py` compares them.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from .asked_model import Config, part_of
+from .config_changes import is_nested, set_only, set_rope_type
+from .frequency_numbers import first_rotation
+from .model_runs import ModelRuns
+from .rotation import Attention
+
+if TYPE_CHECKING:
+    from ropeconv.models.family import RopeType
+
+ORIGINAL = 64
+"""The original context of scalings that are tried, in tokens."""
+
+
+def describe_writing(runs: ModelRuns, rotating: Attention) -> Config:
+    """Return the table [writing] of a family file: what the class accepts in a config.
+
+    {"nested": True, "head_dim": False} is that of a class with a RoPE dictionary for each layer
+    type, whose heads have a width that cannot be stated. {} is the usual one.
+
+    Args:
+        runs: The model.
+        rotating: The attention of the first global layer.
+    """
+    facts: Config = {}
+    if is_nested(runs.text):
+        facts["nested"] = True
+    # in latent attention, head_dim is not the width of the part that rotates
+    if runs.is_latent or not _accepts_head_dim(runs, rotating):
+        facts["head_dim"] = False
+    return facts
+
+
+def try_rope_types(runs: ModelRuns, rotating: Attention) -> list[Config]:
+    """Return the frequencies that the class computes from settings of each RoPE type.
+
+    Args:
+        runs: The model.
+        rotating: The attention of the first global layer.
+
+    Returns:
+        For each type that the class accepts: kind (the type), config (the config.json that was
+        tried) and inv_freq (the frequencies of the first layer that rotates).
+    """
+    tried: list[Config] = []
+    for rope_type, settings in settings_to_try(rotating).items():
+        change = set_rope_type(runs.text, rope_type, settings)
+        rotation = first_rotation(runs.measure_changed(change))
+        if rotation is None:
+            continue
+        whole = copy.deepcopy(runs.subject.whole)
+        change(part_of(whole, runs.subject.path))
+        tried.append({"kind": rope_type, "config": whole, "inv_freq": list(rotation.inv_freq)})
+    return tried
+
+
+def settings_to_try(rotating: Attention) -> dict[RopeType, Config]:
+    """Return settings of each RoPE type, without its base.
+
+    Each has all keys that the type needs, and an attention factor of 1 where it has one.
+
+    Args:
+        rotating: The attention of the first global layer, which says how many factors longrope has.
+    """
+    assert rotating.queries is not None
+    pairs = len(rotating.queries.inv_freq)
+    # a different factor for each pair, to see that the class divides the right one
+    factors = [1.0 + index / pairs for index in range(pairs)]
+    original = {"original_max_position_embeddings": ORIGINAL}
+    return {
+        "default": {},
+        "linear": {"factor": 4.0},
+        "dynamic": {"factor": 4.0},
+        "yarn": {"factor": 4.0, "attention_factor": 1.0, **original},
+        "longrope": {
+            "factor": 4.0,
+            "short_factor": factors,
+            "long_factor": factors,
+            "attention_factor": 1.0,
+            **original,
+        },
+        "llama3": {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **original},
+    }
+
+
+def _accepts_head_dim(runs: ModelRuns, rotating: Attention) -> bool:
+    """Whether the class runs a config that states the width that its heads have."""
+    layers = runs.measure_changed(set_only("head_dim", rotating.width))
+    first = next((item for item in layers or () if item is not None), None)
+    return first is not None and first.width == rotating.width

@@ -1,0 +1,280 @@
+"""Which tensors make queries and keys, and in which order their rows are: the table [weights].
+
+The experiment (`ModelRuns.rows_of`) puts into each output of the projections the number of its row,
+and looks where these numbers are when queries and keys are multiplied. With 4 heads of 16
+dimensions, a plain projection gives head 1 the rows 16 to 31:
+
+    rows_of("queries")[1] == [16, 17, 18, ..., 31]
+
+A fused projection (`qkv_proj`) makes queries, keys and values, and its rows are in one of the
+orders of `FusedOrder`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from .asked_model import Config, NotDerivable
+from .model_runs import ModelRuns
+from .norms import find_norm_kind
+from .observing import randomize
+from .rotation import Attention, Numbers, Pairing
+
+FusedOrder = Literal["", "blocks", "gate-and-blocks", "per-head", "per-group"]
+"""The order of the rows of a fused projection; empty for one that is not known.
+
+blocks           all queries, all keys, all values
+gate-and-blocks  the same, after a gate for each query (HRM)
+per-head         query, key and value of the first head, then of the next one (GPT-NeoX)
+per-group        the queries of a group, their key and value, then the next group (Falcon 40B)
+"""
+
+
+def find_layout(runs: ModelRuns, rotating: Attention) -> Pairing:
+    """Return which rows of a head in the projection of queries are a pair.
+
+    A class may put pairs into another order before it rotates them, so the dimensions of a pair
+    (`Rotation.pair`) are not its rows.
+
+    Args:
+        runs: The model.
+        rotating: The attention of the first global layer.
+
+    Returns:
+        "half" for rows (i, i + r/2), "interleaved" for rows (2i, 2i + 1).
+    """
+    rotation = rotating.queries
+    assert rotation is not None
+    rows_of_first_head = runs.rows_of("queries")[0]
+    count = len(rotation.inv_freq)
+    first_rows = []
+    second_rows = []
+    for index in range(count):
+        first, second = rotation.pair(index)
+        first_rows.append(int(rows_of_first_head[first]))
+        second_rows.append(int(rows_of_first_head[second]))
+
+    distances = {second - first for first, second in zip(first_rows, second_rows, strict=True)}
+    if distances == {1} and count > 1:
+        return "interleaved"
+    if distances == {count}:
+        return "half"
+    raise NotDerivable(
+        f"its pairs are rows {first_rows[0]} and {second_rows[0]}, {first_rows[-1]} and"
+        f" {second_rows[-1]} of a head, which is neither of the known layouts"
+    )
+
+
+def describe_weights(runs: ModelRuns, rotating: Attention, not_derived: list[str]) -> Config:
+    """Return the table [weights] of a family file: the tensors that make queries and keys.
+
+    For Llama: {"layer": ["model.layers.{layer}."], "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj", "input": "rms", "input_norm": ["input_layernorm"]}.
+
+    A field "fixed" says why no factor can be folded into these tensors, "unmeasured" why the
+    variances of queries and keys are not known from them.
+
+    Args:
+        runs: The model.
+        rotating: The attention of the first global layer.
+        not_derived: Gets a sentence for each fact that is not known.
+    """
+    found = runs.projections
+    facts: Config = {"layer": [_layer_prefix(runs)]}
+    is_fused = found.q == found.k
+    if is_fused:
+        facts["fused"] = found.q
+    else:
+        facts |= {"q": found.q, "k": found.k}
+    if found.q_norm or found.k_norm:
+        facts |= _describe_norms(runs, rotating, not_derived)
+    facts |= _describe_rows(runs, rotating, bool(facts.get("q_norm")), not_derived)
+    if getattr(runs.observer.modules[found.q], "bias", None) is not None:
+        facts["bias"] = True
+    return facts | _describe_input_norm(runs, not_derived)
+
+
+def _layer_prefix(runs: ModelRuns) -> str:
+    """The beginning of the names of a layer's tensors: model.layers.{layer}."""
+    first_layer = next(iter(runs.calm))  # model.layers.0
+    inside = f"{first_layer.rpartition('.')[0]}.{{layer}}."
+    model = runs.observer.model
+    base = getattr(model, "base_model_prefix", "")
+    has_head = bool(base) and hasattr(model, base)
+    if has_head or not base:
+        return inside
+    # the class of the text model alone was run, whose names a checkpoint has below this one
+    return f"{base}.{inside}"
+
+
+def _describe_norms(runs: ModelRuns, rotating: Attention, not_derived: list[str]) -> Config:
+    """The norms of queries and keys, such as {"q_norm": ..., "k_norm": ..., "norm": "rms"}.
+
+    Args:
+        runs: The model, which has some.
+        rotating: The attention of the first global layer.
+        not_derived: Gets a sentence for what no family describes.
+
+    Returns:
+        Fields of `models.family.WeightNames`. `norm` is a `NormKind`, or one of
+
+            rms-all-heads    the root mean square is that of all heads together (OLMo 2)
+            rms-after-rope   rms, after the rotation (Hunyuan)
+            l2-after-rope    rms without weights, after the rotation (Llama 4)
+            layer-norm-list  a layer norm for each head, in a list of modules (StableLM)
+
+        or empty for a norm without weights before the rotation.
+    """
+    found = runs.projections
+    if not (found.q_norm and found.k_norm):
+        not_derived.append("a norm of only queries or only keys")
+        return {"fixed": "it has a norm of only queries or only keys"}
+    names = {"q_norm": found.q_norm, "k_norm": found.k_norm}
+
+    # a module that has a norm for each head, q_layernorm.norms.0 (StableLM)
+    modules = runs.observer.modules
+    norms_of_heads = [name for name in modules if re.match(rf"{found.q_norm}\.\w+\.\d+$", name)]
+    if norms_of_heads and find_norm_kind(modules[norms_of_heads[0]]) == "layer-norm":
+        return names | {"norm": "layer-norm-list"}
+
+    norm = modules[found.q_norm]
+    parameters = list(norm.parameters())
+    if not parameters:  # it has no tensors, so the family does not name it
+        return {"norm": "l2-after-rope" if _is_after_rotation(runs) else ""}
+    kind = find_norm_kind(norm)
+    if kind is None or kind == "layer-norm-plus-one":  # no family has the latter
+        not_derived.append(f"the kind of the norm {found.q_norm}")
+        return {"fixed": f"the kind of the norm {found.q_norm} is not known"}
+    norm_width = parameters[0].shape[-1]
+    if kind == "rms" and norm_width > rotating.width:
+        return names | {"norm": "rms-all-heads"}
+    if kind == "rms" and _is_after_rotation(runs):
+        return names | {"norm": "rms-after-rope"}
+    return names | {"norm": kind}
+
+
+def _is_after_rotation(runs: ModelRuns) -> bool:
+    """Whether queries get their norm after the rotation.
+
+    With random numbers in place of its output, they are then the same at every position.
+    """
+    # a layer that rotates: the first one of a model may not
+    seen = runs.observer.run(randomize([runs.projections.q_norm]))[runs.rotating_layer]
+    largest_change = np.abs(seen.queries - seen.queries[:, :1]).max()
+    return bool(largest_change < 1e-6)
+
+
+def _describe_rows(
+    runs: ModelRuns, rotating: Attention, has_norms: bool, not_derived: list[str]
+) -> Config:
+    """The order of the rows of queries, such as {"rows": "last", "fused_order": "per-head"}.
+
+    Args:
+        runs: The model.
+        rotating: The attention of the first global layer.
+        has_norms: Whether queries have a norm with weights. Factors are folded into it, so an
+            order of the rows that is not known does no harm.
+        not_derived: Gets a sentence for an order that no family describes.
+    """
+    rotation = rotating.queries
+    assert rotation is not None
+    found = runs.projections
+    rows = runs.rows_of("queries")
+    heads, width = rows.shape
+    starts = _first_rows(rows)
+    facts: Config = {}
+    rotating_rows = rows[0, rotation.start : rotation.start + rotation.width]
+    if rotation.width < width and rotating_rows.min() > starts[0]:
+        facts["rows"] = "last"
+
+    if found.q == found.k:
+        facts["fused_order"] = _find_fused_order(starts, _first_rows(runs.rows_of("keys")), width)
+        if not facts["fused_order"] and not has_norms:
+            facts["fixed"] = "the order of the rows of its projection is not known"
+            not_derived.append("the order of the rows of the fused projection")
+        return facts
+
+    # rows from the first one of a head to that of the next head
+    steps = set(np.diff(starts).tolist())
+    if has_norms or not steps or steps == {width}:
+        return facts
+    # after the queries of each head, as many rows make a gate for its output (Qwen 3.5)
+    has_gate = steps == {2 * width} and _count_rows(runs, found.q) == 2 * heads * width
+    if has_gate:
+        facts["fixed"] = "its projection of queries also makes a gate"
+        not_derived.append("a key for the output gate behind the queries of each head")
+    else:
+        facts["fixed"] = "the order of the rows of its queries is not known"
+        not_derived.append("the order of the rows of queries")
+    return facts
+
+
+def _first_rows(rows: Numbers) -> list[int]:
+    """The first row of each head, from rows of shape (heads, width), -1 for none."""
+    return [int(head[head >= 0].min()) for head in rows]
+
+
+def _count_rows(runs: ModelRuns, name: str) -> int:
+    """The number of rows of a projection; 0 where it has no weight of that name."""
+    weight = getattr(runs.observer.modules[name], "weight", None)
+    return 0 if weight is None else int(weight.shape[0])
+
+
+def _find_fused_order(
+    query_starts: Sequence[int], key_starts_of_heads: Sequence[int], width: int
+) -> FusedOrder:
+    """The order of the rows of a fused projection.
+
+    A group is a key and a value with the queries that share them. With 4 heads in 2 groups, the
+    projection has 4 + 2 + 2 blocks of `width` rows. In which of them the queries q begin:
+
+        blocks           q q q q k k v v    0, 1, 2, 3
+        gate-and-blocks  g g g g q q q q    4, 5, 6, 7
+        per-group        q q k v q q k v    0, 1, 4, 5
+
+    Args:
+        query_starts: The first row of each head of queries.
+        key_starts_of_heads: The first row of each head of keys; those of a group may be repeated.
+        width: The width of a head.
+    """
+    starts = list(query_starts)
+    key_starts = sorted(set(key_starts_of_heads))
+    heads = len(starts)
+    groups = len(key_starts)
+    queries_per_group = heads // groups
+
+    if starts == [width * index for index in range(heads)]:
+        after_queries = [width * (heads + index) for index in range(groups)]
+        return "blocks" if key_starts == after_queries else ""
+
+    blocks_per_group = queries_per_group + 2  # and a key and a value
+    in_groups = []
+    for head in range(heads):
+        group, place = divmod(head, queries_per_group)
+        in_groups.append(width * (group * blocks_per_group + place))
+    if starts == in_groups:
+        return "per-head" if queries_per_group == 1 else "per-group"
+
+    after_gate = [width * (heads + index) for index in range(heads)]
+    return "gate-and-blocks" if starts == after_gate else ""
+
+
+def _describe_input_norm(runs: ModelRuns, not_derived: list[str]) -> Config:
+    """The norm before the projections: {"input": its kind, "input_norm": [its name]}.
+
+    Args:
+        runs: The model.
+        not_derived: Gets a sentence for a kind that no family describes.
+    """
+    name = runs.projections.input_norm
+    if not name:
+        return {"input": ""}
+    kind = find_norm_kind(runs.observer.modules[name])
+    if kind is not None:
+        return {"input": kind, "input_norm": [name]}
+    not_derived.append(f"the kind of the norm {name}")
+    return {"unmeasured": f"the kind of the norm {name} is not known", "input_norm": [name]}

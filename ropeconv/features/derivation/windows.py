@@ -1,0 +1,149 @@
+"""Which key of the config sets a sliding window, and which layers have it: the table [window].
+
+The experiment writes a small window (`SMALL_WINDOW`) into a key and looks at the attention mask: a
+layer has the window if the last token then sees only the tokens next to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from .asked_model import Config, class_default, shorten
+from .layer_kinds import SLIDING_TYPE
+from .model_runs import ModelRuns
+from .observing import TOKENS, keep_outputs
+from .rotation import Numbers
+
+WINDOW_NAME = re.compile(r"window|chunk_size|local_attention|^swa_size")
+"""Names of keys that may set a window."""
+WINDOW_SWITCH = "use_sliding_window"
+"""The key without which classes like that of Qwen 2 use no window."""
+FIRST_LAYER_KEY = "max_window_layers"
+"""The key of the first layer with a window, in such classes."""
+WINDOWED_TYPES = (SLIDING_TYPE, "chunked_attention", "hybrid_sliding")
+"""The types of layers that have a window by their name."""
+LayerRule = Literal["", "all", "named", "rotating", "not-rotating"]
+"""Which layers have the window, as `WindowRule.layers` of a family says it.
+
+"all" layers; those "named" so by their type (`WINDOWED_TYPES`); those that rotate; those that do
+not rotate; empty where none of these rules holds.
+"""
+SMALL_WINDOW = 5
+"""The tokens of the window that is tried."""
+MOST_SEEN = 8
+"""The most tokens that the last token sees in a small window, or in a chunk of it."""
+
+
+def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: list[str]) -> Config:
+    """Return the table [window] of a family file; {} without a key that sets a window.
+
+    For Mistral, in which all layers have it: {"key": "sliding_window", "default": 4096,
+    "layers": "all"}. Without "layers", those have it whose type says so.
+
+    Args:
+        runs: The model.
+        types: The type of each layer by its name; None where the class has none.
+        not_derived: Gets a sentence where no rule says which layers have the window.
+    """
+    all_keys = runs.config_keys()
+    for name in all_keys:
+        value = getattr(runs.text, name, None)
+        is_other = isinstance(value, (list, dict, str, bool))
+        if is_other or not WINDOW_NAME.search(name):
+            continue
+        has_window = _layers_with_window(runs, name)
+        if has_window is None or not any(has_window):
+            continue
+
+        facts: Config = {"key": name}
+        default = class_default(runs.text, name)
+        if isinstance(default, int) and not isinstance(default, bool):
+            facts["default"] = default
+        if WINDOW_SWITCH in all_keys:
+            facts["switch"] = WINDOW_SWITCH
+        if FIRST_LAYER_KEY in all_keys:
+            first = class_default(runs.text, FIRST_LAYER_KEY)
+            return facts | {"first_key": FIRST_LAYER_KEY, "first": first or 0}
+
+        rule = _find_rule(runs, types, has_window)
+        if rule == "":
+            not_derived.append(f"which layers have the window {name}")
+            return {}
+        if rule != "named":  # what a family file need not state
+            facts["layers"] = rule
+        return facts
+    return {}
+
+
+def _find_rule(runs: ModelRuns, types: Sequence[str] | None, has_window: list[bool]) -> LayerRule:
+    """The rule by which layers have the window.
+
+    Args:
+        runs: The model.
+        types: The type of each layer by its name; None where the class has none.
+        has_window: Whether each of the first layers has the window.
+    """
+    if all(has_window):
+        return "all"
+    if types:
+        is_named = [layer_type in WINDOWED_TYPES for layer_type in types]
+        if has_window == is_named[: len(has_window)]:
+            return "named"
+    rotates = [kind != "none" for kind in runs.few_kinds]
+    if has_window == rotates:
+        return "rotating"
+    if has_window == [not flag for flag in rotates]:
+        return "not-rotating"
+    return ""
+
+
+def _layers_with_window(runs: ModelRuns, key: str) -> list[bool] | None:
+    """Whether each of the first layers sees fewer tokens with a small window in a key.
+
+    Args:
+        runs: The model.
+        key: The key.
+
+    Returns:
+        A flag for each of them; None where the class does not accept such a config.
+    """
+    all_keys = runs.config_keys()
+
+    def set_window(part: Config) -> None:
+        part[key] = SMALL_WINDOW
+        if WINDOW_SWITCH in all_keys:
+            part[WINDOW_SWITCH] = True
+            if FIRST_LAYER_KEY in all_keys:
+                part[FIRST_LAYER_KEY] = 0  # all layers have it
+
+    try:
+        text = shorten(runs.subject.changed(set_window), runs.few)
+        # windows count positions, so these are 0, 1, 2, ...
+        seen_by_layer = runs.build(text).run(keep_outputs, positions=range(TOKENS))
+    except Exception:  # of any kind, from the class
+        return None
+
+    has_window = [False] * runs.few
+    for layer, seen in seen_by_layer.items():
+        number = int(layer.rpartition(".")[2])
+        if seen.visible is not None and number < len(has_window):
+            has_window[number] = _is_window(seen.visible[-1])
+    return has_window
+
+
+def _is_window(visible: Numbers) -> bool:
+    """Whether the last token sees a run of tokens that ends at itself, and not the first ones.
+
+    Args:
+        visible: Whether the last token sees each token, of shape (tokens,).
+    """
+    if visible[0]:
+        return False
+    first_seen = int(np.argmax(visible))  # the first True
+    # a choice of tokens, such as that of Doge's keep_window_size, has gaps
+    has_no_gaps = bool(visible[first_seen:].all())
+    return has_no_gaps and first_seen >= TOKENS - MOST_SEEN

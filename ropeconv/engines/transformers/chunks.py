@@ -55,12 +55,17 @@ class ChunkMask(Tensor):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Any = None,
     ) -> Any:
-        """Run a function of torch that is given a mask; torch calls this in its place."""
+        """Run a function of torch that is given a `ChunkMask`; torch calls this in its place.
+
+        The mask holds one byte, whatever its shape. Attention computes with the shape alone, and
+        every other function that needs the numbers is given a tensor that holds them.
+        """
         kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
             return _attention(*args, **kwargs)
         # inside this block torch calls functions themselves, and not this method again
         with torch._C.DisableTorchFunctionSubclass():
+            # reading an attribute, such as mask.shape or mask.device, arrives as its `__get__`
             needs_no_numbers = func in METADATA or func.__name__ == "__get__"
             if needs_no_numbers:
                 return func(*args, **kwargs)

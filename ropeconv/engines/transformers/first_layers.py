@@ -280,7 +280,11 @@ class FirstLayers:
     def _record(
         self, ids: Sequence[int], positions: Sequence[int], layer: int, as_tuple: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Run the backbone with layers that only record what they receive.
+        """Return the arguments that the backbone of a model gives one of its layers.
+
+        Every layer is replaced by `record`, which notes its arguments and passes the hidden states
+        on. At the wanted layer it raises `_Recorded`, which ends the pass. Classes differ in
+        whether a layer returns a tensor or a tuple, so that the caller tries both.
 
         Args:
             ids: As for `attention`.
@@ -297,7 +301,7 @@ class FirstLayers:
         recorded: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         shapes = set()
 
-        # in place of `forward` of every layer: passes the hidden states on unchanged
+        # in place of `forward` of every layer
         def record(*args: Any, **keywords: Any) -> Any:
             states = args[0] if args else keywords["hidden_states"]
             shapes.add(states.shape)
@@ -314,7 +318,7 @@ class FirstLayers:
             "position_ids": torch.tensor([list(positions)]),
             # without a mask, transformers takes a gap for the beginning of another sequence
             "attention_mask": torch.ones((1, count), dtype=torch.long),
-            # Molmo 2 makes no mask of one of ones, but with a cache no gap begins a sequence
+            # Molmo 2 drops a mask of ones, but with a cache it takes no gap for a beginning
             "use_cache": hasattr(backbone, "language_model"),
         }
         with ExitStack() as stack:

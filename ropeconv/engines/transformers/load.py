@@ -254,19 +254,20 @@ def _widen(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 
 def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
-    """Return the config of a checkpoint.
+    """Return the config of a checkpoint as transformers reads it.
 
     Args:
         folder: The checkpoint.
-        stands_for: The model type with which a config is read whose own transformers does not have;
-            empty to read each with its own.
+        stands_for: A model type such as "llama". The config is read as if it had this type where
+            transformers does not have its own. Empty to read it with its own in any case.
         trust: Whether to run the configuration file of the checkpoint.
     """
     from transformers import CONFIG_MAPPING
 
-    settings = read_json(folder / "config.json") if stands_for else {}
-    if stands_for and settings.get("model_type") not in CONFIG_MAPPING:
-        return make_config(settings, stands_for)
+    if stands_for:
+        settings = read_json(folder / "config.json")
+        if settings.get("model_type") not in CONFIG_MAPPING:
+            return make_config(settings, stands_for)
     return load_config(folder, trust)
 
 

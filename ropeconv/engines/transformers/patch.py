@@ -223,12 +223,13 @@ def scale_queries(
 
 
 def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: Schedule) -> None:
-    """Overwrite frequencies and attention factor of one rotary module.
+    """Make one rotary module compute the frequencies and the attention factor of a schedule.
 
     Args:
         stack: Restores the module when it is closed.
         module: The rotary module.
-        prefix: The prefix of the names of its frequencies; empty for one set.
+        prefix: "full_attention_", say, in a module with a buffer for each layer type, called
+            full_attention_inv_freq; empty in a module with one, called inv_freq.
         schedule: The frequencies and the attention factor that it computes from now on.
     """
     import torch
@@ -239,28 +240,29 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
     scaling = f"{prefix}attention_scaling"
     names = [frequencies, original, scaling, "rope_type"]
     # Phi 3.5 MoE computes its frequencies at every forward pass
-    computes = "rope_init_fn" in vars(module)
-    if computes:
+    computes_each_pass = "rope_init_fn" in vars(module)
+    if computes_each_pass:
         names += COMPUTED
     old = {name: getattr(module, name) for name in names if hasattr(module, name)}
     for name, value in old.items():
         stack.callback(setattr, module, name, value)
     device = old[frequencies].device
 
-    def use(inv_freq: Vector) -> None:
+    def use_frequencies(inv_freq: Vector) -> None:
         """Put frequencies into every place from which a forward pass may take them."""
         new = torch.from_numpy(inv_freq.astype(np.float32)).to(device)
         setattr(module, frequencies, new)
         if original in old:
             setattr(module, original, new.clone())
-        if computes:
+        if computes_each_pass:
             module.rope_init_fn = lambda config: (new, schedule.attention_factor)
 
-    if computes:
-        # a copy: the config is the model's, and servers read it
+    if computes_each_pass:
+        # the module reads its config in each pass; all of the model shares that one, and servers
+        # read it, so that a copy is changed
         module.config = copy.copy(module.config)
         module.config.rope_parameters = {**module.config.rope_parameters, "rope_type": "default"}
-    use(schedule.inv_freq)
+    use_frequencies(schedule.inv_freq)
     setattr(module, scaling, schedule.attention_factor)
 
     # other types, such as "dynamic", write their own frequencies back at every forward pass
@@ -268,12 +270,13 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
         module.rope_type = {**old["rope_type"], prefix.removesuffix("_"): "default"}
     else:
         module.rope_type = "default"
+    # attributes that the module did not have are deleted when the stack is closed
     for name in (scaling, "rope_type"):
         if name not in old:
             stack.callback(delattr, module, name)
 
     if schedule.short_inv_freq is not None:
-        _switch_short_and_long(stack, module, schedule, schedule.short_inv_freq, use)
+        _switch_short_and_long(stack, module, schedule, schedule.short_inv_freq, use_frequencies)
 
 
 def _switch_short_and_long(

@@ -71,7 +71,16 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 
 
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
-    """Return the family of a config by its `model_type`. Raises as `detect` does."""
+    """Return the family of a config by its `model_type`; raise what is wrong if it has none.
+
+    Args:
+        config: The whole config.json.
+        shapes: Returns the shapes of the tensors by name, for advice on an unknown model.
+
+    Raises:
+        BadSource: For a model type that is known not to work, or that is absent.
+        UnknownModelType: For another one without a family.
+    """
     # the text model decides, and the model around it only where that is not known
     text = text_config(config)
     parts = [config] if text is None else [text, config]
@@ -82,8 +91,9 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             _check_rotates(parts[0], family)
             return family
 
-    # none is known: say which kind of model it is, as far as that can be seen
-    name = names[-1]
+    # none is known: say which kind of model it is, as far as that can be seen, by the name of the
+    # whole config
+    name = config.get("model_type")
     if text is None:
         _check_one_text_model(config)
     if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
@@ -103,6 +113,7 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
 
     for type_name in names:
         if isinstance(type_name, str) and type_name in refused_types():
+            # a stock class without RoPE, and a config that turns RoPE on in the model's own code
             reason = refused_types()[type_name]
             switch = _rotary_switch(parts)
             if switch and reason.startswith("does not use rotary"):

@@ -46,19 +46,26 @@ class HubShard(Shard):
     """
 
     def __init__(self, repo_id: str, place: str, commit: str, revision: str | None) -> None:
+        """Name the file; nothing is requested yet."""
         self.repo_id = repo_id
         self.place = place
         self.commit = commit
         self.revision = revision
         self.reference = f"{repo_id}/{place}"
         self.name = PurePosixPath(place).name
+
         cached = cached_file(repo_id, place, commit)
         self._local = None if cached is None else Shard(cached)
+        """The file in the Hub's cache; None until it is there, while it is read by range."""
         self._header: GgufHeader | None = None
         self._head = b""
+        """The first bytes of the file, as far as they were requested for the header."""
         self._size = 0
+        """The size of the file in bytes, by the first answer; 0 before."""
         self._ranges: dict[tuple[int, int], bytes] = {}
+        """Parts behind the header, by first byte and the one after the last."""
         self._asked = 0
+        """How many such parts were requested."""
 
     @classmethod
     def find(cls, repo_id: str, place: str, revision: str | None) -> HubShard:
@@ -114,24 +121,26 @@ class HubShard(Shard):
         return self._header
 
     def read(self, start: int, stop: int) -> bytes:
-        # many small requests take longer than the whole file
+        """Return the bytes start .. stop - 1 of the file, from the cache or by range."""
+        # many small requests take longer than the whole file, which `path` downloads
         if self._local is None and self._asked >= MOST_RANGES:
             self.path()
         if self._local is not None:
             return self._local.read(start, stop)
 
         # the part that the requests for the header brought along, and the rest by range
-        cached = self._head[start:stop]
-        if len(cached) == stop - start:
-            return cached
-        interval = (start + len(cached), stop)
+        from_head = self._head[start:stop]
+        if len(from_head) == stop - start:
+            return from_head
+        interval = (start + len(from_head), stop)
         if interval not in self._ranges:
             content = self._range(*interval)
-            if sum(map(len, self._ranges.values())) + len(content) > KEPT:
+            kept_bytes = sum(map(len, self._ranges.values()))
+            if kept_bytes + len(content) > KEPT:
                 self._ranges.clear()
             self._ranges[interval] = content
             self._asked += 1
-        return cached + self._ranges[interval]
+        return from_head + self._ranges[interval]
 
     def path(self) -> Path:
         """Return its path in the cache, after a download if it is not there.

@@ -71,11 +71,14 @@ class BadAnswer(RopeconvError):
 
 @contextmanager
 def answers(reference: str, size: int = 0) -> Iterator[None]:
-    """Set the limits around calls to huggingface_hub, and turn bad answers into BadSource.
+    """Guard calls to huggingface_hub inside this block against a slow Hub and wrong answers.
+
+    Requests have a time limit, and answers a limit of their size. An answer that huggingface_hub
+    does not understand is raised as a message for the user.
 
     Args:
         reference: The repository, for the message.
-        size: The size of the file in bytes, from the listing.
+        size: The size in bytes of a file that is downloaded, from the listing; 0 for other calls.
 
     Raises:
         BadSource: For answers that huggingface_hub does not understand.
@@ -99,7 +102,7 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as problem:
-        if not _is_from_answer(problem):
+        if not _is_from_answer(problem):  # an error of ropeconv, or of the system
             raise
         raise BadSource(
             f"the Hub's answer about {reference} is malformed ({type(problem).__name__}); check"

@@ -496,8 +496,8 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         if family.name in class_keys and not family.refuse:
             candidates.append(family.name)
 
-    # families whose class the config names come first, and need fewer keys; of the others, those
-    # whose layers differ or that are encoders only where the config says so
+    # where the config names the class of some families in `architectures`, only these count, and
+    # fewer of its keys have to fit; else what sets a family apart must be in the config
     least = GOOD
     named = _with_class(candidates, _classes(config) | _classes(part))
     if named:
@@ -506,6 +506,7 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     else:
         candidates = [name for name in candidates if _says_it_is(part, by_name()[name])]
 
+    # the shared keys, as a share of all keys of the config, and of all that the class has
     keys = set(part) - NOT_OF_MODELS
     share_of_config = {}
     share_of_class = {}
@@ -517,7 +518,7 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     if not share_of_config:
         return ""
 
-    # those with the fewest misfits, and among them those with nearly the most keys
+    # of these the ones whose tensors fit best, and among them those with nearly the most keys
     misfits = {}
     for name in share_of_config:
         misfits[name] = _count_misfits(part, by_name()[name], shapes or {})
@@ -537,18 +538,27 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
 
 
 def _says_it_is(part: Config, family: Family) -> bool:
-    """Whether a config says what is not usual in a family: its pairs, its layers, an encoder."""
-    layers = family.layers
+    """Whether a config has a key for each thing that sets a family apart from Llama.
+
+    An unknown model is likened to a family only where its config says these things: else they
+    would be assumed. They are pairs of neighbours, an encoder, and layers that rotate otherwise.
+    """
     if family.layout == "interleaved" and not family.mla:  # no key says so
         return False
     if family.encoder and not set(part) & _encoder_keys():
         return False
+
+    # which layers rotate otherwise, or not at all
+    layers = family.layers
     kinds = set(layers.types.values())
-    if not kinds & {"local", "none"} and not layers.flags:
+    all_are_alike = not kinds & {"local", "none"} and not layers.flags
+    if all_are_alike:
         return True
-    says_layers = (layers.flags, layers.interval_key, layers.indices, "layer_types")
-    if not any(part.get(key) for key in says_layers):
+    keys_of_layers = (layers.flags, layers.interval_key, layers.indices, "layer_types")
+    if not any(part.get(key) for key in keys_of_layers):
         return False
+
+    # the base of those that have another one
     if "local" not in kinds:
         return True
     has_nested = family.writing.nested and isinstance(part.get("rope_parameters"), dict)
@@ -589,7 +599,10 @@ def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
 
 
 def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
-    """Count the tensors of the first layer that are not as in a family.
+    """Count what differs between the first attention layer of a model and that of a family.
+
+    It tells families apart whose keys a config fits equally well. Without the projections of a
+    family it is another model, with MOST_MISFITS.
 
     Args:
         part: The text part of the config.
@@ -599,12 +612,12 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     if not shapes:
         return 0
 
-    # the projections must have the names of the family; without them it is another model
+    # the projections must have the names of the family
     weights = family.weights
     prefix = _first_prefix(family, shapes)
     if prefix is None:
         return MOST_MISFITS
-    rows = {}
+    rows = {}  # of each projection, as a sequence of one number; empty where it is not known
     for name in (weights.fused, weights.q, weights.k):
         if not name:
             continue
@@ -621,15 +634,20 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     if has_input_norm != bool(weights.input):
         misfits += 1
 
-    # rows of queries and of keys are heads and heads of keys of the same width
+    # a projection of queries has heads * width rows, and one of keys kv_heads * width, unless it
+    # holds something else too
     has_other_rows = family.mla or weights.q_gate or weights.keys_and_values
-    if has_other_rows or not (weights.q and weights.k) or not all(rows.values()):
+    has_both = bool(weights.q and weights.k)
+    if has_other_rows or not has_both or not all(rows.values()):
         return misfits
     heads = first_present(part, family.keys.heads)
     kv_heads = first_present(part, family.keys.kv_heads)
     if not isinstance(heads, int) or not isinstance(kv_heads, int):
         return misfits
-    if rows[weights.q][0] * kv_heads != rows[weights.k][0] * heads:
+    query_rows = rows[weights.q][0]
+    key_rows = rows[weights.k][0]
+    has_same_width = query_rows * kv_heads == key_rows * heads
+    if not has_same_width:
         misfits += 1
     return misfits
 

@@ -224,7 +224,7 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     """
     row = runtime or newest("transformers")
     rules = row.rule_set(family.name, str(config.get("model_type", "")))
-    # the numbers of the model itself must be finite
+    # without a runtime these are the numbers of the model itself, which must be finite
     return read_by(config, family, rules, check=runtime is None)
 
 
@@ -254,23 +254,23 @@ def read_by(config: Config, family: Family, rules: RuleSet, check: bool = False)
     return spec
 
 
-def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
-    """Return the RopeSpec as in `read_spec`, by some rules."""
+def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
+    """Return the RopeSpec as in `read_spec`, by the rules of one version of one runtime."""
     # where the settings are, and the base
     part = text_part(config, family)
     sizes = geometry(config, family)
-    rope, notes = rope_dict(part, family, reading)
-    theta = _theta(part, rope, family, reading)
+    rope, notes = rope_dict(part, family, rule_set)
+    theta = _theta(part, rope, family, rule_set)
     if theta is None:
         theta = family.defaults.theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
 
     # the rope type, which a runtime may read as another one (`su` of Phi-3 is longrope)
-    kind = rope_type(rope, reading)
-    if kind not in reading.types:
+    kind = rope_type(rope, rule_set)
+    if kind not in rule_set.types:
         raise UnknownRopeType(kind)
-    kind = reading.types[kind].read_as or kind
-    rules = reading.types[kind]
+    kind = rule_set.types[kind].read_as or kind
+    rules = rule_set.types[kind]
     if rules.whole_base:  # the runtime makes an int of it
         theta = float(int(theta))
 
@@ -298,17 +298,17 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
 
     query_scaling = None
     if rules.query_beta:
-        query_scaling = _query_scaling(part, rope, family, reading, sizes)
+        query_scaling = _query_scaling(part, rope, family, rule_set, sizes)
     return replace(
         sizes,
         form=form,
         attention_factor=attention_factor,
-        softmax_scale=_softmax_scale(rope, family, reading),
+        softmax_scale=_softmax_scale(rope, family, rule_set),
         original_context=tokens,
         original_context_source=origin,
         original_context_reference=reference,
         rotating_share=share,
-        local_form=_local_form(part, family, reading, form, theta),
+        local_form=_local_form(part, family, rule_set, form, theta),
         query_scaling=query_scaling,
         mrope_section=_mrope_section(rope),
         notes=(*sizes.notes, *notes),
@@ -367,11 +367,15 @@ def rope_type(rope: JsonObject, reader: RuleSet) -> str:
 
 
 def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> float | None:
-    """Return the base that a runtime reads; None where the config has none."""
+    """Return the base that a runtime reads; None where the config has none.
+
+    `RuleSet.theta` explains the places where runtimes look for it.
+    """
     if not isinstance(reader.theta, str):  # a constant in its code
         return reader.theta
 
-    # the places where it looks, the first of which counts
+    # the values in these places, the first of which counts: the RoPE dictionary, a list with a base
+    # for each layer, the top level
     if reader.theta == "attn_config":
         places = [first_present(part, ("attn_config.rope_theta",))]
     elif reader.theta == "nested":
@@ -385,7 +389,7 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
 
     # an absent key means the default of the class; null is an error in most classes
     if value is None:
-        null = next((key for key in family.keys.theta if part.get(key, "") is None), None)
+        null = next((key for key in family.keys.theta if key in part and part[key] is None), None)
         if null and not part.get("rope_parameters"):
             default = f"leave the key out for {family.defaults.theta:g}"
             raise BadSource(f"config.json has {null} = null; write a number, or {default}")
@@ -506,8 +510,9 @@ def _trained_context(
 ) -> tuple[int, ContextSource, str]:
     """Return the tokens that the unscaled model was trained for, how that is known, and the source.
 
-    From certain to uncertain: the config has the number, the factor implies it, or the family is
-    known to declare more than it was trained for. The declared context is the last guess.
+    From certain to uncertain: the config has the number ("config"), the factor implies it
+    ("factor"), or the family is known to declare more than it was trained for ("family", with the
+    place where that is said as the source). The declared context is the last guess ("declared").
     """
     key = "original_max_position_embeddings"
     if isinstance(form, (Yarn, Llama3)):
@@ -523,8 +528,9 @@ def _trained_context(
         # Vicuna 16k and LongChat declare the trained length, and the reached one beside it
         if part.get("max_sequence_length") == sizes.context * form.factor:
             return sizes.context, "config", ""
-        # LongChat declares only the trained length, as the documentation of transformers 4.31 asked
-        # for (max_position_embeddings 2048 with a factor of 8), and others the reached one
+        # others declare only one of the two: older ones such as LongChat the trained length, as the
+        # documentation of transformers 4.31 asked for (2048 with a factor of 8), later ones the
+        # reached one. Their quotient tells: no model was trained for 256 tokens
         trained = max(1, round(sizes.context / form.factor))
         if trained < SHORTEST_TRAINED <= sizes.context:
             return sizes.context, "factor", ""

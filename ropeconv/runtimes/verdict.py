@@ -403,7 +403,7 @@ class RuleReading:
 
         None where these rules compute the schedule from it.
         """
-        # does the runtime read this dictionary, and know its type?
+        # each finding is a status and its reason; the first one counts
         planned = self.planned
         rules = self.rules
         rope = self.rope
@@ -465,9 +465,9 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     config = planned.config
     family = planned.family
     model_type = planned.model_type
-    outside = without_config(runtime, family, model_type)
-    if outside is not None:
-        return outside
+    of_family = without_config(runtime, family, model_type)
+    if of_family is not None:
+        return of_family
 
     verdict = partial(_verdict, runtime, family, model_type)
     unseen = _wrapper_finding(config, family, runtime)
@@ -701,10 +701,11 @@ def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
     for row in rows_for(family):
         status: Status = row.custom_code
         reason = row.custom_code_reason or CODE_REASONS[row.custom_code]
-        if row.custom_code == "exact":  # it runs the code, and needs the rest of the model too
-            outside = without_config(row, family)
-            if outside is not None:
-                verdicts.append(outside)
+        runs_code = row.custom_code == "exact"
+        if runs_code:  # it needs the rest of the model too
+            of_family = without_config(row, family)
+            if of_family is not None:
+                verdicts.append(of_family)
                 continue
             weights = quantised(config, row)
             if weights is not None:
@@ -780,7 +781,11 @@ def _since(row: Runtime, family: Family) -> str:
 
 
 def quantised(config: Config, runtime: Runtime) -> Finding | None:
-    """Return a status and its reason for weights that the runtime does not load; else None."""
+    """Return a status and its reason for quantised weights that a runtime may not load; else None.
+
+    The table has the methods that each runtime loads, such as "gptq", each with a condition on
+    which that depends, such as "in gpt-oss only"; most conditions are empty.
+    """
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return None
@@ -791,9 +796,9 @@ def quantised(config: Config, runtime: Runtime) -> Finding | None:
         return "unknown", f"loading {method} weights is untested"
     if method not in runtime.quantization:
         return "unsupported", f"it does not load {method} weights"
-    depends = runtime.quantization[method]
-    if depends:
-        return "unknown", f"it loads {method} weights {depends}"
+    condition = runtime.quantization[method]
+    if condition:
+        return "unknown", f"it loads {method} weights {condition}"
     return None
 
 

@@ -69,7 +69,7 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
             return [True] * count
         return _fill([bool(number) for number in heads], count, True)
 
-    # Qwen3-Next and others have attention in one of four layers, or a flag for each
+    # Qwen3-Next and others have attention in every n-th layer, unless there is a flag for each
     recurrent = file.get("attention.recurrent_layers")
     interval = file.whole("full_attention_interval", file.arch.full_attention_interval)
     if interval < 1:
@@ -205,6 +205,7 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
             f"{file.arch.name} needs attention.sliding_window_pattern with one flag per layer"
         )
 
+    # otherwise a number, of the key or of the code
     interval = window.interval
     if pattern is not None:
         interval = file.whole("attention.sliding_window_pattern")

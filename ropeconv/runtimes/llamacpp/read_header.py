@@ -197,7 +197,7 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
 
     head_dim = file.whole("attention.key_length", file.whole("embedding_length") // heads)
     rotary_dim = file.whole("rope.dimension_count", head_dim)
-    if file.arch.halved:
+    if file.arch.halved:  # step35.cpp: layers without a window rotate half of that
         rotary_dim //= 2
 
     if file.arch.full_rotation and rotary_dim != head_dim:
@@ -237,7 +237,7 @@ def _lists_in_use(
     """Return the two lists of divisors that llama.cpp uses; None where it uses no tensor.
 
     rope_factors_short and rope_factors_long are read by few architectures, and rope_freqs, which
-    stands for both lists, by most of the others.
+    stands for both lists, by most of the others. The two lists are then one object.
 
     Args:
         vectors: The rope tensors of the file, by name.
@@ -334,7 +334,8 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
         divisors: float64 [rotary_dim / 2].
         rotary_dim: Dimensions of a head that rotate.
     """
-    # the slowest pairs are divided by the whole factor, so the largest divisor is the factor
+    # the slowest pairs are divided by the whole factor, so the largest divisor is the factor; from
+    # LEAST on a divisor means that a pair does not rotate
     largest = float(np.max(divisors))
     if not isinstance(closed, Plain) or not 1 < largest < LEAST:
         return None

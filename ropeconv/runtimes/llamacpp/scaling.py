@@ -153,7 +153,8 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
     context = file.whole("context_length")
     original = file.whole("rope.scaling.original_context_length", context)
     theta = file.number(arch.theta_key, 10000.0)
-    factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", 1.0)) or 1.0
+    older_factor = file.number("rope.scale_linear", 1.0)
+    factor = file.number("rope.scaling.factor", older_factor) or 1.0
     if context < 1 or original < 1:
         raise BadSource(
             f"the header declares {context} tokens, trained for {original}; download it again"
@@ -253,10 +254,11 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
 
 
 def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
-    """Return the scaling keys that have an effect elsewhere, and none in this file.
+    """Return the scaling keys of a file that llama.cpp does not read there, but elsewhere.
 
-    Their architecture does not read them, or not with this scaling type.
+    The architecture does not read them, or not with this scaling type.
     """
+    # an architecture with a fixed RoPE reads the factor only for the softmax scale of MLA
     arch = file.arch
     is_fixed = arch.fixed and not arch.softmax
     unread = []

@@ -98,6 +98,7 @@ class FirstLayers:
         trust: bool = False,
         layers: Sequence[int] = (0,),
     ) -> None:
+        """Build the model without weights, and load what runs before its layers."""
         import torch
         from transformers.utils import logging
 
@@ -116,7 +117,8 @@ class FirstLayers:
         self._known = layers
         self._loader = PartialLoader(self.model, "cpu", torch.float32)
 
-        # the parameter that each tensor of the checkpoint becomes, as far as the few layers have it
+        # the parameter that each tensor of the checkpoint becomes, as far as the few layers have
+        # it; experts never run, and their many names would take long
         in_model = {name for name, _ in self.model.named_parameters()}
         in_model |= {name for name, _ in self.model.named_buffers()}
         without_experts = [name for name in names if EXPERTS not in name]
@@ -138,7 +140,7 @@ class FirstLayers:
 
     @property
     def kinds(self) -> list[LayerKind]:
-        """The kinds of layers, in the order of their first ones."""
+        """The kinds of layers by their attention, in the order of the first layer of each."""
         config = self.model.config.get_text_config()
         types = getattr(config, "layer_types", None) or ()
         kinds: dict[tuple[object, ...], LayerKind] = {}
@@ -153,8 +155,8 @@ class FirstLayers:
             if labels:
                 name = f"{number} ({', '.join(labels)})"
 
-            # layers of one class with the same settings are one kind, but for those that are known
-            # to differ
+            # layers of one class with the same settings are one kind, but for those that the caller
+            # knows to differ, as by frequencies of their own
             traits = _traits(layer)
             if number in self._known:
                 traits += (number,)
@@ -347,7 +349,8 @@ class FirstLayers:
         from torch import nn
 
         model = self.model
-        # buffers that are not in the files, such as frequencies, are computed by the class
+        # the two steps by which from_pretrained of transformers 5 makes what is not in the files:
+        # buffers, such as frequencies, move from meta to the CPU, and the class computes them
         model._move_missing_keys_from_meta_to_device(set(), {"": "cpu"}, None, None)
         model._initialize_missing_keys(False)
 
@@ -371,7 +374,7 @@ class FirstLayers:
                 rows = self._read(tensor, ROWS).to(torch.float32)
                 module.weight = nn.Parameter(rows, requires_grad=False)
                 module.padding_idx = None  # torch refuses one beyond the rows
-            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:
+            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:  # norms, and no heads
                 small[tensor] = self._read(tensor, None)
         self._loader.load(small)
 

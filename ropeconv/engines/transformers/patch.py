@@ -47,8 +47,8 @@ def patch(
 
     Args:
         model: The model of transformers, loaded from the source.
-        schedule: The schedule of its extended layers; of LongRoPE's two lists, the one for the
-            last position of each forward pass.
+        schedule: The schedule of its extended layers. If it has two lists, as LongRoPE, each
+            forward pass uses the one that its last position asks for.
         mla: Whether the source has multi-head latent attention.
         scale: The query scaling, None for none.
         queries: The end of the name of the last module before the rotation that outputs queries,
@@ -75,11 +75,13 @@ def patch(
             scale_queries(stack, model, scale, queries)
         current = stack.pop_all()
 
-    # a patch remembers what was there before it, so only the latest one can be undone
+    # a patch remembers what was there before it, so only the latest one can be undone: the last of
+    # this list
     patches: list[ExitStack] = vars(model).setdefault(PATCHES, [])
     patches.append(current)
 
     def undo() -> None:
+        """Restore the model, once; later calls do nothing."""
         if current not in patches:
             return
         if patches[-1] is not current:
@@ -92,9 +94,10 @@ def patch(
 
 
 def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
-    """Yield the rotary modules of the extended layers of a model.
+    """Yield the rotary modules of the extended layers, and where the frequencies are in each.
 
-    Each comes with the prefix of the names of its frequencies, which is empty for one set.
+    That is the prefix of the buffer `inv_freq`: "full_attention_" in a module with a buffer for
+    each layer type, empty in a module with one.
     """
     for name, module in model.named_modules():
         is_rotary = "RotaryEmbedding" in type(module).__name__
@@ -106,7 +109,8 @@ def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
             continue
 
         # Gemma 3 and others have a set of frequencies for each layer type, such as
-        # full_attention_inv_freq; that of the layers that see the whole context is extended
+        # full_attention_inv_freq; that of the layers that see the whole context is extended, and
+        # not that of layers with a window, which DeepSeek V4 calls "main"
         prefixes = []
         extended = []
         for key, _ in module.named_buffers():
@@ -148,7 +152,10 @@ def nudge(schedule: Schedule) -> Schedule:
 
 
 def round_weights(model: PreTrainedModel, stored: Mapping[str, str]) -> None:
-    """Round weights of a loaded model as a fold does: scaled, rounded, and scaled back.
+    """Round weights of a loaded model as an output does whose weights take up a factor.
+
+    Such an output stores w * f, rounded to its dtype. A model that computes with round(w * f) / f
+    shows how much of a difference is rounding.
 
     Args:
         model: The model of transformers.

@@ -187,8 +187,8 @@ def text_part(config: Config, family: Family) -> Config:
 def text_parts(config: Config, family: Family) -> list[Config]:
     """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
 
-    A text part of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3
-    over Mistral).
+    It is the text part of a model around it (LLaVA over Llama, Mistral 3 over Mistral) where that
+    is of this family, and otherwise the config itself.
 
     Raises:
         BadSource: Where a half is absent.
@@ -198,6 +198,7 @@ def text_parts(config: Config, family: Family) -> list[Config]:
     inner = text_config(config)
     if inner is None:
         return [config]
+    # a text part may leave its type out, and then has that of the whole
     model_type = inner.get("model_type", config.get("model_type"))
     if model_type in family.model_types:
         return [inner]
@@ -236,8 +237,9 @@ def geometry(config: Config, family: Family) -> RopeSpec:
     if family.assumed or family.derived:
         notes.append(assumption(family))
 
-    numbered = positive_int(part, keys.layers, defaults.layers) or 0
-    kinds = layer_kinds(part, family, numbered * family.layers.blocks)
+    # a layer of a few families has several blocks with attention
+    declared_layers = positive_int(part, keys.layers, defaults.layers) or 0
+    kinds = layer_kinds(part, family, declared_layers * family.layers.blocks)
 
     # the width of a head: of the first extended layer, of the model, or hidden size / heads
     settings: Config = {}
@@ -259,7 +261,7 @@ def geometry(config: Config, family: Family) -> RopeSpec:
     local_width = local_head_dim(part, family, head_dim)
     local_rotary_dim = _rotary_dim(part, family, local_width, "local")
     if local_rotary_dim == rotary_dim:
-        local_rotary_dim = 0
+        local_rotary_dim = 0  # as in the other layers
     return RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
@@ -284,10 +286,10 @@ def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
 
 
 def _check_layout(part: Config, family: Family) -> None:
-    """Raise BadSource for a config of a model's own code, whose type a stock class has taken over.
+    """Raise BadSource for a config with the keys of a model's own code, and not of the stock class.
 
-    NomicBERT's n_embd is such a key: transformers 5 has a class for the type, which reads
-    hidden_size and loads the original file with its defaults.
+    NomicBERT was published with code of its own, which reads n_embd. transformers 5 has a class for
+    its model type, which reads hidden_size: from the original config it takes its defaults.
     """
     own = unread_sizes(part, family, ("hidden", "heads", "layers"))
     if not own:
@@ -332,7 +334,8 @@ def _head_dim(part: Config, family: Family) -> int:
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     """Return the share of a head that rotates, as the config has it.
 
-    From rope_parameters, the top level, or the class default, in this order.
+    From rope_parameters, the top level, or the class default, in this order. A class may have
+    another default for layers with a window, and for a rope_parameters without the key.
     """
     defaults = family.defaults
     default = defaults.partial_rotary_factor
@@ -487,12 +490,13 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     groups: Counter[CachedLayers] = Counter()
     states = 0
     for layer, (name, window) in enumerate(zip(names, sizes.windows, strict=False)):
-        if name in STATES or window == 0:
+        if name in STATES or window == 0:  # 0 tokens are kept of the context
             states += 1
             continue
         if makers[layer] != layer:  # it takes keys and values from an earlier layer
             continue
         keys, values = numbers.get(sizes.layers[layer], numbers["global"])
+        # equal layers are counted; a layer that runs several times has a cache for each
         group = CachedLayers(count=0, keys=keys + index_widths[layer], values=values, window=window)
         groups[group] += family.hooks.runs(part, layer)
 
@@ -545,7 +549,8 @@ def _index_widths(part: Config, family: Family, count: int) -> list[int]:
                 widths[layer] = width
         return widths
 
-    # the first two layers have one, then one layer in each interval
+    # the first two layers have one, then one layer in each interval: with 4 these are the layers
+    # 0, 1, 5, 9, ...
     for layer in range(count):
         if max(layer - 1, 0) % rules.index_interval == 0:
             widths[layer] = width

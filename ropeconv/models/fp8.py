@@ -174,7 +174,7 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
 
     @cached_property
     def shards(self) -> tuple[ConvertedShard[Fp8Tensor], ...]:
-        """The files as they are presented: weights in float32, and no scales, in stored order."""
+        """The files that are presented: weights in float32, and no scales, in stored order."""
         # a weight and its scale may be in different files
         file_by_tensor = {}
         for file, header in self.inner.headers.items():
@@ -201,7 +201,7 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
         return False
 
     def _converted(self, tensor: Tensor, file: str, file_by_tensor: Mapping[str, str]) -> Fp8Tensor:
-        """Return how a stored tensor is presented: in float32 with its scale, or as it is stored.
+        """Return how a stored tensor is presented: in float32 by its scale, or unchanged.
 
         Raises:
             BadSource: A weight of eight bits has no scale, or one of an unknown shape.
@@ -290,9 +290,9 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
                 yield memoryview(self.part(tensor, start, min(start + PIECE, size)))
 
     def part(self, tensor: Fp8Tensor, start: int, stop: int) -> bytes:
-        """Return the bytes start .. stop - 1 of a tensor as it is presented, in float32."""
+        """Return the bytes start .. stop - 1 of a presented tensor: of a weight, in float32."""
         place = self.inner.headers[tensor.file].data_start + tensor.stored.start
-        if tensor.scale is None:  # it is presented as it is stored
+        if tensor.scale is None:  # presented unchanged
             return self._read(tensor.file, place + start, place + stop)
 
         # the rows in which these bytes are: a number has one byte in the file, and four in float32

@@ -95,7 +95,9 @@ class HubShard(Shard):
                 commit = _commit(cached)
             except EntryNotFoundError:
                 raise _absent_file(repo_id, place) from None
-            except Exception as problem:  # no connection; a wrong answer is an error in any case
+            except Exception as problem:
+                # no connection, in whatever words: the cached file will do, but not after an answer
+                # that is wrong
                 if cached is None or isinstance(problem, BadAnswer):
                     raise
                 commit = _commit(cached)
@@ -144,6 +146,8 @@ class HubShard(Shard):
 
     def path(self) -> Path:
         """Return its path in the cache, after a download if it is not there.
+
+        From then on it is read there, and what was read by range before is dropped.
 
         Raises:
             BadSource: Where it arrives with another header than was read by range.
@@ -204,8 +208,9 @@ class HubShard(Shard):
     def _fetch(self) -> Path:
         """Download the file, and return its path in the cache.
 
-        The cache notes a branch only if a file was downloaded by its name, and without that note
-        `owner/name` is not found offline. So the branch is named where it is still at the commit.
+        It is asked for by its branch, such as main, where the branch is still at the commit, else
+        by the commit. Only the first makes the Hub's cache note which commit the branch is at,
+        and without that note `owner/name` is not found offline.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
@@ -282,10 +287,9 @@ class GgufSource(Origin):
     def place_to_change(self) -> Path:
         """Return the path of the file, for a change in place.
 
-        A file in a cache is named by the digest of its content, or by that of its first version.
-
         Raises:
-            BadSource: Where it is not to be changed.
+            BadSource: For a file in Ollama's store or in the Hub's cache, which are named by the
+                digest of their content.
         """
         ollama.refuse_change(self._path, self.reference)
         place = self._path.resolve().parent

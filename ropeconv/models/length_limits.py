@@ -85,8 +85,8 @@ def length_limits(source: Source) -> tuple[LengthLimit, ...]:
     """Return every limit in the files of a checkpoint, whatever its value.
 
     Such are model_max_length in tokenizer_config.json, and truncation.max_length in tokenizer.json:
-    programs that read them cut a text off there, also after an extension. Of a model that is
-    converted (from GGUF, or from Meta's files), only the texts that the conversion makes count.
+    programs that read them cut a text off there, also after an extension. For a model that
+    is converted (from GGUF, or from Meta's files), only texts that the conversion makes count.
     """
     generated = source.generated_texts()
     is_converted = source.kind in CONVERTED

@@ -117,11 +117,12 @@ class MetaSource(ConvertedSource[TensorTarget]):
         if not path.is_file():
             return None
 
-        # it may be that of another release
+        # the folder above may hold the tokenizer of another release, with another number of tokens
         check_link(path, folder)
         pieces = meta_layout.vocabulary_size(path)
         stated = self.params.vocab_size  # -1 in Llama 2, which does not state it
-        if 0 < stated != pieces:
+        is_stated = stated > 0
+        if is_stated and stated != pieces:
             raise BadSource(
                 f"{path} has {pieces:,} tokens and params.json says {stated:,}; put the release's"
                 " own file beside it"
@@ -146,6 +147,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def texts(self) -> dict[str, str]:
+        """The files that Meta's layout does not have: configs, and the index of shards."""
         config = self._config
         generation = {
             "_from_model_config": True,
@@ -377,7 +379,7 @@ def _dtypes_in(operations: Any) -> Iterator[tuple[str, str]]:
     such a class comes, the name is the text before the last one.
 
     Args:
-        operations: What `pickletools.genops` yields: operation, argument and place.
+        operations: Those that `pickletools.genops` yields: operation, argument and place.
     """
     numbered: dict[int, str] = {}  # the pickle stores a text once, and then has its number
     text_before_last = ""

@@ -196,7 +196,7 @@ def name_in(reference: str) -> OllamaName | None:
     """Return what the user typed as the name of a model of Ollama; None where it is something else.
 
     Names are `model`, `model:tag`, `owner/model:tag`, `host/owner/model:tag`, and the address of a
-    page of ollama.com. What may as well be a path or a Hub id is none.
+    page of ollama.com. A path or a Hub id is none.
     """
     match = NAME.fullmatch(reference)
     if match is None:
@@ -371,7 +371,8 @@ def absence_error(reference: str) -> BadSource:
     plain_name = name.short.removesuffix(f":{TAG}")
     pull = f"run `ollama pull {plain_name}`"
     # owner/model:Q4_K_M may be meant as a file on the Hub
-    if name.host in HUB_HOSTS or (name.namespace != NAMESPACE and name.host == HOST):
+    has_owner = name.namespace != NAMESPACE and name.host == HOST
+    if name.host in HUB_HOSTS or has_owner:
         pull += f", or give the file itself, {name.namespace}/{name.model}/FILE-{name.tag}.gguf"
     if not known:
         return BadSource(

@@ -304,7 +304,8 @@ def assumed_family(config: Config, name: str) -> Family:
         model_types = (*family.model_types, model_type)
         return msgspec.structs.replace(family, model_types=model_types, assumed=model_type)
 
-    # the text model is of the family anyway, and the model around it may be unknown
+    # the text model has a type of the family, so only the model around it may be unknown: that is
+    # assumed unless transformers has a class for it
     wrapper = wrapper_of(config, family)
     if wrapper is None or wrapper in family.model_types:
         return family
@@ -442,7 +443,13 @@ def suggestion(config: Config, shapes: Shapes) -> str:
 
 
 def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
-    """The advice on a model of which the family `best` is most alike; that may be empty."""
+    """Return advice on a model of an unknown type.
+
+    Args:
+        config: Its config.json.
+        shapes: The shapes of its tensors; empty where they are not known.
+        best: The family that is most like it; empty where none is.
+    """
     if not best:
         return (
             "`ropeconv list families` lists the known ones, and docs/families.md says how to"
@@ -673,7 +680,7 @@ def _count_misfit_norms(
         shapes: The shapes of the model's tensors by name.
     """
     names = [name for name in (weights.q_norm, weights.k_norm) if name]
-    if not names:
+    if not names:  # the family has no such norm, and the model must have none
         has_norm = any(name.startswith(prefix) and NORM.search(name) for name in shapes)
         return int(has_norm)
 

@@ -494,7 +494,7 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
     """Return the content of a row of the table, completed by that of the row that it inherits from.
 
     A version of vLLM differs from the one before in a few rules, and only these are in its file.
-    Of rule sets with one name, and of statements on one family, those of the row itself count.
+    Where both have a rule set of one name, or a statement on one family, that of the row counts.
 
     Args:
         name: The file of the row, without the suffix.
@@ -548,7 +548,7 @@ def newest(name: str) -> Runtime:
 
 
 def row_of_version(name: str, version: str) -> Runtime:
-    """Return the rules of one version of a runtime, as a row of the table for that version alone.
+    """Return the rules of one version of a runtime, as a row for that version only.
 
     A version that no row covers has the rules of the newest row.
 

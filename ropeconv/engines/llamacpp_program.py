@@ -266,7 +266,8 @@ class LlamaModel:
         llama.cpp refuses a gap inside a sequence, but a sequence may begin at any position. So each
         block without gaps is a sequence of its own, in three steps:
 
-        1. Its first token is read alone, which puts the beginning of the sequence at its position.
+        1. Its first token is read before the others, which puts the beginning of the sequence at
+           its position.
         2. `llama_memory_seq_cp` shares the cached keys and values of the block before, and of those
            that it was given, with the new sequence. That makes a gap, in the cache only.
         3. The other tokens follow the first one, and attend to every block.

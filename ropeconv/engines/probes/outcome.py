@@ -186,7 +186,7 @@ def _differences(
     """Yield each difference of a runtime from the schedule in words, the gravest first.
 
     Args:
-        answer: What the runtime computes.
+        answer: The answer of the runtime.
         layers: The kind of each layer in the source, and the RoPE that the runtime gives it.
         expected: The schedule.
     """
@@ -301,7 +301,7 @@ def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expec
     """Whether a runtime ignores a scaling: it computes the RoPE of the model without any.
 
     Args:
-        answer: What the runtime computes.
+        answer: The answer of the runtime.
         ropes: The RoPE that it gives each layer that the schedule is for.
         expected: The schedule.
     """

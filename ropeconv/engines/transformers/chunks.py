@@ -57,7 +57,7 @@ class ChunkMask(Tensor):  # type: ignore[misc]
     ) -> Any:
         """Run a function of torch that is given a `ChunkMask`; torch calls this in its place.
 
-        The mask holds one byte, whatever its shape. Attention computes with the shape alone, and
+        The mask holds one byte, whatever its shape. Attention needs only the shape, and
         every other function that needs the numbers is given a tensor that holds them.
         """
         kwargs = kwargs or {}

@@ -298,15 +298,19 @@ def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[st
 
 
 def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
-    """Return one set of frequencies, at the end of the context and at position 1.
+    """Return one set of frequencies: of a sequence as long as the context, and of a short one.
 
     Args:
         module: The rotary module.
         kind: The layer type of the set; None for a module with one set.
         context: The length in tokens.
+
+    Returns:
+        "inv_freq" and "attention_factor" at the length of the context, and "short", the frequencies
+        of a short sequence.
     """
     # dynamic types and LongRoPE write other frequencies into the buffer for longer sequences, so it
-    # is read after a pass at the beginning and after one at the end
+    # is read after a pass over positions 0 and 1, and after one that ends with the context
     buffer = "inv_freq" if kind is None else f"{kind}_inv_freq"
     forward(module, kind, [0, 1])
     short = getattr(module, buffer).double().tolist()
@@ -328,14 +332,17 @@ def forward(module: Module, kind: str | None, positions: list[int]) -> float:
     if kind is not None:
         extra["layer_type"] = kind
     ids = torch.tensor([positions])
+    # modules differ in their arguments, so each form is tried in turn
     try:
         result = module(states, ids, **extra)
     except (IndexError, RuntimeError):
         try:
-            sections = ids[None].expand(3, 1, -1)  # Qwen VL has three sections of positions
+            # Qwen VL has three sections of positions: [3, batch, tokens]
+            sections = ids[None].expand(3, 1, -1)
             result = module(states, sections, **extra)
         except RuntimeError:
-            result = module(states, seq_len=positions[-1] + 1)  # before 4.48, in some families
+            # before transformers 4.48, some modules are given only the length
+            result = module(states, seq_len=positions[-1] + 1)
     if isinstance(result, tuple):
         first = result[0]  # cosines, then sines
     else:

@@ -581,7 +581,7 @@ def sample_config(family: Family) -> Config:
         keys.context[0]: CONTEXT,
         keys.theta[0]: theta,
     }
-    config["rope_theta"] = theta
+    config["rope_theta"] = theta  # also where the family has another key for it
     if family.mla:
         config |= {keys.head_dim[0]: 64, "qk_nope_head_dim": 128}
     elif family.writing.head_dim:

@@ -295,7 +295,7 @@ def peek_dtype(path: Path) -> str:
         with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))
         # genops yields the operations of a pickle without running them
-        dtypes = {}
+        dtypes = {}  # with the name of a tensor of each
         for name, dtype in _dtypes_in(pickletools.genops(pickled)):
             if name != UNUSED:
                 dtypes[dtype] = name
@@ -496,9 +496,10 @@ class PthFiles:
                 " checkpoint again"
             )
 
+        # Llama 3 divides the embedding by its vocabulary, Llama 2 by its width
         join = target.join
         if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1:] == target.shape[-1:]:
-            join = 0  # Llama 3 splits the vocabulary, Llama 2 the width
+            join = 0
         if _joined_shape([tuple(piece.shape) for piece in pieces], join) != target.shape:
             raise BadSource(
                 f"{target.origin} has shape {list(pieces[0].shape)} in each of"

@@ -139,6 +139,7 @@ def _of_modelfile(path: Path) -> str:
 
     if ollama.find(model) is not None:
         return model
+    # the address of a page on the Hub
     if PAGE.fullmatch(model):
         return resolve_reference(model)
     if ollama.name_in(model) is None:

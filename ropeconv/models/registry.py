@@ -150,6 +150,7 @@ def read_family(path: Path) -> Family:
             f"{path} is not a family description: {problem}; correct or remove it"
         ) from None
 
+    # fields that ropeconv sets when it loads a family, and values that no family can have
     set_by_ropeconv = [key for key in OWN if key in fields]
     wrong = set_by_ropeconv[0] if set_by_ropeconv else _invalid_field(family)
     if wrong:

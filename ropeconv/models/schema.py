@@ -246,7 +246,16 @@ def check_config(config: Config, parts: Iterable[Config], family: Family) -> Non
 
 
 def _check_part(part: Config, types: Mapping[str, object], family: Family) -> None:
-    """Check the keys of a text part, and of the settings inside it."""
+    """Check the values of all keys that are read for a family, in the text part of a config.
+
+    Args:
+        part: The text part.
+        types: The type of each key; a dot joins the keys of nested objects.
+        family: The family.
+
+    Raises:
+        BadSource: A value has another type.
+    """
     # at the top level, and inside (attn_config.rope_theta)
     _check(part, {key: kind for key, kind in types.items() if "." not in key}, "")
     for key, kind in types.items():

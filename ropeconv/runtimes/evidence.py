@@ -141,7 +141,7 @@ def evidence(
     Args:
         runtime: A row of the table of runtimes.
         family: The name of the family.
-        kind: The rope type, None for any; models that the runtime does not support have none.
+        kind: The rope type, None for any.
         model_type: The one of the config as a whole; empty for any.
     """
     # run in this version, else read in its source, else nothing

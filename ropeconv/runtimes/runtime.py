@@ -603,6 +603,8 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
 
+    # other programs are known by name only: some have an answer in place of rows, and others run
+    # the code of a runtime that has rows
     rows = [row for row in runtimes() if row.name == name]
     program = program_of(runtime)
     if not rows and program is not None and program.answer:

@@ -208,8 +208,9 @@ class FirstLayers:
             self._loader.load({tensor: self._read(tensor, None) for tensor in tensors})
         self._loaded |= needed
 
-        # torch computes with weights that are not there, and returns whatever is in memory; others
-        # were made at random by the class, such as the lambdas of DiffLlama
+        # the loader puts a new object in place of each weight that it loads, so an old one has no
+        # tensor in the checkpoint. torch would compute with whatever is in its memory, or with
+        # random numbers of the class, such as the lambdas of DiffLlama
         for key, weight in module.named_parameters(recurse=is_whole):
             full = f"{name}.{key}"
             if full in needed and weight is before[full]:
@@ -232,7 +233,8 @@ class FirstLayers:
         args, keywords = self._input_of(ids, positions, layer)
         attention = module.get_submodule(attention_of(module) or "")
 
-        # what follows attention in the layer, such as its MLP, has no weights here: stop before it
+        # what follows attention in the layer, such as its MLP, has no weights here: stop before it,
+        # by an exception that carries the output
         def stop(module: Module, inputs: object, output: Any) -> None:
             if isinstance(output, (tuple, list)):
                 output = output[0]

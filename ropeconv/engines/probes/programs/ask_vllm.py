@@ -156,7 +156,10 @@ def keep_on_cpu(place: str, name: str) -> None:
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return what vLLM does with a config, as `probe_protocol` has it."""
+    """Return what vLLM does with a config.
+
+    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+    """
     architectures = config.get("architectures") or [""]
     architecture = architectures[0]
     has_own = architecture in ModelRegistry.get_supported_archs()
@@ -169,6 +172,7 @@ def ask(config: Answer, question: Answer) -> Answer:
         if "vision_config" in config:
             images = Path(folder, "preprocessor_config.json")
             images.write_text(json.dumps(IMAGES), encoding="utf-8")
+        # the window that vLLM would choose itself, where it can; the question is about `context`
         window = None
         with suppress(Exception):
             window = int(model_config(folder, None).max_model_len)
@@ -349,7 +353,7 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
             scaling = logit_scale(attention)
             if scaling is not None:
                 facts.setdefault("scaling", scaling)
-            # some layers of Llama 4 scale their queries, and the others by 1
+            # in Llama 4 only some layers scale their queries
             on_queries = query_scale(attention, question["context"])
             if on_queries is not None:
                 facts["query_scale"] = max(on_queries, facts.get("query_scale", on_queries))

@@ -135,7 +135,7 @@ def load_config(folder: Path, trust: bool) -> PretrainedConfig:
     """
     from transformers import AutoConfig
 
-    with _sentences(folder, trust, f"transformers does not load the config of {folder}"):
+    with _explain_failures(folder, trust, f"transformers does not load the config of {folder}"):
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust)
 
 
@@ -162,14 +162,14 @@ def keep_layers(config: PretrainedConfig, count: int) -> None:
 
 
 def load_tokenizer(
-    folder: Path, trust: bool, otherwise: str = "add its tokenizer files"
+    folder: Path, trust: bool, fix: str = "add its tokenizer files"
 ) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a checkpoint.
 
     Args:
         folder: The checkpoint.
         trust: Run its tokenization file.
-        otherwise: The fix in the message if none loads.
+        fix: The fix in the message if none loads.
 
     Raises:
         BadSource: If transformers loads none, and if it has its own class and `trust` is False: a
@@ -180,12 +180,12 @@ def load_tokenizer(
     # without permission, AutoTokenizer would fall back to a class of transformers without a word
     if not trust:
         _check_tokenizer_classes(folder)
-    with _sentences(folder, trust, f"{folder} has no tokenizer that loads", otherwise):
+    with _explain_failures(folder, trust, f"{folder} has no tokenizer that loads", fix):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
         # some settings of a wrong type only fail here
         ids = tokenizer("a", add_special_tokens=False).input_ids
     if not ids:  # some classes of transformers make a tokenizer without files
-        raise BadSource(f"{folder} has no tokenizer that loads; {otherwise}")
+        raise BadSource(f"{folder} has no tokenizer that loads; {fix}")
     return tokenizer
 
 
@@ -219,7 +219,7 @@ def load_model(
         BadSource: For code without permission, and if transformers does not load it.
     """
     _check_trusted(folder, trust or pickles)
-    with _sentences(folder, trust, f"transformers does not load {folder}"):
+    with _explain_failures(folder, trust, f"transformers does not load {folder}"):
         loaded: tuple[PreTrainedModel, JsonObject] = auto_class.from_pretrained(
             folder,
             trust_remote_code=trust,
@@ -255,7 +255,10 @@ def load_skeleton(
         make = auto_class.from_config
     else:
         make = auto_class._from_config
-    with _sentences(folder, trust, f"transformers does not load {folder}"), torch.device("meta"):
+    with (
+        _explain_failures(folder, trust, f"transformers does not load {folder}"),
+        torch.device("meta"),
+    ):
         model: PreTrainedModel = make(config, dtype=getattr(torch, dtype), **code)
         return model.eval()
 
@@ -365,8 +368,8 @@ def load_numbers(path: Path) -> object:
 
 
 @contextmanager
-def _sentences(
-    folder: Path, trust: bool, failure: str, otherwise: str = "correct its files"
+def _explain_failures(
+    folder: Path, trust: bool, failure: str, fix: str = "correct its files"
 ) -> Iterator[None]:
     """Turn errors of a load into messages, and keep transformers from asking on stdin.
 
@@ -374,7 +377,7 @@ def _sentences(
         folder: The checkpoint.
         trust: Whether its code may run.
         failure: The beginning of the message.
-        otherwise: The fix, its end.
+        fix: The end of the message, which says how to fix it.
     """
     from transformers import dynamic_module_utils
 
@@ -403,8 +406,8 @@ def _sentences(
             ) from None
 
         if isinstance(problem, ImportError):
-            otherwise = "install that package, or correct its config.json"
-        raise BadSource(f"{failure} ({_first_line(problem)}); {otherwise}") from problem
+            fix = "install that package, or correct its config.json"
+        raise BadSource(f"{failure} ({_first_line(problem)}); {fix}") from problem
     finally:
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
 

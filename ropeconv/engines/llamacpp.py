@@ -122,7 +122,7 @@ class LlamaCppProcess(ProgramProcess):
     def _call(
         self, kind: type[T], request: object, advance: Callable[[int], None] = lambda count: None
     ) -> T:
-        """Send a line to the program, and return its answer; the process ends with any failure.
+        """Send a line to the program, and return its answer; any failure ends the process.
 
         Args:
             kind: The type of the answer.
@@ -138,6 +138,7 @@ class LlamaCppProcess(ProgramProcess):
                     code, stderr = self.end()
                     words = last_words(stderr, code)
                     raise LlamaCppError(f"llama.cpp cannot run {self.name}: {words}", words)
+                # the answer is JSON inside of the message, decoded by the type of the caller
                 message = msgspec.json.decode(line, type=Message)
                 if message.answer:
                     return msgspec.json.decode(message.answer, type=kind)
@@ -270,7 +271,7 @@ class LlamaCppEngine(Engine):
         progress: Progress | None = None,
         positions: Sequence[int] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the same as `logits`, for machines without torch."""
+        """Return the same as `logits` with the same arguments, for machines without torch."""
         # logits of long texts are gigabytes, so they come by a file and not by the pipe of answers
         with scratch() as folder:
             out = str(folder / "logits.npy")
@@ -278,7 +279,7 @@ class LlamaCppEngine(Engine):
             wanted = list(kept)
             if positions is None:
                 self._call_model(NoneType, "logits", tokens, wanted, out, progress=progress)
-            else:
+            else:  # positions with gaps, which llama.cpp does not read in one sequence
                 places = list(positions)
                 self._call_model(
                     NoneType, "spread_logits", tokens, places, wanted, out, progress=progress
@@ -343,9 +344,10 @@ def available() -> bool:
 def why_not_run(path: Path) -> tuple[str, str]:
     """Test whether llama.cpp decodes five tokens with a file.
 
-    It decodes four and one, which it may compute in different ways. Weights are mapped, and all are
-    read twice. A file larger than the memory is only loaded, without its weights. Without an answer
-    for `LONGEST` seconds, a file that was not loaded counts as failed, another one as not tested.
+    It decodes four and one: llama.cpp may compute a batch by other kernels than one token. Weights
+    are mapped into memory, and all are read twice. A file larger than the memory is only loaded,
+    without its weights. Without an answer for `LONGEST` seconds, a file that was not loaded counts
+    as failed, another one as not tested.
 
     Returns:
         Why llama.cpp cannot run the file, and why that is not known. Both are empty where it can.
@@ -358,13 +360,14 @@ def why_not_run(path: Path) -> tuple[str, str]:
             if size > _memory():
                 larger = f"the file ({human(size)}) is larger than the memory"
                 return "", f"{larger}, so llama.cpp only loaded it"
-            # five tokens are read, in batches of four and one, and any tokens will do
+            # any tokens will do; the loss of the sixth needs only the five before it
             tokens = [token % process.loaded.vocabulary for token in range(1, 7)]
             losses, _ = process.ask(tuple[bytes, bytes], "losses", tokens, [4, 5])
     except LlamaCppError as problem:
         if problem.words:
             return problem.words, ""
-        if "loaded" in vars(process):
+        was_loaded = "loaded" in vars(process)  # `start` sets it when the model is there
+        if was_loaded:
             slow = f"decoded no five tokens within {LONGEST:g} seconds"
             return "", f"llama.cpp loaded the file and {slow}"
         return f"it did not load within {LONGEST:g} seconds", ""
@@ -400,54 +403,60 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     if isinstance(form, Yarn) and (form.beta_fast, form.beta_slow, form.truncate) != STOCK_RAMP:
         return None
 
-    # theta, and the scaling; `log` is 0.1 ln s, which YaRN's attention factor adds to 1
+    # the base and the scaling factor s; with the slope 0.1 ln s, YaRN's attention factor for an
+    # mscale of k is m(k) = 1 + k * slope
     row = find_arch(arch, assumed=True)
     values: dict[str, Override] = {
         row.theta_key: ("float", form.theta),
         "context_length": ("int", schedule.context),
     }
-    log = 0.0
+    slope = 0.0
     if isinstance(form, Plain):
         values["rope.scaling.type"] = ("str", "none")
     else:
         values["rope.scaling.type"] = ("str", form.kind)
         values["rope.scaling.factor"] = ("float", form.factor)
-        log = YARN_SLOPE * math.log(max(form.factor, 1.0))
+        slope = YARN_SLOPE * math.log(max(form.factor, 1.0))
     if isinstance(form, Yarn):
         values["rope.scaling.original_context_length"] = ("int", form.original_context)
 
-    # the attention factor, of which llama.cpp computes a part by itself
-    mscale_all_dim = _mscale_all_dim(schedule, row, log)
-    if row.log_multiplier:  # the one of the file would count otherwise
-        unit = YARN_SLOPE if row.softmax else 1.0
+    # mscale_all_dim, also where it is 0: the one of the file would count otherwise
+    mscale_all_dim = _mscale_all_dim(schedule, row, slope)
+    if row.log_multiplier:
+        unit = YARN_SLOPE if row.softmax else 1.0  # where it scales MLA's logits, it has a tenth
         values["rope.scaling.yarn_log_multiplier"] = ("float", unit * mscale_all_dim)
 
+    # the attention factor: for YaRN, llama.cpp multiplies the key by m(mscale) / m(mscale_all_dim)
+    # (src/llama-context.cpp:187-214 and ggml_rope_yarn), which the key has to take back; mscale is
+    # 1 but in architectures that have it equal to mscale_all_dim
     attention_factor = schedule.attention_factor
     if isinstance(form, Yarn):
-        # the kernel multiplies by 1 + log; with a multiplier, the context has taken that back
-        # (src/llama-context.cpp:187-214)
-        mscale = mscale_all_dim if row.same_mscale and mscale_all_dim else 1.0
-        attention_factor *= (1 + log * mscale_all_dim) / (1 + log * mscale)
+        mscale = 1.0
+        if row.same_mscale and mscale_all_dim:
+            mscale = mscale_all_dim
+        attention_factor *= (1 + slope * mscale_all_dim) / (1 + slope * mscale)
     values["rope.scaling.attn_factor"] = ("float", attention_factor)
     return {f"{arch}.{key}": value for key, value in values.items()}
 
 
-def _mscale_all_dim(schedule: Schedule, arch: Arch, log: float) -> float:
-    """The mscale_all_dim that gives a schedule its softmax scale; 0 where llama.cpp has none.
+def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
+    """Return the mscale_all_dim that gives a schedule its softmax scale, in models with MLA.
+
+    It is 0 where llama.cpp has none, or where the scale is that of a model without any.
 
     Args:
         schedule: The schedule.
         arch: The architecture.
-        log: 0.1 ln s.
+        slope: 0.1 ln s, for the factor s.
     """
-    if not arch.softmax or not arch.log_multiplier or not log:
+    if not arch.softmax or not arch.log_multiplier or not slope:
         return 0.0
-    # src/models/deepseek2.cpp multiplies all logits by (factor * (1 + mscale_all_dim * log))^2,
-    # where factor is the attention factor, and without yarn 1 + log times that
+    # src/models/deepseek2.cpp scales all logits by (f * (1 + mscale_all_dim * slope))^2, which is
+    # solved for mscale_all_dim. Under YaRN f is the attention factor, else (1 + slope) times it
     factor = schedule.attention_factor
     if not isinstance(schedule.form, Yarn):
-        factor *= 1 + log
-    mscale_all_dim = (math.sqrt(schedule.softmax_scale) / factor - 1) / log
+        factor *= 1 + slope
+    mscale_all_dim = (math.sqrt(schedule.softmax_scale) / factor - 1) / slope
     if abs(mscale_all_dim) < SMALLEST_MSCALE:
         return 0.0
     return mscale_all_dim

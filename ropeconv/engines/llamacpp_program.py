@@ -129,6 +129,7 @@ class LlamaModel:
         self.load = load
         self.advance = advance
 
+        # the weights; use_extra_bufts is llama.cpp's name for copies in a faster layout
         llama.llama_backend_init()
         settings = llama.llama_model_default_params()
         settings.n_gpu_layers = ALL_LAYERS if load.gpu else 0
@@ -141,14 +142,22 @@ class LlamaModel:
         if not self.model:
             raise RuntimeError("llama.cpp does not load the model")
 
+        # each position has as many logits as the vocabulary has tokens, so that few positions have
+        # theirs at a time
         self.vocabulary = llama.llama_model_get_vocab(self.model)
         self.width = int(llama.llama_vocab_n_tokens(self.vocabulary))
-        # positions whose logits exist at a time
+        """The logits of a position."""
         self.rows = max(1, min(ROWS, NUMBERS // self.width))
+        """The most positions whose logits exist at a time."""
         self.batch = llama.llama_batch_init(load.batch, 0, 1)
+        """The tokens that llama.cpp reads next, filled anew for each call."""
+
+        # `_begin` makes the context, with the cache of keys and values
         self.context: Any = None
         self.size = 0
+        """The tokens of the context."""
         self.sequences = 0
+        """The sequences that share it."""
 
     def properties(self) -> LoadedModel:
         """Return the properties of the model for the caller."""
@@ -208,7 +217,8 @@ class LlamaModel:
         largest = min(self.load.batch, self.size)
         start = 0
         while start < len(tokens):
-            # a batch ends at its size, or before more logits than exist at a time
+            # a batch ends at its size, or before it has more wanted positions than self.rows;
+            # `rows` are their places in the batch
             rows = list[int]()
             count = 0
             while start + count < len(tokens) and count < largest:
@@ -253,10 +263,16 @@ class LlamaModel:
     ) -> None:
         """Write the logits after tokens whose positions have gaps, float32 [wanted, vocabulary].
 
-        llama.cpp reads only tokens that follow each other in a sequence, and a sequence may begin
-        anywhere. So the first token after a gap begins a sequence, which then gets the cached keys
-        and values of all blocks before it, as `llama_memory_seq_cp` shares a prefix. That token
-        sees only itself; those after it see every block.
+        llama.cpp refuses a gap inside a sequence, but a sequence may begin at any position. So each
+        block without gaps is a sequence of its own, in three steps:
+
+        1. Its first token is read before the others, which puts the beginning of the sequence at
+           its position.
+        2. `llama_memory_seq_cp` shares the cached keys and values of the block before, and of those
+           that it was given, with the new sequence. That makes a gap, in the cache only.
+        3. The other tokens follow the first one, and attend to every block.
+
+        The first token of a block was read before step 2, so it attends only to itself.
 
         Args:
             tokens: All of them.
@@ -264,7 +280,7 @@ class LlamaModel:
             wanted: Rising indices into `tokens`.
             out: The .npy file.
         """
-        # the blocks without gaps
+        # where each block without gaps begins and ends in `tokens`
         starts = [0]
         for index in range(1, len(tokens)):
             if places[index] != places[index - 1] + 1:
@@ -272,18 +288,20 @@ class LlamaModel:
         ends = [*starts[1:], len(tokens)]
 
         rows = np.empty((len(wanted), self.width), np.float32)
-        kept = {places[index] for index in wanted}
+        wanted_places = {places[index] for index in wanted}
         row = 0
         self._begin(len(tokens), len(starts))
         memory = self.llama.llama_get_memory(self.context)
         for sequence, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            first = tokens[start : start + 1]
             place = places[start]
-            for logits in self._read(tokens[start : start + 1], place, kept, sequence):
+            for logits in self._read(first, place, wanted_places, sequence):
                 rows[row] = logits
                 row += 1
             if sequence:
                 self.llama.llama_memory_seq_cp(memory, sequence - 1, sequence, -1, -1)
-            for logits in self._read(tokens[start + 1 : end], place + 1, kept, sequence):
+            others = tokens[start + 1 : end]
+            for logits in self._read(others, place + 1, wanted_places, sequence):
                 rows[row] = logits
                 row += 1
         np.save(out, rows)
@@ -305,14 +323,15 @@ class LlamaModel:
         rows = self._read(needed, 0, {target - 1 for target in targets})
         for index, (target, row) in enumerate(zip(targets, rows, strict=True)):
             token = tokens[target]
-            # logsumexp: without the largest logit taken out, exp would overflow
+            # -log softmax = max + log sum exp(logit - max) - logit: without the largest taken out,
+            # exp would overflow; NaN of a broken model is the caller's to report, so no warnings
             likeliest = int(row.argmax())
             most = float(row[likeliest])
             with np.errstate(all="ignore"):
                 total = np.exp(row - row[likeliest]).sum(dtype=np.float64)
             loss[index] = most + np.log(total) - float(row[token])
             right[index] = token == likeliest
-        self.advance(len(tokens) - len(needed))
+        self.advance(len(tokens) - len(needed))  # progress counts all tokens
         return loss.tobytes(), right.tobytes()
 
     def generate(self, tokens: list[int], count: int) -> list[int]:

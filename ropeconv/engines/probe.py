@@ -205,20 +205,20 @@ class ProbeCache:
         stands_for: str = "",
         probe: Probe | None = None,
     ) -> JsonObject:
-        """Return the answer of `Probe.ask`, which may be cached.
-
-        That of a modelling file of the folder is never cached.
+        """Return what transformers computes from a config, from the cache or by asking `probe`.
 
         Args:
-            folder: As for `Probe.ask`.
-            model_type: As for `key`.
-            context: As for `Probe.ask`.
-            own_code: As for `Probe.ask`.
-            stands_for: As for `Probe.ask`.
+            folder: The folder of config.json.
+            model_type: The model type of the code that opens it.
+            context: The length in tokens.
+            own_code: Whether to run the modelling file in the folder. Such an answer is not cached.
+            stands_for: The model type of a config whose own transformers does not have.
             probe: A running one; None to start one.
         """
         text = (folder / "config.json").read_bytes().decode(errors="replace")
-        key = "" if own_code else self.key(text, model_type, context, stands_for)
+        key = ""  # nothing is cached under it
+        if not own_code:
+            key = self.key(text, model_type, context, stands_for)
         answer = self.get(key)
         if answer is not None:
             return answer

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Answer the questions on stdin until it ends."""
+    """Answer the questions on stdin until it ends; the docstring of the module has their kinds."""
+    # imports fail here in silence: the question that needs them fails with a message
     answers = open_answers()
     with contextlib.suppress(Exception):
         importlib.import_module("transformers.modeling_utils")
@@ -55,22 +56,25 @@ def main() -> None:
     for line in sys.stdin:
         question = json.loads(line)
         if "model_type" in question:
+            # no answer: the caller names the type while it still plans, so that the import, which
+            # takes seconds, is over when it asks for a config
             with contextlib.suppress(Exception):
                 name = question["model_type"]
                 importlib.import_module(f"transformers.models.{name}.modeling_{name}")
             continue
 
         try:
-            if "call" in question:
-                module, _, function = question["call"].partition(":")
-                answer = getattr(importlib.import_module(module), function)(question["given"])
-            elif question.get("own"):
+            if "call" in question:  # a function of ropeconv that needs transformers
+                module, _, name = question["call"].partition(":")
+                function = getattr(importlib.import_module(module), name)
+                answer = function(question["given"])
+            elif question.get("own"):  # an output with a modelling file of its own
                 answer = ask_own(question["path"], question["context"])
             else:
                 answer = ask(question["path"], question["context"], question.get("as", ""))
         except Exception as problem:
             answer = {"error": f"{type(problem).__name__}: {problem}"}
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # transformers may be what cannot be imported
             answer["transformers"] = version()
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -107,8 +111,8 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
     """
     # the text model, built with few layers and without weights
     config, read_as = read(Path(path), stands_for)
-    halves = getattr(config, "is_encoder_decoder", False)
-    if halves:
+    has_encoder_and_decoder = getattr(config, "is_encoder_decoder", False)
+    if has_encoder_and_decoder:
         text = config
     elif hasattr(config, "get_text_config"):
         text = config.get_text_config()
@@ -116,7 +120,7 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
         text = getattr(config, "text_config", config)
     try:
         model = build(shrink(text))
-    except ValueError:  # a class that misses, in few layers, a module it names
+    except ValueError:  # a class that needs a module of a layer which was left out
         model = build(text)
 
     modules: dict[str, object] = {}
@@ -124,7 +128,7 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
         if "RotaryEmbedding" not in type(module).__name__:
             continue
         for label, answer in dict(look(module, name, context)).items():
-            if halves and modules.get(label, answer) != answer:
+            if has_encoder_and_decoder and modules.get(label, answer) != answer:
                 raise ValueError(
                     f"its encoder and its decoder compute different {label} frequencies"
                 )
@@ -151,7 +155,8 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
     """
     from transformers import CONFIG_MAPPING
 
-    # a model that is treated as another family, where transformers has no class for it
+    # a model that the user treats as another family: its config is read with the class of that one,
+    # where transformers has none for it
     whole = json.loads((folder / "config.json").read_bytes())
     if stands_for:
         part = text_part(whole)
@@ -264,7 +269,7 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the label and the answer of each set of frequencies in a rotary module.
+    """Yield what a rotary module computes, for global and for window layers.
 
     Args:
         module: The rotary module.
@@ -274,7 +279,8 @@ def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[st
     Yields:
         "global" or "local", and what `run` returns.
     """
-    # a module with several layer types has a buffer for each, such as sliding_attention_inv_freq
+    # a module with several layer types has a buffer for each, such as sliding_attention_inv_freq,
+    # beside a copy of it for dynamic types, such as sliding_attention_original_inv_freq
     kinds = []
     for buffer, _ in module.named_buffers():
         kind = buffer.removesuffix("_inv_freq")
@@ -285,21 +291,26 @@ def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[st
         yield "local" if is_local else "global", run(module, None, context)
         return
 
+    # DeepSeek V4 calls its layers with a window "main"
     for kind in kinds:
         is_local = len(kinds) > 1 and ("sliding" in kind or kind == "main")
         yield "local" if is_local else "global", run(module, kind, context)
 
 
 def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
-    """Return one set of frequencies, at the end of the context and at position 1.
+    """Return one set of frequencies: of a sequence as long as the context, and of a short one.
 
     Args:
         module: The rotary module.
         kind: The layer type of the set; None for a module with one set.
         context: The length in tokens.
+
+    Returns:
+        "inv_freq" and "attention_factor" at the length of the context, and "short", the frequencies
+        of a short sequence.
     """
     # dynamic types and LongRoPE write other frequencies into the buffer for longer sequences, so it
-    # is read after a pass at the beginning and after one at the end
+    # is read after a pass over positions 0 and 1, and after one that ends with the context
     buffer = "inv_freq" if kind is None else f"{kind}_inv_freq"
     forward(module, kind, [0, 1])
     short = getattr(module, buffer).double().tolist()
@@ -321,14 +332,17 @@ def forward(module: Module, kind: str | None, positions: list[int]) -> float:
     if kind is not None:
         extra["layer_type"] = kind
     ids = torch.tensor([positions])
+    # modules differ in their arguments, so each form is tried in turn
     try:
         result = module(states, ids, **extra)
     except (IndexError, RuntimeError):
         try:
-            sections = ids[None].expand(3, 1, -1)  # Qwen VL has three sections of positions
+            # Qwen VL has three sections of positions: [3, batch, tokens]
+            sections = ids[None].expand(3, 1, -1)
             result = module(states, sections, **extra)
         except RuntimeError:
-            result = module(states, seq_len=positions[-1] + 1)  # before 4.48, in some families
+            # before transformers 4.48, some modules are given only the length
+            result = module(states, seq_len=positions[-1] + 1)
     if isinstance(result, tuple):
         first = result[0]  # cosines, then sines
     else:

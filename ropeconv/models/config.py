@@ -71,7 +71,16 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
 
 
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
-    """Return the family of a config by its `model_type`. Raises as `detect` does."""
+    """Return the family of a config by its `model_type`; raise what is wrong if it has none.
+
+    Args:
+        config: The whole config.json.
+        shapes: Returns the shapes of the tensors by name, for advice on an unknown model.
+
+    Raises:
+        BadSource: For a model type that is known not to work, or that is absent.
+        UnknownModelType: For another one without a family.
+    """
     # the text model decides, and the model around it only where that is not known
     text = text_config(config)
     parts = [config] if text is None else [text, config]
@@ -82,8 +91,9 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
             _check_rotates(parts[0], family)
             return family
 
-    # none is known: say which kind of model it is, as far as that can be seen
-    name = names[-1]
+    # none is known: say which kind of model it is, as far as that can be seen, by the name of the
+    # whole config
+    name = config.get("model_type")
     if text is None:
         _check_one_text_model(config)
     if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
@@ -103,6 +113,7 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
 
     for type_name in names:
         if isinstance(type_name, str) and type_name in refused_types():
+            # a stock class without RoPE, and a config that turns RoPE on in the model's own code
             reason = refused_types()[type_name]
             switch = _rotary_switch(parts)
             if switch and reason.startswith("does not use rotary"):
@@ -176,8 +187,8 @@ def text_part(config: Config, family: Family) -> Config:
 def text_parts(config: Config, family: Family) -> list[Config]:
     """The dictionaries with a language model's keys: one, or one for each of `Family.halves`.
 
-    A text part of this family counts whatever the model around it is (LLaVA over Llama, Mistral 3
-    over Mistral).
+    It is the text part of a model around it (LLaVA over Llama, Mistral 3 over Mistral) where that
+    is of this family, and otherwise the config itself.
 
     Raises:
         BadSource: Where a half is absent.
@@ -187,6 +198,7 @@ def text_parts(config: Config, family: Family) -> list[Config]:
     inner = text_config(config)
     if inner is None:
         return [config]
+    # a text part may leave its type out, and then has that of the whole
     model_type = inner.get("model_type", config.get("model_type"))
     if model_type in family.model_types:
         return [inner]
@@ -225,8 +237,9 @@ def geometry(config: Config, family: Family) -> RopeSpec:
     if family.assumed or family.derived:
         notes.append(assumption(family))
 
-    numbered = positive_int(part, keys.layers, defaults.layers) or 0
-    kinds = layer_kinds(part, family, numbered * family.layers.blocks)
+    # a layer of a few families has several blocks with attention
+    declared_layers = positive_int(part, keys.layers, defaults.layers) or 0
+    kinds = layer_kinds(part, family, declared_layers * family.layers.blocks)
 
     # the width of a head: of the first extended layer, of the model, or hidden size / heads
     settings: Config = {}
@@ -248,7 +261,7 @@ def geometry(config: Config, family: Family) -> RopeSpec:
     local_width = local_head_dim(part, family, head_dim)
     local_rotary_dim = _rotary_dim(part, family, local_width, "local")
     if local_rotary_dim == rotary_dim:
-        local_rotary_dim = 0
+        local_rotary_dim = 0  # as in the other layers
     return RopeSpec(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
@@ -273,10 +286,10 @@ def local_head_dim(part: Config, family: Family, head_dim: int) -> int:
 
 
 def _check_layout(part: Config, family: Family) -> None:
-    """Raise BadSource for a config of a model's own code, whose type a stock class has taken over.
+    """Raise BadSource for a config with the keys of a model's own code, and not of the stock class.
 
-    NomicBERT's n_embd is such a key: transformers 5 has a class for the type, which reads
-    hidden_size and loads the original file with its defaults.
+    NomicBERT was published with code of its own, which reads n_embd. transformers 5 has a class for
+    its model type, which reads hidden_size: from the original config it takes its defaults.
     """
     own = unread_sizes(part, family, ("hidden", "heads", "layers"))
     if not own:
@@ -321,7 +334,8 @@ def _head_dim(part: Config, family: Family) -> int:
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     """Return the share of a head that rotates, as the config has it.
 
-    From rope_parameters, the top level, or the class default, in this order.
+    From rope_parameters, the top level, or the class default, in this order. A class may have
+    another default for layers with a window, and for a rope_parameters without the key.
     """
     defaults = family.defaults
     default = defaults.partial_rotary_factor
@@ -476,12 +490,13 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     groups: Counter[CachedLayers] = Counter()
     states = 0
     for layer, (name, window) in enumerate(zip(names, sizes.windows, strict=False)):
-        if name in STATES or window == 0:
+        if name in STATES or window == 0:  # 0 tokens are kept of the context
             states += 1
             continue
         if makers[layer] != layer:  # it takes keys and values from an earlier layer
             continue
         keys, values = numbers.get(sizes.layers[layer], numbers["global"])
+        # equal layers are counted; a layer that runs several times has a cache for each
         group = CachedLayers(count=0, keys=keys + index_widths[layer], values=values, window=window)
         groups[group] += family.hooks.runs(part, layer)
 
@@ -534,7 +549,8 @@ def _index_widths(part: Config, family: Family, count: int) -> list[int]:
                 widths[layer] = width
         return widths
 
-    # the first two layers have one, then one layer in each interval
+    # the first two layers have one, then one layer in each interval: with 4 these are the layers
+    # 0, 1, 5, 9, ...
     for layer in range(count):
         if max(layer - 1, 0) % rules.index_interval == 0:
             widths[layer] = width
@@ -565,7 +581,7 @@ def sample_config(family: Family) -> Config:
         keys.context[0]: CONTEXT,
         keys.theta[0]: theta,
     }
-    config["rope_theta"] = theta
+    config["rope_theta"] = theta  # also where the family has another key for it
     if family.mla:
         config |= {keys.head_dim[0]: 64, "qk_nope_head_dim": 128}
     elif family.writing.head_dim:

@@ -52,18 +52,20 @@ def check_link(path: Path, root: Path) -> None:
         root: The folder of the checkpoint, which may be a link itself.
 
     Raises:
-        BadSource: For a link that leads outside of both.
+        BadSource: For a link that leads outside of the folder, and of the cache entry that the
+            folder is in.
     """
     if os.environ.get(FOLLOW) == "1":
         return
     folder = root.resolve()
     target = path.resolve()
 
-    # the folder, and the blobs of the cache entry that the folder is in, if it is in one
+    # the folder, and the blobs of a cache entry where the folder, or one above it, is a commit
     allowed = {folder}
-    for commit in (folder, *folder.parents):
-        model = commit.parent.parent
-        if commit.parent.name == "snapshots" and model.name.startswith("models--"):
+    for place in (folder, *folder.parents):
+        model = place.parent.parent
+        is_commit = place.parent.name == "snapshots" and model.name.startswith("models--")
+        if is_commit:
             allowed.add(model / "blobs")
     if allowed.isdisjoint(target.parents):
         raise BadSource(
@@ -96,6 +98,7 @@ class FolderSource(Source):
 
     @cached_property
     def _files(self) -> tuple[SourceFile, ...]:
+        """The files, listed once; `_seen` keeps by what a later change of each is noticed."""
         files = []
         for name in self._names():
             path = self.root / name
@@ -106,7 +109,7 @@ class FolderSource(Source):
             status = path.stat()
             check_regular(status.st_mode, path)  # reading a FIFO would wait for ever
             files.append(SourceFile(name, status.st_size))
-            self._seen[name] = identity(path)  # by which a later change is noticed
+            self._seen[name] = identity(path)
             if len(files) > MOST_FILES:
                 raise BadSource(
                     f"{self.reference} has more than {MOST_FILES:,} files; give the folder of one"
@@ -169,6 +172,7 @@ class ConfigSource(Source):
     kind = "config"
 
     def __init__(self, file: Path) -> None:
+        """Take a file. One that is something else by its first bytes is refused."""
         self.file = file
         self.reference = str(file)
         self.name = file.stem
@@ -181,6 +185,7 @@ class ConfigSource(Source):
             tensors = read_header(file).tensors
             if any(DENOISER.match(name) for name in tensors):
                 raise BadSource(f"{file} has the weights of an image or video model; {DIFFUSION}")
+        # an empty or damaged .json is refused where it is read, in the words of that reader
         may_be_json = kind == "json" or (file.suffix == ".json" and kind in UNTOLD)
         if not may_be_json:
             raise BadSource(_not_a_config(file))
@@ -387,6 +392,7 @@ class ConvertedSource(Source, Generic[T]):
         return tuple(self.texts)
 
     def generated_files(self) -> tuple[GeneratedFile, ...]:
+        """Return the files that are made while they are written: the shards, and the tokenizer."""
         files = []
         for shard in self.shards:
             stream = partial(self._stream, shard)

@@ -174,16 +174,19 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
 
     @cached_property
     def shards(self) -> tuple[ConvertedShard[Fp8Tensor], ...]:
-        places = {}
+        """The files that are presented: weights in float32, and no scales, in stored order."""
+        # a weight and its scale may be in different files
+        file_by_tensor = {}
         for file, header in self.inner.headers.items():
             for name in header.tensors:
-                places[name] = file
+                file_by_tensor[name] = file
+
         shards = []
         for file, header in self.inner.headers.items():
             tensors = []
             for tensor in sorted(header.tensors.values(), key=lambda tensor: tensor.start):
                 if not self._is_scale(tensor.name):
-                    tensors.append(self._converted(tensor, file, places))
+                    tensors.append(self._converted(tensor, file, file_by_tensor))
             shards.append(ConvertedShard(file, tuple(tensors)))
         return tuple(shards)
 
@@ -197,38 +200,59 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
                 return True
         return False
 
-    def _converted(self, tensor: Tensor, file: str, places: Mapping[str, str]) -> Fp8Tensor:
-        """A tensor with its scale; `places` has the file of each tensor."""
+    def _converted(self, tensor: Tensor, file: str, file_by_tensor: Mapping[str, str]) -> Fp8Tensor:
+        """Return how a stored tensor is presented: in float32 by its scale, or unchanged.
+
+        Raises:
+            BadSource: A weight of eight bits has no scale, or one of an unknown shape.
+        """
         if tensor.dtype not in NUMBERS:
             return Fp8Tensor(tensor.name, tensor.dtype, tensor.shape, file, tensor)
         for end in SCALES:
-            scale = self.inner.tensors.get(tensor.name + end)
-            if scale is not None:
-                block = self._block(tensor, scale)
-                found = Scale(places[scale.name], scale, block)
-                return Fp8Tensor(tensor.name, "F32", tensor.shape, file, tensor, found)
+            stored_scale = self.inner.tensors.get(tensor.name + end)
+            if stored_scale is not None:
+                scale = Scale(
+                    file=file_by_tensor[stored_scale.name],
+                    tensor=stored_scale,
+                    block=self._block(tensor, stored_scale),
+                )
+                return Fp8Tensor(tensor.name, "F32", tensor.shape, file, tensor, scale)
         raise BadSource(
             f"{tensor.name} has numbers of 8 bits ({tensor.dtype}) without a scale; download the"
             " checkpoint again, or dequantise it with its own tools"
         )
 
     def _block(self, tensor: Tensor, scale: Tensor) -> tuple[int, int]:
-        """The rows and columns that share a scale, by the shapes of a weight and its scales.
+        """Return the rows and columns that share a scale, by the shapes of a weight and its scales.
+
+        Args:
+            tensor: The weight, [rows, columns] or [matrices, rows, columns], as for experts.
+            scale: Its scales.
 
         Raises:
             BadSource: The shapes do not fit together.
         """
-        rows, columns = tensor.shape[-2:] if len(tensor.shape) > 1 else (1, prod(tensor.shape))
+        if len(tensor.shape) > 1:
+            rows, columns = tensor.shape[-2:]
+        else:  # a vector is one row
+            rows, columns = 1, prod(tensor.shape)
         matrices = prod(tensor.shape[:-2])
+
+        # one scale for the whole tensor, or for each of its matrices
         scales = prod(scale.shape)
         if scales in (1, matrices):
             return rows, columns
-        if scales == matrices * rows and (len(scale.shape) < 2 or scale.shape[-1] == 1):
+
+        # one for each row, as [rows] or [rows, 1]
+        is_column = len(scale.shape) < 2 or scale.shape[-1] == 1
+        if scales == matrices * rows and is_column:
             return 1, columns
 
+        # one for each block, of which the last ones may be cut off by the edge of the matrix
         height, width = self._block_size
-        of_matrix = (-(-rows // height), -(-columns // width))
-        if scale.shape == (*tensor.shape[:-2], *of_matrix):
+        blocks_down = -(-rows // height)  # rounded up
+        blocks_across = -(-columns // width)
+        if scale.shape == (*tensor.shape[:-2], blocks_down, blocks_across):
             return height, width
         raise BadSource(
             f"{scale.name} has the shape {list(scale.shape)}, which does not fit"
@@ -266,40 +290,60 @@ class Fp8Checkpoint(ConvertedSource[Fp8Tensor]):
                 yield memoryview(self.part(tensor, start, min(start + PIECE, size)))
 
     def part(self, tensor: Fp8Tensor, start: int, stop: int) -> bytes:
-        data = self.inner.headers[tensor.file].data_start + tensor.stored.start
-        if tensor.scale is None:
-            return self._read(tensor.file, data + start, data + stop)
+        """Return the bytes start .. stop - 1 of a presented tensor: of a weight, in float32."""
+        place = self.inner.headers[tensor.file].data_start + tensor.stored.start
+        if tensor.scale is None:  # presented unchanged
+            return self._read(tensor.file, place + start, place + stop)
 
-        # whole rows, of which the requested bytes are cut out; a number has four bytes
+        # the rows in which these bytes are: a number has one byte in the file, and four in float32
         columns = tensor.shape[-1]
-        first_row = start // (4 * columns)
-        last_row = -(-stop // (4 * columns))
-        raw = self._read(tensor.file, data + first_row * columns, data + last_row * columns)
-        numbers = NUMBERS[tensor.stored.dtype][np.frombuffer(raw, np.uint8)].reshape(-1, columns)
-        numbers *= self._factors(tensor, tensor.scale, np.arange(first_row, last_row))
-        offset = first_row * columns * 4
+        row_bytes = 4 * columns
+        first_row = start // row_bytes
+        end_row = -(-stop // row_bytes)  # rounded up
+        raw = self._read(tensor.file, place + first_row * columns, place + end_row * columns)
+
+        # w[i, j] = q[i, j] * s[i, j]
+        codes = np.frombuffer(raw, np.uint8)
+        numbers = NUMBERS[tensor.stored.dtype][codes].reshape(-1, columns)
+        numbers *= self._factors(tensor, tensor.scale, np.arange(first_row, end_row))
+        offset = first_row * row_bytes
         return numbers.tobytes()[start - offset : stop - offset]
 
     def _factors(
         self, tensor: Fp8Tensor, scale: Scale, rows: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """The factor of each number in some rows of all matrices, [rows, columns] or [rows, 1]."""
-        height, width = scale.block
-        matrix_rows = tensor.shape[-2] if len(tensor.shape) > 1 else 1
-        columns = tensor.shape[-1]
-        across = -(-columns // width)
-        table = self._scales_of(scale).reshape(-1, across)
+        """Return the scale of each number in some rows of a tensor.
 
-        # a scale for the whole tensor holds for all of its matrices
-        down = -(-matrix_rows // height)
-        matrix, row = np.divmod(rows, matrix_rows)
-        if len(table) == 1:
-            chosen = table
+        The number in row i and column j of a matrix has the scale of the block i // height,
+        j // width.
+
+        Args:
+            tensor: The weight, [rows, columns] or [matrices, rows, columns].
+            scale: Its scales.
+            rows: The rows, counted through all matrices.
+
+        Returns:
+            float32 [rows, columns]; or an array that numpy broadcasts to it, where a row has one
+            scale, or the whole tensor.
+        """
+        # a row of this table has the scales of one row of blocks
+        height, width = scale.block
+        columns = tensor.shape[-1]
+        blocks_across = -(-columns // width)  # rounded up
+        scales = self._scales_of(scale).reshape(-1, blocks_across)
+
+        if len(scales) == 1:  # it holds for all rows of all matrices
+            scales_of_rows = scales
         else:
-            chosen = table[matrix * down + row // height]
-        if across == 1:
-            return chosen
-        return np.repeat(chosen, width, axis=1)[:, :columns]
+            matrix_rows = tensor.shape[-2] if len(tensor.shape) > 1 else 1
+            blocks_down = -(-matrix_rows // height)
+            matrix, row = np.divmod(rows, matrix_rows)
+            scales_of_rows = scales[matrix * blocks_down + row // height]
+
+        if blocks_across == 1:
+            return scales_of_rows
+        # the last block may be cut off by the edge of the matrix
+        return np.repeat(scales_of_rows, width, axis=1)[:, :columns]
 
     def _scales_of(self, scale: Scale) -> NDArray[np.float32]:
         """The numbers of a tensor of scales, which are kept until another one is needed."""

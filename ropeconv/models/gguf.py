@@ -46,19 +46,26 @@ class HubShard(Shard):
     """
 
     def __init__(self, repo_id: str, place: str, commit: str, revision: str | None) -> None:
+        """Name the file; nothing is requested yet."""
         self.repo_id = repo_id
         self.place = place
         self.commit = commit
         self.revision = revision
         self.reference = f"{repo_id}/{place}"
         self.name = PurePosixPath(place).name
+
         cached = cached_file(repo_id, place, commit)
         self._local = None if cached is None else Shard(cached)
+        """The file in the Hub's cache; None until it is there, while it is read by range."""
         self._header: GgufHeader | None = None
         self._head = b""
+        """The first bytes of the file, as far as they were requested for the header."""
         self._size = 0
+        """The size of the file in bytes, by the first answer; 0 before."""
         self._ranges: dict[tuple[int, int], bytes] = {}
+        """Parts behind the header, by first byte and the one after the last."""
         self._asked = 0
+        """How many such parts were requested."""
 
     @classmethod
     def find(cls, repo_id: str, place: str, revision: str | None) -> HubShard:
@@ -88,7 +95,9 @@ class HubShard(Shard):
                 commit = _commit(cached)
             except EntryNotFoundError:
                 raise _absent_file(repo_id, place) from None
-            except Exception as problem:  # no connection; a wrong answer is an error in any case
+            except Exception as problem:
+                # no connection, in whatever words: the cached file will do, but not after an answer
+                # that is wrong
                 if cached is None or isinstance(problem, BadAnswer):
                     raise
                 commit = _commit(cached)
@@ -114,27 +123,31 @@ class HubShard(Shard):
         return self._header
 
     def read(self, start: int, stop: int) -> bytes:
-        # many small requests take longer than the whole file
+        """Return the bytes start .. stop - 1 of the file, from the cache or by range."""
+        # many small requests take longer than the whole file, which `path` downloads
         if self._local is None and self._asked >= MOST_RANGES:
             self.path()
         if self._local is not None:
             return self._local.read(start, stop)
 
         # the part that the requests for the header brought along, and the rest by range
-        cached = self._head[start:stop]
-        if len(cached) == stop - start:
-            return cached
-        interval = (start + len(cached), stop)
+        from_head = self._head[start:stop]
+        if len(from_head) == stop - start:
+            return from_head
+        interval = (start + len(from_head), stop)
         if interval not in self._ranges:
             content = self._range(*interval)
-            if sum(map(len, self._ranges.values())) + len(content) > KEPT:
+            kept_bytes = sum(map(len, self._ranges.values()))
+            if kept_bytes + len(content) > KEPT:
                 self._ranges.clear()
             self._ranges[interval] = content
             self._asked += 1
-        return cached + self._ranges[interval]
+        return from_head + self._ranges[interval]
 
     def path(self) -> Path:
         """Return its path in the cache, after a download if it is not there.
+
+        From then on it is read there, and what was read by range before is dropped.
 
         Raises:
             BadSource: Where it arrives with another header than was read by range.
@@ -195,8 +208,9 @@ class HubShard(Shard):
     def _fetch(self) -> Path:
         """Download the file, and return its path in the cache.
 
-        The cache notes a branch only if a file was downloaded by its name, and without that note
-        `owner/name` is not found offline. So the branch is named where it is still at the commit.
+        It is asked for by its branch, such as main, where the branch is still at the commit, else
+        by the commit. Only the first makes the Hub's cache note which commit the branch is at,
+        and without that note `owner/name` is not found offline.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
@@ -273,10 +287,9 @@ class GgufSource(Origin):
     def place_to_change(self) -> Path:
         """Return the path of the file, for a change in place.
 
-        A file in a cache is named by the digest of its content, or by that of its first version.
-
         Raises:
-            BadSource: Where it is not to be changed.
+            BadSource: For a file in Ollama's store or in the Hub's cache, which are named by the
+                digest of their content.
         """
         ollama.refuse_change(self._path, self.reference)
         place = self._path.resolve().parent

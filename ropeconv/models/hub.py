@@ -71,11 +71,14 @@ class BadAnswer(RopeconvError):
 
 @contextmanager
 def answers(reference: str, size: int = 0) -> Iterator[None]:
-    """Set the limits around calls to huggingface_hub, and turn bad answers into BadSource.
+    """Guard calls to huggingface_hub inside this block against a slow Hub and wrong answers.
+
+    Requests have a time limit, and answers a limit of their size. An answer that huggingface_hub
+    does not understand is raised as a message for the user.
 
     Args:
         reference: The repository, for the message.
-        size: The size of the file in bytes, from the listing.
+        size: The size in bytes of a file that is downloaded, from the listing; 0 for other calls.
 
     Raises:
         BadSource: For answers that huggingface_hub does not understand.
@@ -99,7 +102,7 @@ def answers(reference: str, size: int = 0) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as problem:
-        if not _is_from_answer(problem):
+        if not _is_from_answer(problem):  # an error of ropeconv, or of the system
             raise
         raise BadSource(
             f"the Hub's answer about {reference} is malformed ({type(problem).__name__}); check"
@@ -244,7 +247,8 @@ def _check_headers(response: Response) -> None:
     Raises:
         BadAnswer: A header has another form.
     """
-    # commit and hash become names of files in the cache, where "../.." would lead out of it
+    # commit and hash of a file (OWNER/NAME/resolve/COMMIT/FILE) become names of files in the cache,
+    # where "../.." would lead out of it
     if "/resolve" in response.url.path:
         for name, pattern in HEADERS.items():
             value = response.headers.get(name)
@@ -252,7 +256,7 @@ def _check_headers(response: Response) -> None:
                 raise BadAnswer(
                     f"has {shown(value)} in its header {name}, which is not a hash or a commit"
                 )
-    # huggingface_hub waits as long as a rate limit says, and would sleep for a year
+    # huggingface_hub sleeps as long as these headers of a rate limit say, be it a year
     for name in WAITS:
         numbers = re.findall(r"\d+", response.headers.get(name, ""))
         if any(int(number) > LONGEST_WAIT for number in numbers):
@@ -370,6 +374,7 @@ class HubSource(Source):
 
     @cached_property
     def _listing(self) -> tuple[SourceFile, ...]:
+        """The files of the repository, asked for once; that fixes the commit."""
         from huggingface_hub import HfApi
         from huggingface_hub.errors import OfflineModeIsEnabled
 
@@ -441,7 +446,7 @@ class HubSource(Source):
         if cached is not None:
             return read_header(cached)
 
-        # HfFileSystem requests a block at a time, of which one has most headers
+        # HfFileSystem requests a block at a time; most headers fit into the first one
         size = self._entry(name).size
         place = self._place(name)
         with answers(self.reference, size):

@@ -85,15 +85,17 @@ def length_limits(source: Source) -> tuple[LengthLimit, ...]:
     """Return every limit in the files of a checkpoint, whatever its value.
 
     Such are model_max_length in tokenizer_config.json, and truncation.max_length in tokenizer.json:
-    programs that read them cut a text off there, also after an extension. Files that a conversion
-    generates have none.
+    programs that read them cut a text off there, also after an extension. For a model that
+    is converted (from GGUF, or from Meta's files), only texts that the conversion makes count.
     """
     generated = source.generated_texts()
     is_converted = source.kind in CONVERTED
     limits: list[LengthLimit] = []
     for file in source.files():
         is_generated = file.name in generated
-        if not _rules_of(file.name) or (is_converted and not is_generated):
+        if not _rules_of(file.name):
+            continue
+        if is_converted and not is_generated:
             continue
         # tokenizer.json has tens of megabytes; its limits are near the beginning
         if file.size > SMALL and not is_generated:
@@ -116,23 +118,26 @@ def limits_in(
     """Return the limits in a file, in their order.
 
     Args:
-        name: The name of the file.
+        name: The name of the file, which decides where limits are looked for.
         blocks: Its content.
-        large: Read no more than is needed.
+        large: Stop reading a JSON file behind the keys that may have limits.
         text_model: Where the file keeps the settings of a language model, with dots between keys.
     """
-    # "truncation.max_length" for the key max_length in the part truncation
+    # the paths of keys by the rules: "truncation.max_length" for the key max_length in truncation
     paths = {}
     for rule in _rules_of(name):
         parts = list(rule.parts)
+        # a rule for text_config holds for the language model wherever this file keeps it
         if TEXT in parts and text_model and text_model not in parts:
             parts.append(text_model)
         for part in parts:
             for key in rule.keys:
                 paths[f"{part}.{key}" if part else key] = rule
 
+    # a Modelfile has lines such as PARAMETER num_ctx 4096; all other files are JSON
     limits: Iterable[LengthLimit]
-    if any(path.startswith(PARAMETER) for path in paths):
+    is_modelfile = any(path.startswith(PARAMETER) for path in paths)
+    if is_modelfile:
         limits = _parameters(name, blocks, paths)
     else:
         limits = _json_limits(name, blocks, paths, large)

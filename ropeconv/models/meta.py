@@ -117,11 +117,12 @@ class MetaSource(ConvertedSource[TensorTarget]):
         if not path.is_file():
             return None
 
-        # it may be that of another release
+        # the folder above may hold the tokenizer of another release, with another number of tokens
         check_link(path, folder)
         pieces = meta_layout.vocabulary_size(path)
         stated = self.params.vocab_size  # -1 in Llama 2, which does not state it
-        if 0 < stated != pieces:
+        is_stated = stated > 0
+        if is_stated and stated != pieces:
             raise BadSource(
                 f"{path} has {pieces:,} tokens and params.json says {stated:,}; put the release's"
                 " own file beside it"
@@ -146,6 +147,7 @@ class MetaSource(ConvertedSource[TensorTarget]):
 
     @cached_property
     def texts(self) -> dict[str, str]:
+        """The files that Meta's layout does not have: configs, and the index of shards."""
         config = self._config
         generation = {
             "_from_model_config": True,
@@ -293,7 +295,7 @@ def peek_dtype(path: Path) -> str:
         with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))
         # genops yields the operations of a pickle without running them
-        dtypes = {}
+        dtypes = {}  # with the name of a tensor of each
         for name, dtype in _dtypes_in(pickletools.genops(pickled)):
             if name != UNUSED:
                 dtypes[dtype] = name
@@ -370,28 +372,36 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
 
 
 def _dtypes_in(operations: Any) -> Iterator[tuple[str, str]]:
-    """Yield the key of each tensor in a pickle and the class of its numbers.
+    """Yield the name of each tensor in a pickle of torch.save, and the dtype of its numbers.
 
-    A storage follows the key of its tensor with one more text between.
+    For each tensor the pickle has, in this order: the text of its name, the function that rebuilds
+    it, the text "storage", and the class of its numbers, such as torch.BFloat16Storage. So when
+    such a class comes, the name is the text before the last one.
+
+    Args:
+        operations: Those that `pickletools.genops` yields: operation, argument and place.
     """
-    memo: dict[int, str] = {}  # texts that the pickle refers to by number
-    before_last = ""
+    numbered: dict[int, str] = {}  # the pickle stores a text once, and then has its number
+    text_before_last = ""
     last_text = ""
-    last = ""
-    for code, argument, _ in operations:
-        if code.name in ("BINPUT", "LONG_BINPUT"):
-            memo[argument] = last
+    value = ""
+    for operation, argument, _ in operations:
+        if operation.name in ("BINPUT", "LONG_BINPUT"):  # gives a number to the last value
+            numbered[argument] = value
             continue
-        value = argument
-        if code.name in ("BINGET", "LONG_BINGET"):
-            value = memo.get(argument, "")
-        last = value if isinstance(value, str) else ""
-        dtype = STORAGES.get(last.removeprefix("torch "))
+        content = argument
+        if operation.name in ("BINGET", "LONG_BINGET"):  # the value of a number again
+            content = numbered.get(argument, "")
+        value = content if isinstance(content, str) else ""
+
+        # a class or a function is "torch BFloat16Storage" or "torch._utils _rebuild_tensor_v2"
+        is_text = operation.name != "GLOBAL" and not value.startswith("torch.")
+        dtype = STORAGES.get(value.removeprefix("torch "))
         if dtype is not None:
-            yield before_last, dtype
-        elif last and code.name != "GLOBAL" and not last.startswith("torch."):
-            before_last = last_text
-            last_text = last
+            yield text_before_last, dtype
+        elif value and is_text:
+            text_before_last = last_text
+            last_text = value
 
 
 class PthFiles:
@@ -442,11 +452,12 @@ class PthFiles:
         """
         import torch
 
-        # whole heads, since the rows of a head are reordered below
+        # of queries and keys, all heads in which these rows are, since the rows of a head are
+        # reordered below; of other tensors exactly these rows
         pieces, join = self._pieces(target)
-        head = target.head or 1
-        begin = first // head * head
-        end = -(-stop // head) * head  # rounded up
+        head_rows = target.head or 1
+        begin = first // head_rows * head_rows
+        end = -(-stop // head_rows) * head_rows  # rounded up
 
         # Meta divides each tensor between the files, by its rows (join 0) or its columns (join 1);
         # norms (join None) are in each file
@@ -467,7 +478,8 @@ class PthFiles:
             # Meta rotates the rows (0, 1), (2, 3), ... of a head, and transformers the rows
             # (0, d/2), (1, d/2 + 1), ...: of 4 rows, 0 1 2 3 become 0 2 1 3
             pairs = tensor.view(-1, target.head // 2, 2, tensor.shape[1])
-            tensor = pairs.transpose(1, 2).reshape(tensor.shape)[first - begin : stop - begin]
+            heads = pairs.transpose(1, 2).reshape(tensor.shape)
+            tensor = heads[first - begin : stop - begin]
         return memoryview(tensor.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
 
     def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
@@ -484,9 +496,10 @@ class PthFiles:
                 " checkpoint again"
             )
 
+        # Llama 3 divides the embedding by its vocabulary, Llama 2 by its width
         join = target.join
         if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1:] == target.shape[-1:]:
-            join = 0  # Llama 3 splits the vocabulary, Llama 2 the width
+            join = 0
         if _joined_shape([tuple(piece.shape) for piece in pieces], join) != target.shape:
             raise BadSource(
                 f"{target.origin} has shape {list(pieces[0].shape)} in each of"

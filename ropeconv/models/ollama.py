@@ -193,10 +193,10 @@ def _parameter(value: object) -> str:
 
 
 def name_in(reference: str) -> OllamaName | None:
-    """Return the name that a reference is, where it can only be one of Ollama.
+    """Return what the user typed as the name of a model of Ollama; None where it is something else.
 
-    `model`, `model:tag`, `owner/model:tag`, `host/owner/model:tag`, and the address of a page of
-    ollama.com. None for paths and Hub ids.
+    Names are `model`, `model:tag`, `owner/model:tag`, `host/owner/model:tag`, and the address of a
+    page of ollama.com. A path or a Hub id is none.
     """
     match = NAME.fullmatch(reference)
     if match is None:
@@ -205,15 +205,19 @@ def name_in(reference: str) -> OllamaName | None:
         if part and ".." in part:
             return None
 
-    # what may be an id on the Hub is one: owner/name, and hf.co/owner/name without a tag
+    # owner/name is an id on the Hub, but for pages of ollama.com
     host, namespace, model, tag = match.groups()
     is_page = "ollama.com/" in reference or reference.startswith("ollama://")
-    is_id = host is None and namespace is not None and tag is None
-    if is_id and not is_page:
+    has_owner_only = host is None and namespace is not None and tag is None
+    if has_owner_only and not is_page:
         return None
-    if tag is None and host not in (None, HOST):
+
+    # hf.co/owner/name without a tag is one too
+    is_on_other_host = host is not None and host != HOST
+    if is_on_other_host and tag is None:
         return None
-    # a/b/c:tag without a dot or a port in `a` is not a host but a path
+
+    # the first part of a/b/c:tag is a host only with a dot or a port, else it is a folder
     if host is not None and "." not in host and ":" not in host:
         return None
     return OllamaName(
@@ -234,9 +238,10 @@ def folders() -> tuple[Path, ...]:
 
 
 def find(reference: str) -> StoredModel | None:
-    """Return the model of a name in the stores of this machine; None for all others.
+    """Return the model that a reference names in Ollama's stores on this machine.
 
-    Case does not count, as in Ollama.
+    Upper and lower case are the same, as in Ollama. None for a name that no store has, and for a
+    reference that is not a name of Ollama.
 
     Raises:
         BadSource: For a damaged manifest.
@@ -248,12 +253,14 @@ def find(reference: str) -> StoredModel | None:
     if name.host in HUB_HOSTS:  # both are addresses of the Hub
         hosts += [host for host in HUB_HOSTS if host != name.host]
 
+    _, namespace, model, tag = name.parts
     for root in folders():
         for host in hosts:
-            manifest = _manifest(root / "manifests", (host, *name.parts[1:]))
+            manifest = _manifest(root / "manifests", (host, namespace, model, tag))
             if manifest is not None:
-                stored = OllamaName(reference, *_parts(root, manifest))  # in the case of the store
-                return _read(stored, root, manifest)
+                # the name in upper and lower case as the store has it
+                stored_name = OllamaName(reference, *_parts(root, manifest))
+                return _read(stored_name, root, manifest)
     return None
 
 
@@ -364,7 +371,8 @@ def absence_error(reference: str) -> BadSource:
     plain_name = name.short.removesuffix(f":{TAG}")
     pull = f"run `ollama pull {plain_name}`"
     # owner/model:Q4_K_M may be meant as a file on the Hub
-    if name.host in HUB_HOSTS or (name.namespace != NAMESPACE and name.host == HOST):
+    has_owner = name.namespace != NAMESPACE and name.host == HOST
+    if name.host in HUB_HOSTS or has_owner:
         pull += f", or give the file itself, {name.namespace}/{name.model}/FILE-{name.tag}.gguf"
     if not known:
         return BadSource(

@@ -92,12 +92,13 @@ def _open_elsewhere(reference: str, path: Path) -> Source | GgufSource:
 
     on_hub = re.fullmatch(HUB_FILE, reference)
     first_part = Path(reference.split("/")[0])
-    if on_hub and not first_part.exists():  # else it is a mistyped path in a folder that is here
+    # a/b/c.gguf with a folder `a` here is a mistyped path
+    if on_hub and not first_part.exists():
         repository, revision, file = on_hub.groups()
         _check_address(reference, repository, revision, file)
         return HubGguf(HubShard.find(repository, file, revision))
-    if has_gguf_name(reference):
-        return GgufSource(path)  # says that it is missing, in the words for files
+    if has_gguf_name(reference):  # opening the file then says that it is missing
+        return GgufSource(path)
     if is_graph(reference):
         raise BadSource(
             f"{reference} does not exist; give the path of a graph, or of the folder of an export"

@@ -88,9 +88,13 @@ def modelfile_in(reference: str) -> Path | None:
 
 
 def modelfile_of(reference: str) -> Modelfile | None:
-    """Return the Modelfile that a reference is, with the lines that it inherits in Ollama's store.
+    """Return the Modelfile that the user gave, or that of a model in Ollama's store; else None.
 
-    For a model of the store that is its own. None for other references.
+    A Modelfile that begins with FROM MODEL, for a model of the store, has the lines that it
+    inherits from that model too.
+
+    Args:
+        reference: The path of a Modelfile, or a name of Ollama.
     """
     path = modelfile_in(reference)
     if path is None:
@@ -135,6 +139,7 @@ def _of_modelfile(path: Path) -> str:
 
     if ollama.find(model) is not None:
         return model
+    # the address of a page on the Hub
     if PAGE.fullmatch(model):
         return resolve_reference(model)
     if ollama.name_in(model) is None:

@@ -150,6 +150,7 @@ def read_family(path: Path) -> Family:
             f"{path} is not a family description: {problem}; correct or remove it"
         ) from None
 
+    # fields that ropeconv sets when it loads a family, and values that no family can have
     set_by_ropeconv = [key for key in OWN if key in fields]
     wrong = set_by_ropeconv[0] if set_by_ropeconv else _invalid_field(family)
     if wrong:
@@ -304,7 +305,8 @@ def assumed_family(config: Config, name: str) -> Family:
         model_types = (*family.model_types, model_type)
         return msgspec.structs.replace(family, model_types=model_types, assumed=model_type)
 
-    # the text model is of the family anyway, and the model around it may be unknown
+    # the text model has a type of the family, so only the model around it may be unknown: that is
+    # assumed unless transformers has a class for it
     wrapper = wrapper_of(config, family)
     if wrapper is None or wrapper in family.model_types:
         return family
@@ -442,7 +444,13 @@ def suggestion(config: Config, shapes: Shapes) -> str:
 
 
 def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
-    """The advice on a model of which the family `best` is most alike; that may be empty."""
+    """Return advice on a model of an unknown type.
+
+    Args:
+        config: Its config.json.
+        shapes: The shapes of its tensors; empty where they are not known.
+        best: The family that is most like it; empty where none is.
+    """
     if not best:
         return (
             "`ropeconv list families` lists the known ones, and docs/families.md says how to"
@@ -496,8 +504,8 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         if family.name in class_keys and not family.refuse:
             candidates.append(family.name)
 
-    # families whose class the config names come first, and need fewer keys; of the others, those
-    # whose layers differ or that are encoders only where the config says so
+    # where the config names the class of some families in `architectures`, only these count, and
+    # fewer of its keys have to fit; else what sets a family apart must be in the config
     least = GOOD
     named = _with_class(candidates, _classes(config) | _classes(part))
     if named:
@@ -506,6 +514,7 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     else:
         candidates = [name for name in candidates if _says_it_is(part, by_name()[name])]
 
+    # the shared keys, as a share of all keys of the config, and of all that the class has
     keys = set(part) - NOT_OF_MODELS
     share_of_config = {}
     share_of_class = {}
@@ -517,7 +526,7 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     if not share_of_config:
         return ""
 
-    # those with the fewest misfits, and among them those with nearly the most keys
+    # of these the ones whose tensors fit best, and among them those with nearly the most keys
     misfits = {}
     for name in share_of_config:
         misfits[name] = _count_misfits(part, by_name()[name], shapes or {})
@@ -537,18 +546,27 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
 
 
 def _says_it_is(part: Config, family: Family) -> bool:
-    """Whether a config says what is not usual in a family: its pairs, its layers, an encoder."""
-    layers = family.layers
+    """Whether a config has a key for each thing that sets a family apart from Llama.
+
+    An unknown model is likened to a family only where its config says these things: else they
+    would be assumed. They are pairs of neighbours, an encoder, and layers that rotate otherwise.
+    """
     if family.layout == "interleaved" and not family.mla:  # no key says so
         return False
     if family.encoder and not set(part) & _encoder_keys():
         return False
+
+    # which layers rotate otherwise, or not at all
+    layers = family.layers
     kinds = set(layers.types.values())
-    if not kinds & {"local", "none"} and not layers.flags:
+    all_are_alike = not kinds & {"local", "none"} and not layers.flags
+    if all_are_alike:
         return True
-    says_layers = (layers.flags, layers.interval_key, layers.indices, "layer_types")
-    if not any(part.get(key) for key in says_layers):
+    keys_of_layers = (layers.flags, layers.interval_key, layers.indices, "layer_types")
+    if not any(part.get(key) for key in keys_of_layers):
         return False
+
+    # the base of those that have another one
     if "local" not in kinds:
         return True
     has_nested = family.writing.nested and isinstance(part.get("rope_parameters"), dict)
@@ -589,7 +607,10 @@ def _shares(of_config: Set[str], of_class: Set[str]) -> tuple[float, float]:
 
 
 def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
-    """Count the tensors of the first layer that are not as in a family.
+    """Count what differs between the first attention layer of a model and that of a family.
+
+    It tells families apart whose keys a config fits equally well. Without the projections of a
+    family it is another model, with MOST_MISFITS.
 
     Args:
         part: The text part of the config.
@@ -599,12 +620,12 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     if not shapes:
         return 0
 
-    # the projections must have the names of the family; without them it is another model
+    # the projections must have the names of the family
     weights = family.weights
     prefix = _first_prefix(family, shapes)
     if prefix is None:
         return MOST_MISFITS
-    rows = {}
+    rows = {}  # of each projection, as a sequence of one number; empty where it is not known
     for name in (weights.fused, weights.q, weights.k):
         if not name:
             continue
@@ -621,15 +642,20 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     if has_input_norm != bool(weights.input):
         misfits += 1
 
-    # rows of queries and of keys are heads and heads of keys of the same width
+    # a projection of queries has heads * width rows, and one of keys kv_heads * width, unless it
+    # holds something else too
     has_other_rows = family.mla or weights.q_gate or weights.keys_and_values
-    if has_other_rows or not (weights.q and weights.k) or not all(rows.values()):
+    has_both = bool(weights.q and weights.k)
+    if has_other_rows or not has_both or not all(rows.values()):
         return misfits
     heads = first_present(part, family.keys.heads)
     kv_heads = first_present(part, family.keys.kv_heads)
     if not isinstance(heads, int) or not isinstance(kv_heads, int):
         return misfits
-    if rows[weights.q][0] * kv_heads != rows[weights.k][0] * heads:
+    query_rows = rows[weights.q][0]
+    key_rows = rows[weights.k][0]
+    has_same_width = query_rows * kv_heads == key_rows * heads
+    if not has_same_width:
         misfits += 1
     return misfits
 
@@ -655,7 +681,7 @@ def _count_misfit_norms(
         shapes: The shapes of the model's tensors by name.
     """
     names = [name for name in (weights.q_norm, weights.k_norm) if name]
-    if not names:
+    if not names:  # the family has no such norm, and the model must have none
         has_norm = any(name.startswith(prefix) and NORM.search(name) for name in shapes)
         return int(has_norm)
 

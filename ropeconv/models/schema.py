@@ -246,7 +246,16 @@ def check_config(config: Config, parts: Iterable[Config], family: Family) -> Non
 
 
 def _check_part(part: Config, types: Mapping[str, object], family: Family) -> None:
-    """Check the keys of a text part, and of the settings inside it."""
+    """Check the values of all keys that are read for a family, in the text part of a config.
+
+    Args:
+        part: The text part.
+        types: The type of each key; a dot joins the keys of nested objects.
+        family: The family.
+
+    Raises:
+        BadSource: A value has another type.
+    """
     # at the top level, and inside (attn_config.rope_theta)
     _check(part, {key: kind for key, kind in types.items() if "." not in key}, "")
     for key, kind in types.items():
@@ -326,7 +335,11 @@ def _check_one(key: str, value: object, kind: object, place: str) -> None:
 
 
 def key_types(family: Family) -> dict[str, object]:
-    """Return the types of the keys that are read for a family, by the names of the keys."""
+    """Return the type that the value of each key of a config.json must have, by the key.
+
+    A family names the keys that are read for it. The types, such as Base or Tokens, have the range
+    of the numbers too: a base is above 1.
+    """
     keys = family.keys
     layers = family.layers
     window = family.window
@@ -334,6 +347,7 @@ def key_types(family: Family) -> dict[str, object]:
     types: dict[str, object] = dict(TOP)
 
     def add(kind: object, *names: str) -> None:
+        """Give a type to some keys."""
         for name in names:
             if name:  # a family without such a key has an empty name
                 types[name] = kind
@@ -355,7 +369,9 @@ def key_types(family: Family) -> dict[str, object]:
     add(Flags, layers.flags)
     add(Bases, keys.layer_theta)  # which is the key of the flags too in Granite with windows
     add(Numbers, layers.indices)
-    add(Index, window.key, window.first_key, cache.shared[0])
+    shared_key, _ = cache.shared  # beside its default
+    add(Index, window.key, window.first_key, shared_key)
     add(Switch, window.switch)
-    add(Size, cache.index_key, *cache.global_heads[:1])
+    global_heads_key = cache.global_heads[:1]  # switches follow
+    add(Size, cache.index_key, *global_heads_key)
     return types | dict(family.hooks.keys)

@@ -258,12 +258,12 @@ def _read_json(path: Path) -> JsonObject:
 
 
 def _read_text(path: Path) -> JsonObject:
-    """Read named columns of CSV, or one unnamed column or line of numbers.
+    """Read a table with the names of its columns in the first line, or one list of numbers.
 
-    Empty lines and comments do not count.
+    The list is one column, or one line. Empty lines and comments do not count.
     """
     rows = _read_rows(path)
-    numbers = [_floats(row) for row in rows]  # None for a row with other words
+    numbers = [_floats(row) for row in rows]  # None for a line with something else than numbers
     if len(rows) > 1 and numbers[0] is None:
         names, *_ = rows
         return _named_columns(names, numbers[1:], path.name)
@@ -293,9 +293,11 @@ def _read_rows(path: Path) -> list[list[str]]:
     except csv.Error as problem:
         raise BadSource(f"{path.name} is not CSV: {problem}") from None
 
-    if len(rows) == 1 and len(rows[0]) == 1:  # numpy.savetxt writes one line without commas
+    # numpy.savetxt writes a list with one dimension more, [[1.0, 0.5]], as "1.0 0.5"
+    has_no_commas = len(rows) == 1 and len(rows[0]) == 1
+    if has_no_commas:
         rows = [rows[0][0].split()]
-    return [row for row in rows if any(row)]
+    return [row for row in rows if any(row)]  # without cells of blanks only
 
 
 def _named_columns(

@@ -50,12 +50,12 @@ def wrapper_of(config: Config, family: Family) -> str | None:
     """
     inner = text_config(config)
     outer = config.get("model_type")
-    if inner is None or family.halves:
+    if inner is None or family.halves:  # a model of two language models has none around one
         return None
     model_type = inner.get("model_type", outer)
     if model_type == outer or model_type not in family.model_types:
         return None
-    return str(outer or "")
+    return str(outer or "")  # empty for a model around it without a type
 
 
 def is_where_transformers_reads(config: Config, family: Family, wrapper: str) -> bool | None:

@@ -67,10 +67,12 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if any(re.match(self.tensors, name) for name in tensors):
             return True
 
-        # a whole model has layers beside those of the draft
+        # weights that end as those of a model do, and lack what every whole model has; without an
+        # end they may be some shards of a whole model
         if not self.without or not any(re.search(self.beside, name) for name in tensors):
             return False
-        return not any(re.search(self.without, name) for name in tensors)
+        is_whole_model = any(re.search(self.without, name) for name in tensors)
+        return not is_whole_model
 
 
 class DraftStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,6 +168,7 @@ def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict
         if not within(verdict.through or version, statement.first, statement.last):
             continue
 
+        # the statement has an outcome of its own, or says that the draft is read as a whole model
         if statement.status:
             return replace(
                 verdict,

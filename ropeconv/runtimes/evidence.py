@@ -94,11 +94,12 @@ def lab_models() -> dict[str, tuple[str, str]]:
 
 @cache
 def executed_models(runtime: str, family: str) -> dict[str, tuple[ExecutedModel, ...]]:
-    """Return the results of a runtime for the configs of a family by version, the newest first.
+    """Return what was seen when a runtime ran the configs of a family, by version, newest first.
 
     Models without any result are left out.
     """
-    # the models that were run for the family, such as llama and its wrapper llava, with their types
+    # the models of the family that the lab runs, by name, with their model types; for llama these
+    # are its small config, called as the family, and wrappers of it such as llava
     model_types = {}
     for name, (model_family, model_type) in lab_models().items():
         if model_family == family:
@@ -112,8 +113,13 @@ def executed_models(runtime: str, family: str) -> dict[str, tuple[ExecutedModel,
         results = []
         for name, model_type in model_types.items():
             result = record.models.get(name)
-            if result is not None and (result.most != "unknown" or result.others):
-                results.append(ExecutedModel(model_type, result, result.date or record.date))
+            if result is None:
+                continue
+            # "unknown" for all of its configs means that none could be run
+            was_run = result.most != "unknown" or bool(result.others)
+            if was_run:
+                date = result.date or record.date  # models may be run again after the record
+                results.append(ExecutedModel(model_type, result, date))
         by_version[record.version] = tuple(results)
     return by_version
 
@@ -135,7 +141,7 @@ def evidence(
     Args:
         runtime: A row of the table of runtimes.
         family: The name of the family.
-        kind: The rope type, None for any; models that the runtime does not support have none.
+        kind: The rope type, None for any.
         model_type: The one of the config as a whole; empty for any.
     """
     # run in this version, else read in its source, else nothing
@@ -202,10 +208,11 @@ def understood() -> Understood:
 
 
 def read_keys(runtime: Runtime) -> ReadKeys:
-    """Return the keys of a config that the newest extracted version of a row reads.
+    """Return the config keys that a runtime reads, in a range of versions (a row of its table).
 
-    A row of which no version was extracted has those of the version before it, else of the first
-    one, so that a new row does not lose what its neighbours read; without any they are none.
+    They were extracted from the source of some versions. The newest one in the range counts, else
+    the newest before the range, else the first of all: a new range, of which nothing was extracted
+    yet, is taken to read what its neighbours read. Empty where no version was extracted.
     """
     extracted = _records(runtime.name)
     if not extracted:
@@ -214,12 +221,12 @@ def read_keys(runtime: Runtime) -> ReadKeys:
     covered = None
     earlier = None
     last = version_key(runtime.last)
-    for version, keys in extracted.items():  # the newest comes last
+    for version, keys in extracted.items():  # the newest comes last, and replaces the others
         if runtime.covers(version):
             covered = keys
         if version_key(version) <= last:
             earlier = keys
-    first, *_ = extracted.values()
+    first = next(iter(extracted.values()))
     return covered or earlier or first
 
 
@@ -247,9 +254,10 @@ def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, K
 def unknown_key(
     part: Config, rope: Config, family: Family, runtime: Runtime, rules: RuleSet
 ) -> str:
-    """Find a key that the runtime reads and that neither rules nor family mention; empty without.
+    """Return a key that a runtime reads, and whose effect ropeconv does not know; empty without.
 
-    Such a key may change the RoPE in a way that ropeconv does not know.
+    It is in the code of the runtime for this family, and neither the runtime's rules nor the family
+    mention it. It may change the RoPE, so the verdict is then "unknown" and not "exact".
 
     Args:
         part: The text part of a config.
@@ -258,23 +266,25 @@ def unknown_key(
         runtime: The row of the table of runtimes.
         rules: The rules that the family is read by.
     """
-    # the keys that the code of the runtime reads for this family, and that have an effect
-    record = read_keys(runtime)
-    known = understood()
-    read = []
+    # keys that the model file of the family reads there, without those that say nothing new: by
+    # their value, or in this family (understood_keys.toml)
+    extracted = read_keys(runtime)
+    harmless = understood()
+    suspects = []
     for key in part:
-        is_read = family.name in record.config.get(key, ())
-        is_usual = part[key] in (None, known.values.get(key))
-        if is_read and not is_usual and family.name not in known.families.get(key, ()):
-            read.append(key)
+        readers = extracted.config.get(key, ())  # families whose model files read the key
+        harmless_in = harmless.families.get(key, ())
+        has_harmless_value = part[key] in (None, harmless.values.get(key))
+        if family.name in readers and family.name not in harmless_in and not has_harmless_value:
+            suspects.append(key)
     for key in rope:
-        if rope[key] is not None and key in record.rope:
-            read.append(key)
-    if not read:
+        if rope[key] is not None and key in extracted.rope:
+            suspects.append(key)
+    if not suspects:
         return ""
 
-    explained = _known_keys(family, runtime, rules)
-    return next((key for key in read if key not in explained), "")
+    mentioned = _known_keys(family, runtime, rules)
+    return next((key for key in suspects if key not in mentioned), "")
 
 
 def _known_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:

@@ -195,24 +195,26 @@ def judge_reader(
         llamacpp: The verdict of llama.cpp on the file, which is also that of a reader that runs it;
             None where it is not known.
     """
-    verdict = partial(Verdict, reader.key, reader.display_name)
+    make_verdict = partial(Verdict, reader.key, reader.display_name)
     read = Evidence("read")
     if reader.runs_in and llamacpp is not None:  # LM Studio loads GGUF files with llama.cpp
         reason = _join(llamacpp.reason, reader.remark)
-        return verdict(llamacpp.status, reason, reader.source, reader.last, read)
+        return make_verdict(llamacpp.status, reason, reader.source, reader.last, read)
 
     # what is known of the reader about each feature that the file uses
     statements = {}
     for feature in WORDS:
         if feature not in features:
             continue
-        statement = reader.statement(feature, arch) or UNTESTED
-        if statement is not UNTESTED or feature not in MARKS:
-            statements[feature] = statement
+        stated = reader.statement(feature, arch)
+        if stated is None and feature in MARKS:  # these count only for readers that state them
+            continue
+        statements[feature] = stated or UNTESTED
     unknown = [feature for feature in statements if statements[feature].status == "unknown"]
+    # without any feature there is nothing that a statement could be about
     if unknown or not features:
         reason = _join(f"{_untested_part(reader, arch, unknown)} is untested", reader.remark)
-        return verdict("unknown", reason, reader.source, reader.last)
+        return make_verdict("unknown", reason, reader.source, reader.last)
 
     order = get_args(Status)  # from the best status to the worst
     worst = max(statements, key=lambda feature: order.index(statements[feature].status))
@@ -220,12 +222,12 @@ def judge_reader(
     if statement.status == "exact":
         remarks = [statement.reason for statement in statements.values()]
         reason = _join(*dict.fromkeys((*remarks, reader.window)))
-        return verdict("exact", reason, reader.source, reader.last, read)
+        return make_verdict("exact", reason, reader.source, reader.last, read)
     reason = statement.reason
     if ANY not in statement.features:
         reason = f"{WORDS[worst]}: {reason}"
     source = statement.source or reader.source
-    return verdict(statement.status, reason, source, reader.last, read)
+    return make_verdict(statement.status, reason, source, reader.last, read)
 
 
 def _join(*reasons: str) -> str:

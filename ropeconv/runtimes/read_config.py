@@ -165,6 +165,8 @@ def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Rop
         form: The form of the frequencies.
         sizes: The sizes of the model.
     """
+    # the formula of the method: 0.1 ln s + 1 for YaRN, sqrt(1 + ln s / ln L) for LongRoPE, which
+    # divides by 0 for a trained length L of 1
     if isinstance(form, Yarn):
         factor = form.factor
         formula = temperature_attention_factor(form.factor)
@@ -181,16 +183,18 @@ def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Rop
     for source in rules.attention_factor:
         if source == "formula":
             attention_factor = formula
-        elif source == "mscale" and rope.get("mscale") and rope.get("mscale_all_dim"):
+            break
+        if source == "mscale" and rope.get("mscale") and rope.get("mscale_all_dim"):
             mscale = number(rope, "mscale")
             attention_factor = mscale_ratio(factor, mscale, number(rope, "mscale_all_dim"))
-        elif source == "attention_factor" and rope.get("attention_factor") is not None:
+            break
+        if source == "attention_factor" and rope.get("attention_factor") is not None:
             attention_factor = number(rope, "attention_factor")
-        elif source == "short_mscale" and rope.get("long_mscale") is not None:
+            break
+        # Phi-3.5 MoE has a factor for each list; the one of the long list is that of the extension
+        if source == "short_mscale" and rope.get("long_mscale") is not None:
             attention_factor = number(rope, "long_mscale")
-        else:
-            continue
-        break
+            break
     if rules.times_attn_factor:
         attention_factor *= number(rope, "attn_factor", 1.0)
     return attention_factor
@@ -220,7 +224,7 @@ def read_spec(config: Config, family: Family, runtime: Runtime | None = None) ->
     """
     row = runtime or newest("transformers")
     rules = row.rule_set(family.name, str(config.get("model_type", "")))
-    # the numbers of the model itself must be finite
+    # without a runtime these are the numbers of the model itself, which must be finite
     return read_by(config, family, rules, check=runtime is None)
 
 
@@ -250,23 +254,23 @@ def read_by(config: Config, family: Family, rules: RuleSet, check: bool = False)
     return spec
 
 
-def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
-    """Return the RopeSpec as in `read_spec`, by some rules."""
+def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
+    """Return the RopeSpec as in `read_spec`, by the rules of one version of one runtime."""
     # where the settings are, and the base
     part = text_part(config, family)
     sizes = geometry(config, family)
-    rope, notes = rope_dict(part, family, reading)
-    theta = _theta(part, rope, family, reading)
+    rope, notes = rope_dict(part, family, rule_set)
+    theta = _theta(part, rope, family, rule_set)
     if theta is None:
         theta = family.defaults.theta
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
 
     # the rope type, which a runtime may read as another one (`su` of Phi-3 is longrope)
-    kind = rope_type(rope, reading)
-    if kind not in reading.types:
+    kind = rope_type(rope, rule_set)
+    if kind not in rule_set.types:
         raise UnknownRopeType(kind)
-    kind = reading.types[kind].read_as or kind
-    rules = reading.types[kind]
+    kind = rule_set.types[kind].read_as or kind
+    rules = rule_set.types[kind]
     if rules.whole_base:  # the runtime makes an int of it
         theta = float(int(theta))
 
@@ -294,17 +298,17 @@ def _read_spec(config: Config, family: Family, reading: RuleSet) -> RopeSpec:
 
     query_scaling = None
     if rules.query_beta:
-        query_scaling = _query_scaling(part, rope, family, reading, sizes)
+        query_scaling = _query_scaling(part, rope, family, rule_set, sizes)
     return replace(
         sizes,
         form=form,
         attention_factor=attention_factor,
-        softmax_scale=_softmax_scale(rope, family, reading),
+        softmax_scale=_softmax_scale(rope, family, rule_set),
         original_context=tokens,
         original_context_source=origin,
         original_context_reference=reference,
         rotating_share=share,
-        local_form=_local_form(part, family, reading, form, theta),
+        local_form=_local_form(part, family, rule_set, form, theta),
         query_scaling=query_scaling,
         mrope_section=_mrope_section(rope),
         notes=(*sizes.notes, *notes),
@@ -320,30 +324,33 @@ def _mrope_section(rope: JsonObject) -> tuple[int, ...]:
 
 
 def rope_dict(
-    part: Config, family: Family, reading: RuleSet | None = None
+    part: Config, family: Family, rules: RuleSet | None = None
 ) -> tuple[JsonObject, list[str]]:
     """Return the RoPE dictionary that a runtime uses for the global layers, and notes on it.
 
     Args:
         part: The text part of a config.
         family: The family of the model.
-        reading: The rules, by default those of the newest transformers.
+        rules: How the runtime reads the config, by default as the newest transformers.
 
     Returns:
-        The dictionary, and a note where it is the class default.
+        The dictionary, empty without one, and a list of notes for people: one sentence where the
+        dictionary is the default of the class, else none.
     """
     # Gemma 3 in transformers 5 has one dictionary for each layer type inside rope_parameters; a
-    # runtime that does not look there reads rope_scaling, or nothing
-    reader = reading or newest("transformers").rule_set(family.name)
-    nested = nested_settings(part, family, "global")
-    if family.writing.nested and (nested or not family.still_pairs):
-        settings = dict(nested) if reader.nested else {}
-        if "rope_scaling" in reader.schemas:
+    # runtime that does not look there reads rope_scaling, or nothing. Families with pairs that
+    # stand still may have a flat dictionary instead
+    rules = rules or newest("transformers").rule_set(family.name)
+    of_global_layers = nested_settings(part, family, "global")
+    may_be_flat = family.still_pairs
+    if family.writing.nested and (of_global_layers or not may_be_flat):
+        settings = dict(of_global_layers) if rules.nested else {}
+        if "rope_scaling" in rules.schemas:
             settings.update(part.get("rope_scaling") or {})
         return settings, []
 
-    # the new name, rope_parameters, and the old one, rope_scaling, in the order of this reader
-    for schema in reader.schemas:
+    # the new name, rope_parameters, and the old one, rope_scaling, in the order of this runtime
+    for schema in rules.schemas:
         if part.get(schema):
             return part[schema], []
     default = family.defaults.scaling
@@ -360,11 +367,15 @@ def rope_type(rope: JsonObject, reader: RuleSet) -> str:
 
 
 def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> float | None:
-    """Return the base that a runtime reads; None where the config has none."""
+    """Return the base that a runtime reads; None where the config has none.
+
+    `RuleSet.theta` explains the places where runtimes look for it.
+    """
     if not isinstance(reader.theta, str):  # a constant in its code
         return reader.theta
 
-    # the places where it looks, the first of which counts
+    # the values in these places, the first of which counts: the RoPE dictionary, a list with a base
+    # for each layer, the top level
     if reader.theta == "attn_config":
         places = [first_present(part, ("attn_config.rope_theta",))]
     elif reader.theta == "nested":
@@ -378,7 +389,7 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
 
     # an absent key means the default of the class; null is an error in most classes
     if value is None:
-        null = next((key for key in family.keys.theta if part.get(key, "") is None), None)
+        null = next((key for key in family.keys.theta if key in part and part[key] is None), None)
         if null and not part.get("rope_parameters"):
             default = f"leave the key out for {family.defaults.theta:g}"
             raise BadSource(f"config.json has {null} = null; write a number, or {default}")
@@ -418,26 +429,37 @@ def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
 def _local_form(
     part: Config, family: Family, reader: RuleSet, form: Form, theta: float
 ) -> Form | None:
-    """Return the form of the local layers; None for a model without them."""
+    """Return the frequencies of the layers with a window; None for a model without such layers.
+
+    Args:
+        part: The text part of the config.
+        family: The family of the model.
+        reader: How the runtime reads the config.
+        form: The frequencies of the other layers.
+        theta: The base of the other layers.
+    """
     if "local" not in layer_types(part, family).values():
         return None
+    # a runtime may not have a base of their own
     if reader.local == "same":
         return form
     if reader.local == "same-theta":
         return Plain(theta)
 
-    # settings of these layers, else a list of bases, else a key of their own, else a default
+    # first, the RoPE dictionary of these layers inside rope_parameters
     default = family.defaults.local_theta
     if reader.nested:
         settings = nested_settings(part, family, "local")
         if settings:
             return Plain(number(settings, "rope_theta", default or theta))
-    theta_of_layers = _layer_theta(part, family, "local")
-    if theta_of_layers is not None:
-        return Plain(number({"local": theta_of_layers}, "local"))
-    if default is not None:
-        theta_of_local = first_present(part, family.keys.local_theta, default)
-        return Plain(number({"local": theta_of_local}, "local"))
+
+    # then a list with a base for each layer, then a key such as rope_local_base_freq
+    local_theta = _layer_theta(part, family, "local")
+    if local_theta is None and default is not None:
+        local_theta = first_present(part, family.keys.local_theta, default)
+    if local_theta is not None:
+        return Plain(number({"local": local_theta}, "local"))
+
     if reader.nested:
         return Plain(family.defaults.theta)
     return Plain(theta)
@@ -458,20 +480,29 @@ def _softmax_scale(rope: JsonObject, family: Family, reader: RuleSet) -> float:
 def _query_scaling(
     part: Config, rope: JsonObject, family: Family, reader: RuleSet, sizes: RopeSpec
 ) -> QueryScaling | None:
-    """Return the query scaling by position that a runtime applies; None without it."""
-    scaling = rope
-    key = family.keys.query_beta
+    """Return the query scaling by position that a runtime applies; None without it.
+
+    It multiplies the query at the position p by 1 + beta ln(1 + floor(p / length)).
+    """
+    # the slope is in the RoPE dictionary by the family's key, or at the top level in
+    # llama_4_scaling, where its key is "beta"
+    if not family.keys.query_beta or not reader.query_beta:
+        return None
+    settings = rope
+    beta_key = family.keys.query_beta
     if reader.query_beta == "top":
-        scaling = part.get(QUERY_SCALE) or {}
-        key = "beta" if key else ""
-    if not key or not reader.query_beta or not scaling.get(key):
+        settings = part.get(QUERY_SCALE) or {}
+        beta_key = "beta"
+    if not settings.get(beta_key):
         return None
 
+    # the length is beside it, or at the top level with a default in the runtime's code
     length_key = "original_max_position_embeddings"
+    lengths = settings
     if reader.query_length:
-        scaling = {**scaling, length_key: part.get(length_key, reader.query_length)}
-    length = int(number(scaling, length_key, sizes.context))
-    return QueryScaling(number(scaling, key), length)
+        lengths = {length_key: part.get(length_key, reader.query_length)}
+    length = int(number(lengths, length_key, sizes.context))
+    return QueryScaling(number(settings, beta_key), length)
 
 
 def _trained_context(
@@ -479,8 +510,9 @@ def _trained_context(
 ) -> tuple[int, ContextSource, str]:
     """Return the tokens that the unscaled model was trained for, how that is known, and the source.
 
-    From certain to uncertain: the config has the number, the factor implies it, or the family is
-    known to declare more than it was trained for. The declared context is the last guess.
+    From certain to uncertain: the config has the number ("config"), the factor implies it
+    ("factor"), or the family is known to declare more than it was trained for ("family", with the
+    place where that is said as the source). The declared context is the last guess ("declared").
     """
     key = "original_max_position_embeddings"
     if isinstance(form, (Yarn, Llama3)):
@@ -496,8 +528,9 @@ def _trained_context(
         # Vicuna 16k and LongChat declare the trained length, and the reached one beside it
         if part.get("max_sequence_length") == sizes.context * form.factor:
             return sizes.context, "config", ""
-        # LongChat declares only the trained length, as the documentation of transformers 4.31 asked
-        # for (max_position_embeddings 2048 with a factor of 8), and others the reached one
+        # others declare only one of the two: older ones such as LongChat the trained length, as the
+        # documentation of transformers 4.31 asked for (2048 with a factor of 8), later ones the
+        # reached one. Their quotient tells: no model was trained for 256 tokens
         trained = max(1, round(sizes.context / form.factor))
         if trained < SHORTEST_TRAINED <= sizes.context:
             return sizes.context, "factor", ""

@@ -491,9 +491,14 @@ def _merge(base: JsonObject, changes: JsonObject) -> JsonObject:
 
 
 def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
-    """Return the content of a row, over that of the row that it starts from.
+    """Return the content of a row of the table, completed by that of the row that it inherits from.
 
     A version of vLLM differs from the one before in a few rules, and only these are in its file.
+    Where both have a rule set of one name, or a statement on one family, that of the row counts.
+
+    Args:
+        name: The file of the row, without the suffix.
+        raw: The content of all files.
     """
     row = dict(raw[name])
     parent = row.pop("inherits", None)
@@ -507,6 +512,7 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
         if set_name in rules:
             values = _merge(rules[set_name], values)
         rules[set_name] = values
+    # the last statement on a family counts
     families = [*base.get("families", []), *row.pop("families", [])]
     return {**base, **row, "rules": rules, "families": families}
 
@@ -542,18 +548,17 @@ def newest(name: str) -> Runtime:
 
 
 def row_of_version(name: str, version: str) -> Runtime:
-    """Return the row of one version of a runtime; of an untested one, the newest row.
+    """Return the rules of one version of a runtime, as a row for that version only.
+
+    A version that no row covers has the rules of the newest row.
 
     Args:
         name: The runtime, as the table has it.
-        version: The version, which the row is cut to.
+        version: The version.
     """
     rows = [row for row in runtimes() if row.name == name]
-    for row in reversed(rows):
-        if row.covers(version):
-            break
-    else:
-        row = rows[-1]
+    covering = [row for row in rows if row.covers(version)]
+    row = covering[-1] if covering else rows[-1]
     return msgspec.structs.replace(row, version=version, through=version)
 
 
@@ -598,6 +603,8 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     if name == ALL and not version:
         return tuple(row for row in runtimes() if row.current)
 
+    # other programs are known by name only: some have an answer in place of rows, and others run
+    # the code of a runtime that has rows
     rows = [row for row in runtimes() if row.name == name]
     program = program_of(runtime)
     if not rows and program is not None and program.answer:

@@ -59,15 +59,15 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
     if not _close(spec.form.inv_freq(spec.rotary_dim), schedule.inv_freq):
         return f"it computes other frequencies ({describe(spec.form)})"
 
-    # within the trained context; a schedule and a runtime without a list of their own for it use
-    # the same one as beyond
-    short = schedule.inv_freq
+    # LongRoPE has a second list, for passes within the trained context; without one, there too the
+    # frequencies are those that were compared above
+    computed_short = schedule.inv_freq
     if isinstance(spec.form, LongRope):
-        short = spec.form.short_inv_freq(spec.rotary_dim)
-    expected = schedule.inv_freq
+        computed_short = spec.form.short_inv_freq(spec.rotary_dim)
+    expected_short = schedule.inv_freq
     if schedule.short_inv_freq is not None:
-        expected = schedule.short_inv_freq
-    if not _close(short, expected):
+        expected_short = schedule.short_inv_freq
+    if not _close(computed_short, expected_short):
         return "it computes other frequencies inside the trained context"
 
     if not _same(spec.attention_factor, schedule.attention_factor):
@@ -82,12 +82,16 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
             return "it does not scale queries by position"
         return "it scales queries otherwise"
 
-    left = spec.local_form
-    right = before.local_form
-    if "local" in before.layers and right is not None and left != right:
-        size = before.rotary_dim
-        if left is None or not _close(left.inv_freq(size), right.inv_freq(size)):
-            return f"it changes the window layers as well ({describe(left)})"
+    # an extension leaves layers with a window as they were in the source
+    computed_local = spec.local_form
+    source_local = before.local_form
+    if "local" in before.layers and source_local is not None and computed_local != source_local:
+        expected_local = source_local.inv_freq(before.rotary_dim)
+        is_kept = computed_local is not None and _close(
+            computed_local.inv_freq(before.rotary_dim), expected_local
+        )
+        if not is_kept:
+            return f"it changes the window layers as well ({describe(computed_local)})"
     return ""
 
 
@@ -292,6 +296,15 @@ class PlannedConfig:
         before: RopeSpec,
         asked: Sequence[Asking] = (),
     ) -> None:
+        """Keep a config.json that may be written, and what it has to make a runtime compute.
+
+        Args:
+            config: The whole planned config.json.
+            family: The family of its model.
+            schedule: The schedule that must be computed.
+            before: The RoPE of the source, before the extension.
+            asked: Installed runtimes that are asked about the config itself, beside the table.
+        """
         self.asked = asked
         self.config = config
         self.family = family
@@ -299,8 +312,9 @@ class PlannedConfig:
         self.before = before
         self.part = text_part(config, family)
         self.model_type = str(config.get("model_type", ""))
+        # kept, since many rows share a set of rules, and callers ask for a verdict again
         self._readings: list[RuleReading] = []
-        self._verdicts: dict[tuple[str, str], Verdict] = {}
+        self._verdicts: dict[tuple[str, str], Verdict] = {}  # by first and last version
 
     @cached_property
     def numbers(self) -> tuple[str, int, int]:
@@ -318,14 +332,15 @@ class PlannedConfig:
     def verdicts(self) -> tuple[Verdict, ...]:
         """The verdicts of all rows, each runtime's from the oldest version to the newest.
 
-        That of a runtime which was asked is the last of its runtime, whatever its version.
+        An installed runtime that was asked about this config adds a verdict of its own. It stands
+        behind all others of that runtime, whatever its version, since the last one counts.
         """
         verdicts = [self.verdict(row) for row in rows_for(self.family)]
         for name, verdict in self.asked_verdicts.items():
-            names = [known.runtime.partition("@")[0] for known in verdicts]
-            place = len(names)
-            if name in names:
-                place -= names[::-1].index(name)
+            place = len(verdicts)
+            for index, known in enumerate(verdicts):
+                if known.runtime.partition("@")[0] == name:
+                    place = index + 1
             verdicts.insert(place, verdict)
         return tuple(verdicts)
 
@@ -380,7 +395,7 @@ class RuleReading:
     @cached_property
     def of_model(self) -> Finding | None:
         """The finding that holds whatever the RoPE dictionary says."""
-        return _of_model(self.planned.config, self.planned.part, self.rules)
+        return _model_finding(self.planned.config, self.planned.part, self.rules)
 
     @cached_property
     def of_rope(self) -> tuple[Status, str, str] | None:
@@ -388,29 +403,29 @@ class RuleReading:
 
         None where these rules compute the schedule from it.
         """
-        # does the runtime read this dictionary, and know its type?
+        # each finding is a status and its reason; the first one counts
         planned = self.planned
         rules = self.rules
         rope = self.rope
-        finding = _of_keys(planned.part, rope, rules)
+        finding = _keys_finding(planned.part, rope, rules)
         if finding:
             return (*finding, rules.source)
         types = rules.types.get(self.rope_type)
         if types is None:
-            return (*_of_unknown_type(self.rope_type, rules), rules.source)
+            return (*_unknown_type_finding(self.rope_type, rules), rules.source)
 
         # what it refuses comes before what it computes, which cannot be read from a config that it
         # refuses
         config = planned.config
         family = planned.family
-        finding = _of_type(types, rope, planned.schedule)
+        finding = _type_finding(types, rope, planned.schedule)
         if finding is None:
-            finding = _of_rotated_dimensions(types, config, family, self.rope_type)
+            finding = _rotation_finding(types, config, family, self.rope_type)
         if finding is None:
-            finding = _of_factor_lists(types, rope)
+            finding = _factor_lists_finding(types, rope)
         if finding is None:
             spec = read_by(config, family, rules)
-            finding = _of_schedule(planned.schedule, planned.before, spec, types)
+            finding = _schedule_finding(planned.schedule, planned.before, spec, types)
         if finding is None:
             return None
         return (*finding, self.source)
@@ -450,12 +465,12 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     config = planned.config
     family = planned.family
     model_type = planned.model_type
-    outside = without_config(runtime, family, model_type)
-    if outside is not None:
-        return outside
+    of_family = without_config(runtime, family, model_type)
+    if of_family is not None:
+        return of_family
 
     verdict = partial(_verdict, runtime, family, model_type)
-    unseen = _of_wrapper(config, family, runtime)
+    unseen = _wrapper_finding(config, family, runtime)
     if unseen:
         return verdict(*unseen)
 
@@ -492,7 +507,7 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     return verdict("exact", remark, reading.source, kind)
 
 
-def _of_wrapper(config: Config, family: Family, runtime: Runtime) -> Finding | None:
+def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Finding | None:
     """Return the finding about a model around a text model; None where the runtime loads it.
 
     LLaVA is such a model around Llama. Reading the source of a text model says nothing about it: it
@@ -533,7 +548,7 @@ def unseen_wrapper(config: Config, family: Family) -> str:
         config: The whole config.json.
         family: The family of the text model.
     """
-    findings = [_of_wrapper(config, family, row) for row in runtimes()]
+    findings = [_wrapper_finding(config, family, row) for row in runtimes()]
     if not all(findings):  # a runtime without a finding loads it
         return ""
 
@@ -551,7 +566,7 @@ def unseen_wrapper(config: Config, family: Family) -> str:
     )
 
 
-def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
+def _model_finding(config: Config, part: Config, rules: RuleSet) -> Finding | None:
     """Return the finding that holds for a model whatever its RoPE dictionary says."""
     is_nested = part is not config
     same_type = config.get("model_type") == part.get("model_type")
@@ -562,7 +577,7 @@ def _of_model(config: Config, part: Config, rules: RuleSet) -> Finding | None:
     return None
 
 
-def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
+def _keys_finding(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
     """Return the finding about keys that a reader requires."""
     for key, status in rules.required.items():
         in_dictionary = rules.theta == "dict" and rope.get(key) is not None
@@ -577,7 +592,7 @@ def _of_keys(part: Config, rope: Config, rules: RuleSet) -> Finding | None:
     return None
 
 
-def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
+def _unknown_type_finding(kind: str, rules: RuleSet) -> Finding:
     """Return the finding about a rope type without rules."""
     status: Status = "unknown" if kind in NEVER_WRITTEN else rules.other
     words = {
@@ -588,7 +603,7 @@ def _of_unknown_type(kind: str, rules: RuleSet) -> Finding:
     return status, rules.other_reason or words[status].format(kind)
 
 
-def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | None:
+def _type_finding(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | None:
     """Return the finding about a rope type and the keys next to it."""
     is_extended = schedule.context > schedule.original_context
     if types.status and (is_extended or not types.beyond_trained):
@@ -602,23 +617,37 @@ def _of_type(types: TypeRules, rope: Config, schedule: Schedule) -> Finding | No
     return None
 
 
-def _of_rotated_dimensions(
+def _rotation_finding(
     types: TypeRules, config: Config, family: Family, kind: str
 ) -> Finding | None:
-    """Return the finding about a head of which a part rotates, or about interleaved pairs."""
-    if types.partial:
+    """Return why a runtime does not rotate the dimensions of a model's heads that should rotate.
+
+    Some runtimes always rotate a whole head, or always pairs (i, i + r/2), under some rope types.
+
+    Args:
+        types: The rules of the runtime for the rope type.
+        config: The planned config.json.
+        family: The family of the model.
+        kind: The rope type, for the message.
+
+    Returns:
+        A status and its reason; None where the runtime rotates the right dimensions.
+    """
+    status_if_partial = types.partial
+    if status_if_partial:
         sizes = geometry(config, family)
         if sizes.rotary_dim != sizes.head_dim:
-            words = PARTIAL[types.partial]
+            words = PARTIAL[status_if_partial]
             part = f"{sizes.rotary_dim} dimensions of {sizes.head_dim} rotate"
-            return types.partial, f"{words} {part}"
+            return status_if_partial, f"{words} {part}"
 
-    if types.half_only and family.layout == "interleaved":
-        return types.half_only, HALF_ONLY[types.half_only].format(kind)
+    status_if_interleaved = types.half_only
+    if status_if_interleaved and family.layout == "interleaved":
+        return status_if_interleaved, HALF_ONLY[status_if_interleaved].format(kind)
     return None
 
 
-def _of_factor_lists(types: TypeRules, rope: Config) -> Finding | None:
+def _factor_lists_finding(types: TypeRules, rope: Config) -> Finding | None:
     """Return the finding about two lists of factors, and about their attention factor."""
     # the attention factor of LongRoPE is sqrt(1 + ln s / ln original)
     if types.formula_always and rope.get("original_max_position_embeddings") == 1:
@@ -632,13 +661,24 @@ def _of_factor_lists(types: TypeRules, rope: Config) -> Finding | None:
     return status, reason.format(types.whole_prompt)
 
 
-def _of_schedule(
+def _schedule_finding(
     schedule: Schedule, before: RopeSpec, spec: RopeSpec, types: TypeRules
 ) -> Finding | None:
-    """Return the finding about what a runtime computes in place of a schedule."""
+    """Return a status and its reason where a runtime computes another RoPE than the planned one.
+
+    Args:
+        schedule: The planned frequencies and factors.
+        before: The RoPE of the source, before the extension.
+        spec: The RoPE that the runtime reads from the planned config.
+        types: The rules of the runtime for the rope type.
+
+    Returns:
+        "ignored" for the RoPE without any scaling, "differs" for another one; None for the planned.
+    """
     reason = difference(schedule, before, spec)
     if not reason:
         return None
+    # some multiply the trained length, from which YaRN's ramp between the dimensions follows
     if isinstance(spec.form, Yarn) and types.times_original != 1:
         reason = (
             f"it computes YaRN's ramp over {types.times_original} times the trained length:"
@@ -661,10 +701,11 @@ def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
     for row in rows_for(family):
         status: Status = row.custom_code
         reason = row.custom_code_reason or CODE_REASONS[row.custom_code]
-        if row.custom_code == "exact":  # it runs the code, and needs the rest of the model too
-            outside = without_config(row, family)
-            if outside is not None:
-                verdicts.append(outside)
+        runs_code = row.custom_code == "exact"
+        if runs_code:  # it needs the rest of the model too
+            of_family = without_config(row, family)
+            if of_family is not None:
+                verdicts.append(of_family)
                 continue
             weights = quantised(config, row)
             if weights is not None:
@@ -685,15 +726,19 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
     """
     verdict = partial(_verdict, runtime, family, model_type)
     statement = runtime.statement(family.name, model_type)
-    if statement is None and family.origin and runtime.key == newest("transformers").key:
-        # as its file says, which `apply` compares with what the installed version computes
-        return None
     if statement is None:
+        # a family that the user describes in a file is read as that file says, and `apply` compares
+        # the result with what the installed transformers computes
+        is_described = bool(family.origin)
+        if is_described and runtime.key == newest("transformers").key:
+            return None
         return verdict("unknown", f"{family.name} is untested")
 
-    # a family may have several model types, of which a runtime can lack some
+    # a family may have several model types, such as a text model and one with a vision model around
+    # it, and a runtime may lack some; one with `wrappers` reads the text model of any
     tested: tuple[str, ...] = ()
-    if not family.assumed and model_type not in statement.model_types:
+    is_stated = model_type in statement.model_types
+    if not family.assumed and not is_stated:
         tested = executed_types(runtime, family.name)
     if model_type and tested and model_type not in tested and not runtime.wrappers:
         return verdict(
@@ -736,7 +781,11 @@ def _since(row: Runtime, family: Family) -> str:
 
 
 def quantised(config: Config, runtime: Runtime) -> Finding | None:
-    """Return a status and its reason for weights that the runtime does not load; else None."""
+    """Return a status and its reason for quantised weights that a runtime may not load; else None.
+
+    The table has the methods that each runtime loads, such as "gptq", each with a condition on
+    which that depends, such as "in gpt-oss only"; most conditions are empty.
+    """
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return None
@@ -747,9 +796,9 @@ def quantised(config: Config, runtime: Runtime) -> Finding | None:
         return "unknown", f"loading {method} weights is untested"
     if method not in runtime.quantization:
         return "unsupported", f"it does not load {method} weights"
-    depends = runtime.quantization[method]
-    if depends:
-        return "unknown", f"it loads {method} weights {depends}"
+    condition = runtime.quantization[method]
+    if condition:
+        return "unknown", f"it loads {method} weights {condition}"
     return None
 
 
@@ -828,28 +877,31 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
         verdicts: The verdicts on the config with these lists, which leave out runtimes that do not
             read them.
     """
-    # runtimes by how they choose a list: by the length of the prompt, of the whole text, or always
-    # the same one
+    # the newest version of each runtime, by the rule by which it chooses a list: a key of SWITCHES
     reading = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
-    by_rule: dict[str, list[str]] = {}
+    names_by_rule: dict[str, list[str]] = {}
     options = []
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
-        is_read = any(verdict.covers(row) for verdict in reading)
-        if not is_read or row.statement(family.name) is None:
+        reads_config = any(verdict.covers(row) for verdict in reading)
+        if not reads_config or row.statement(family.name) is None:
             continue
         rule_set = row.rule_set(family.name)
-        rules = rule_set.types.get("longrope")
-        if rules is None or rule_set.status or rules.status or rules.read_as:
+        longrope = rule_set.types.get("longrope")
+        if longrope is None:
             continue
-        by_rule.setdefault(rules.lists, []).append(row.display_name)
-        if rules.whole_prompt:
-            options.append(f"{row.title} with {rules.whole_prompt}")
+        # a status holds whatever the lists are, and a type that is read as another has no lists
+        has_fixed_status = bool(rule_set.status or longrope.status)
+        if has_fixed_status or longrope.read_as:
+            continue
+        names_by_rule.setdefault(longrope.lists, []).append(row.display_name)
+        if longrope.whole_prompt:
+            options.append(f"{row.title} with {longrope.whole_prompt}")
 
     sentences = []
     for rule, words in SWITCHES.items():
-        if rule in by_rule:
-            names = ", ".join(by_rule[rule])
+        if rule in names_by_rule:
+            names = ", ".join(names_by_rule[rule])
             sentences.append(words.format(names=names, length=length, options=", ".join(options)))
 
     # keys are rotated before they are cached, so that a change of list does not reach them

@@ -234,6 +234,7 @@ class InstalledRuntime(Asking):
             "trained": trained,
             "context": context,
         }
+        # an answer that says nothing, as without enough memory, may be another one next time
         key = self.key(question)
         cached = self.cache.load(key)
         if cached is not None:
@@ -241,19 +242,22 @@ class InstalledRuntime(Asking):
             if known is not None and not known.says_nothing:
                 return known
 
-        if self.failure:
+        if self.failure:  # a process that failed once would fail again
             return RuntimeAnswer(unseen=self.failure)
-        line = self.receive(question)
+        line = self._ask_process(question)
         answer = parse_runtime_answer(line)
-        if answer is not None and not answer.says_nothing:
-            self.cache.store(key, line.decode())
         if answer is None:
             self.fail("its answer cannot be read")
-            answer = RuntimeAnswer(unseen=self.failure)
+            return RuntimeAnswer(unseen=self.failure)
+        if not answer.says_nothing:
+            self.cache.store(key, line.decode())
         return answer
 
-    def receive(self, question: JsonObject) -> bytes:
-        """Return the line that answers a question; empty where `failure` says why there is none."""
+    def _ask_process(self, question: JsonObject) -> bytes:
+        """Send a question to the process, which is started if need be, and return its answer.
+
+        The answer is a line of JSON. It is empty where there is none; `failure` then says why.
+        """
         if not self.process.is_running:
             self.process.stop()
             self.tell(f"Asking {self.title} what it computes.")
@@ -281,7 +285,10 @@ class InstalledRuntime(Asking):
         self.process.stop()
 
     def key(self, question: JsonObject) -> str:
-        """Return the key of a cached answer: the question, and everything that answers it."""
+        """Return the key of a cached answer: a digest of the question and of the code that answers.
+
+        It is empty, so that nothing is cached, where the installed package cannot be read.
+        """
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
         for name in ("probe_protocol.py", f"{self.askable.program}.py"):
             digest.update((FOLDER / name).read_bytes())
@@ -316,12 +323,17 @@ class InstalledRuntime(Asking):
     def verdict_from(
         self, planned: PlannedConfig, answer: RuntimeAnswer, outcome: Outcome
     ) -> Verdict:
-        """Return an outcome as a verdict, with what the answer does not show: the weights."""
+        """Return an outcome as a verdict.
+
+        A question is without the quantisation of the weights, and so the answer. Whether a runtime
+        loads them is in the table, of which the newest row counts for an installed version.
+        """
         row = newest(self.name)
         status = outcome.status
         reason = outcome.detail
         weights = quantised(planned.config, row)
-        if status == "exact" and weights is not None and weights[0] == "unsupported":
+        is_unsupported = weights is not None and weights[0] == "unsupported"
+        if status == "exact" and weights is not None and is_unsupported:
             status, reason = weights
         elif status == "exact":
             reason = remark(answer, planned.schedule.context)

@@ -155,8 +155,11 @@ def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
     difference = next(_differences(answer, layers, expected), "")
     if difference:
         status = "differs"
-        if difference.startswith(OF_SCHEDULE) and _is_unscaled(answer, ropes, expected):
-            status = "ignored"  # the model works, up to its old context
+        # a wrong layer or wrong pairs break a model; one without its scaling works, up to its old
+        # context
+        is_of_schedule = difference.startswith(OF_SCHEDULE)
+        if is_of_schedule and _is_unscaled(answer, ropes, expected):
+            status = "ignored"
     deviation = None
     factor = None
     if ropes:
@@ -183,13 +186,21 @@ def _seen_layers(answer: RuntimeAnswer, before: RopeSpec) -> Iterator[SeenLayer]
 def _differences(
     answer: RuntimeAnswer, layers: list[SeenLayer], expected: Expected
 ) -> Iterator[str]:
-    """Yield each difference from the schedule, those of layers that should not rotate first."""
+    """Yield each difference of a runtime from the schedule in words, the gravest first.
+
+    Args:
+        answer: The answer of the runtime.
+        layers: The kind of each layer in the source, and the RoPE that the runtime gives it.
+        expected: The schedule.
+    """
+    # layers that rotate in the source and not in the runtime, and the reverse
     for kind, rope in layers:
         if rope is None and kind != "none":
             yield "a layer that rotates does not"
         if rope is not None and kind == "none":
             yield "a layer rotates that has no RoPE"
 
+    # the numbers: global layers have those of the schedule, and local ones keep those of the source
     for kind, rope in layers:
         if rope is None or kind == "none":
             continue
@@ -202,6 +213,7 @@ def _differences(
             yield from _of_vector("window layers: ", rope.inv_freq, expected.before.local_inv_freq)
             yield from _of_factor("window layers: attention factor", rope.attention_factor, 1.0)
 
+    # a prompt that is computed in several passes may get another list in each
     if answer.mixed and any(rope.switches for rope in answer.ropes):
         yield "the two factor lists are mixed in one prompt"
     yield from _of_logits(answer, expected)
@@ -230,17 +242,17 @@ def _pairs(answer: RuntimeAnswer, rope: ProbedRope, family: Family) -> str:
 
 
 def _of_vector(words: str, answered: tuple[float, ...], expected: Vector) -> Iterator[str]:
-    """Yield how frequencies differ from those that are expected."""
+    """Yield how frequencies differ from those that are expected, after the prefix `words`."""
     if len(answered) != len(expected):
         yield f"{words}rotates {len(answered)} pairs, not {len(expected)}"
         return
     given = np.asarray(answered)
-    turns = expected != 0
-    turned = np.count_nonzero(given[~turns])
-    if turned:
-        yield f"{words}frequencies are not 0 in {turned} pairs that stand still in the schedule"
+    rotates = expected != 0
+    wrong = np.count_nonzero(given[~rotates])
+    if wrong:
+        yield f"{words}frequencies are not 0 in {wrong} pairs that stand still in the schedule"
         return
-    ratio = given[turns] / expected[turns]
+    ratio = given[rotates] / expected[rotates]
     if ratio.size and np.abs(ratio - 1).max() > FREQUENCIES:
         yield (
             f"{words}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the"
@@ -259,44 +271,61 @@ def _deviation(answered: tuple[float, ...], expected: Vector) -> float:
     if len(answered) != len(expected):
         return math.inf
     given = np.asarray(answered)
-    turns = expected != 0
-    if np.any(given[~turns]):
+    rotates = expected != 0
+    if np.any(given[~rotates]):
         return math.inf
-    return float(np.abs(given[turns] / expected[turns] - 1).max(initial=0.0))
+    return float(np.abs(given[rotates] / expected[rotates] - 1).max(initial=0.0))
 
 
 def _of_logits(answer: RuntimeAnswer, expected: Expected) -> Iterator[str]:
     """Yield how the factors on logits and on queries differ, in families that have them."""
+    # MLA may scale all logits, beside the 1 / sqrt(width of a head) of every attention
     schedule = expected.schedule
     family = expected.family
     if family.mla and answer.scaling:
         part = text_part(expected.config, family)
         width = part["qk_nope_head_dim"] + part["qk_rope_head_dim"]
-        plain = float(width) ** -0.5
-        yield from _of_factor("factor on logits", answer.scaling / plain, schedule.softmax_scale)
+        usual = float(width) ** -0.5
+        yield from _of_factor("factor on logits", answer.scaling / usual, schedule.softmax_scale)
+
+    # Llama 4's temperature on queries, 1 + beta ln(1 + floor(p / length)), which the runtime gave
+    # for p = context - 1, where it is the largest
     if family.keys.query_beta:
-        steps = schedule.query_scaling
-        scale = 1.0
-        if steps is not None:
-            scale += steps.beta * math.log1p((schedule.context - 1) // steps.length)
-        answered = 1.0 if answer.query_scale is None else answer.query_scale
-        yield from _of_factor("factor on queries", answered, scale)
+        scaling = schedule.query_scaling
+        expected_scale = 1.0
+        if scaling is not None:
+            last = schedule.context - 1
+            expected_scale += scaling.beta * math.log1p(last // scaling.length)
+        answered_scale = 1.0 if answer.query_scale is None else answer.query_scale
+        yield from _of_factor("factor on queries", answered_scale, expected_scale)
 
 
 def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expected) -> bool:
-    """Whether every layer that a change is for rotates as it did before any scaling."""
+    """Whether a runtime ignores a scaling: it computes the RoPE of the model without any.
+
+    Args:
+        answer: The answer of the runtime.
+        ropes: The RoPE that it gives each layer that the schedule is for.
+        expected: The schedule.
+    """
     before = expected.before
     schedule = expected.schedule
-    plain = before.base_form(before.rope_theta).inv_freq(before.rotary_dim)
-    same = not list(_of_vector("", tuple(schedule.inv_freq), plain))
-    if schedule.attention_factor == 1 and same:
-        return False  # nothing was changed
+    unscaled = before.base_form(before.rope_theta).inv_freq(before.rotary_dim)
+    if schedule.attention_factor == 1 and _is_same_vector(tuple(schedule.inv_freq), unscaled):
+        return False  # the schedule has no scaling that could be ignored
 
     for rope in ropes:
-        if _pairs(answer, rope, expected.family) != expected.family.layout:
+        pairs = _pairs(answer, rope, expected.family)
+        if pairs != expected.family.layout:
             return False
-        if list(_of_vector("", rope.inv_freq, plain)):
+        if not _is_same_vector(rope.inv_freq, unscaled):
             return False
         if list(_of_factor("", rope.attention_factor, 1.0)):
             return False
     return bool(ropes)
+
+
+def _is_same_vector(answered: tuple[float, ...], expected: Vector) -> bool:
+    """Whether `_of_vector` has no difference to yield."""
+    differences = list(_of_vector("", answered, expected))
+    return not differences

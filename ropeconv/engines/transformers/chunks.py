@@ -55,12 +55,17 @@ class ChunkMask(Tensor):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Any = None,
     ) -> Any:
-        """Run a function of torch that is given a mask; torch calls this in its place."""
+        """Run a function of torch that is given a `ChunkMask`; torch calls this in its place.
+
+        The mask holds one byte, whatever its shape. Attention needs only the shape, and
+        every other function that needs the numbers is given a tensor that holds them.
+        """
         kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
             return _attention(*args, **kwargs)
         # inside this block torch calls functions themselves, and not this method again
         with torch._C.DisableTorchFunctionSubclass():
+            # reading an attribute, such as mask.shape or mask.device, arrives as its `__get__`
             needs_no_numbers = func in METADATA or func.__name__ == "__get__"
             if needs_no_numbers:
                 return func(*args, **kwargs)
@@ -90,11 +95,12 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """SDPA with a `ChunkMask`; parameters are those of SDPA.
+    """Return the attention of a chunk of queries, the last ones of a longer sequence of keys.
 
-    On a CPU, flash attention over the keys before the chunk and causal flash attention over its own
-    are weighted by their sums of exponentials. Elsewhere SDPA aligns causal attention with the last
-    key.
+    Parameters are those of SDPA. `attn_mask` is a `ChunkMask`, whose shape is that of the queries
+    and keys, so that it is not needed. On a GPU, SDPA has a mask of this form. On a CPU it has not:
+    there the keys before the chunk, which every query sees, and those of the chunk, which are
+    causal, are computed one after the other by flash attention.
     """
     if query.device.type != "cpu" or key.shape[-1] != value.shape[-1]:
         # Only the flash kernel accepts fewer heads of keys than of queries, and it does not accept
@@ -131,7 +137,11 @@ def _attention(
 
 @contextmanager
 def without_masks(model: PreTrainedModel) -> Iterator[None]:
-    """Let chunks behind a cache attend without masks, while it is entered."""
+    """Let a model attend without masks of numbers inside this block, where it can.
+
+    The functions of transformers that make masks, and that attend with them, are replaced by ones
+    that know `ChunkMask`: a mask of 4,096 queries and a million keys would take 4 GB.
+    """
     if not needs_no_masks(model):
         yield
         return
@@ -186,7 +196,11 @@ def _is_causal(given: Mapping[str, Any]) -> bool:
 
 
 def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """The stock function of transformers for SDPA, which repeats no keys for a `ChunkMask`."""
+    """Return a function of attention for transformers, which calls SDPA at once for a `ChunkMask`.
+
+    `stock`, that of transformers, gets every other mask. With a `ChunkMask` it would copy each head
+    of keys for each of its queries before SDPA.
+    """
 
     def attention(
         module: torch.nn.Module,
@@ -196,7 +210,9 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
         attention_mask: Tensor | None,
         **given: Any,
     ) -> tuple[Tensor, None]:
-        # arguments that change scores are for the stock function, which is given the numbers
+        """Stand for transformers' `sdpa_attention_forward`; return [batch, rows, heads, width]."""
+        # arguments that change scores are for the stock function; when that reads the mask, torch
+        # gives it the numbers
         changes_scores = False
         for name in ("position_bias", "softcap", "cache"):
             if given.get(name) is not None:

@@ -117,8 +117,8 @@ def check_gradient(model: PreTrainedModel, tokens: int) -> None:
 def deterministic() -> Iterator[None]:
     """Let torch use kernels that give the same numbers again, while it is entered.
 
-    Flash attention has such a one. With `warn_only`, the gradients of attention would come from its
-    faster kernels.
+    For the gradients of flash attention torch has two kernels, and only the slower one is such. It
+    is not enough to let torch warn (`warn_only`): it would then use the faster one.
 
     Raises:
         RopeconvError: An operation has no deterministic kernel on its device.

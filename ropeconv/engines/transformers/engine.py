@@ -214,7 +214,7 @@ class TransformersEngine(Engine):
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
         class Done(BaseModelOutputWithPast):  # type: ignore[misc]
-            """The output of any backbone; heads pass on fields of other outputs, which are None."""
+            """The output of any backbone: fields that only some have are None."""
 
             def __getattr__(self, name: str) -> None:
                 if name.startswith("__"):
@@ -223,7 +223,8 @@ class TransformersEngine(Engine):
         backbone = backbone_of(model)
         device = model.get_output_embeddings().weight.device
         done = Done(last_hidden_state=hidden[None].to(device))
-        forward = vars(backbone).get("forward")  # accelerate replaces that of the class
+        # accelerate puts a `forward` into the object, in place of that of the class
+        forward = vars(backbone).get("forward")
         backbone.forward = lambda *args, **given: done
         try:
             with torch.set_grad_enabled(gradient):
@@ -270,7 +271,8 @@ class TransformersEngine(Engine):
                 " predicted; evaluate it on its own task"
             )
 
-        # how many logits, and which mask, exist at a time
+        # how many logits exist at a time; and where attention needs a mask, chunk x len(ids) bytes,
+        # how large that is
         device = self.model.get_output_embeddings().weight.device
         place = "cpu" if device.type == "cpu" else "gpu"
         block_size = max(1, LOGITS[place] // self.vocabulary)
@@ -344,6 +346,7 @@ class TransformersEngine(Engine):
             if module is not self.model:
                 hooks.append(module.register_forward_hook(partial(check, name)))
         try:
+            # all positions are kept, and the pass ends after the chunk in which a module broke
             positions = range(len(ids))
             progress = Progress(stopped=lambda: bool(broken))
             for rows in self.read(ids, positions, positions, progress):
@@ -360,7 +363,8 @@ class TransformersEngine(Engine):
         """Free the memory of the layers, so that only `head` works, and return the engine."""
         from torch import nn
 
-        # lists of modules are the layers; tied embeddings are the head
+        # the layers are in lists of modules, which are emptied, and embeddings are replaced by an
+        # empty list, unless the head uses the same weights
         head = self.model.get_output_embeddings()
         embeddings = self.model.get_input_embeddings()
         is_tied = head is not None and head.weight is embeddings.weight

@@ -98,6 +98,7 @@ class FirstLayers:
         trust: bool = False,
         layers: Sequence[int] = (0,),
     ) -> None:
+        """Build the model without weights, and load what runs before its layers."""
         import torch
         from transformers.utils import logging
 
@@ -116,7 +117,8 @@ class FirstLayers:
         self._known = layers
         self._loader = PartialLoader(self.model, "cpu", torch.float32)
 
-        # the parameter that each tensor of the checkpoint becomes, as far as the few layers have it
+        # the parameter that each tensor of the checkpoint becomes, as far as the few layers have
+        # it; experts never run, and their many names would take long
         in_model = {name for name, _ in self.model.named_parameters()}
         in_model |= {name for name, _ in self.model.named_buffers()}
         without_experts = [name for name in names if EXPERTS not in name]
@@ -138,7 +140,7 @@ class FirstLayers:
 
     @property
     def kinds(self) -> list[LayerKind]:
-        """The kinds of layers, in the order of their first ones."""
+        """The kinds of layers by their attention, in the order of the first layer of each."""
         config = self.model.config.get_text_config()
         types = getattr(config, "layer_types", None) or ()
         kinds: dict[tuple[object, ...], LayerKind] = {}
@@ -153,8 +155,8 @@ class FirstLayers:
             if labels:
                 name = f"{number} ({', '.join(labels)})"
 
-            # layers of one class with the same settings are one kind, but for those that are known
-            # to differ
+            # layers of one class with the same settings are one kind, but for those that the caller
+            # knows to differ, as by frequencies of their own
             traits = _traits(layer)
             if number in self._known:
                 traits += (number,)
@@ -206,8 +208,9 @@ class FirstLayers:
             self._loader.load({tensor: self._read(tensor, None) for tensor in tensors})
         self._loaded |= needed
 
-        # torch computes with weights that are not there, and returns whatever is in memory; others
-        # were made at random by the class, such as the lambdas of DiffLlama
+        # the loader puts a new object in place of each weight that it loads, so an old one has no
+        # tensor in the checkpoint. torch would compute with whatever is in its memory, or with
+        # random numbers of the class, such as the lambdas of DiffLlama
         for key, weight in module.named_parameters(recurse=is_whole):
             full = f"{name}.{key}"
             if full in needed and weight is before[full]:
@@ -230,7 +233,8 @@ class FirstLayers:
         args, keywords = self._input_of(ids, positions, layer)
         attention = module.get_submodule(attention_of(module) or "")
 
-        # what follows attention in the layer, such as its MLP, has no weights here: stop before it
+        # what follows attention in the layer, such as its MLP, has no weights here: stop before it,
+        # by an exception that carries the output
         def stop(module: Module, inputs: object, output: Any) -> None:
             if isinstance(output, (tuple, list)):
                 output = output[0]
@@ -280,7 +284,11 @@ class FirstLayers:
     def _record(
         self, ids: Sequence[int], positions: Sequence[int], layer: int, as_tuple: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Run the backbone with layers that only record what they receive.
+        """Return the arguments that the backbone of a model gives one of its layers.
+
+        Every layer is replaced by `record`, which notes its arguments and passes the hidden states
+        on. At the wanted layer it raises `_Recorded`, which ends the pass. Classes differ in
+        whether a layer returns a tensor or a tuple, so that the caller tries both.
 
         Args:
             ids: As for `attention`.
@@ -297,7 +305,7 @@ class FirstLayers:
         recorded: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         shapes = set()
 
-        # in place of `forward` of every layer: passes the hidden states on unchanged
+        # in place of `forward` of every layer
         def record(*args: Any, **keywords: Any) -> Any:
             states = args[0] if args else keywords["hidden_states"]
             shapes.add(states.shape)
@@ -314,7 +322,7 @@ class FirstLayers:
             "position_ids": torch.tensor([list(positions)]),
             # without a mask, transformers takes a gap for the beginning of another sequence
             "attention_mask": torch.ones((1, count), dtype=torch.long),
-            # Molmo 2 makes no mask of one of ones, but with a cache no gap begins a sequence
+            # Molmo 2 drops a mask of ones, but with a cache it takes no gap for a beginning
             "use_cache": hasattr(backbone, "language_model"),
         }
         with ExitStack() as stack:
@@ -343,7 +351,8 @@ class FirstLayers:
         from torch import nn
 
         model = self.model
-        # buffers that are not in the files, such as frequencies, are computed by the class
+        # the two steps by which from_pretrained of transformers 5 makes what is not in the files:
+        # buffers, such as frequencies, move from meta to the CPU, and the class computes them
         model._move_missing_keys_from_meta_to_device(set(), {"": "cpu"}, None, None)
         model._initialize_missing_keys(False)
 
@@ -367,7 +376,7 @@ class FirstLayers:
                 rows = self._read(tensor, ROWS).to(torch.float32)
                 module.weight = nn.Parameter(rows, requires_grad=False)
                 module.padding_idx = None  # torch refuses one beyond the rows
-            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:
+            elif model.get_parameter_or_buffer(parameter).numel() <= SMALL:  # norms, and no heads
                 small[tensor] = self._read(tensor, None)
         self._loader.load(small)
 

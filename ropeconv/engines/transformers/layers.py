@@ -195,6 +195,7 @@ class _LayerReader:
         def drop(module: Module, inputs: object, output: object) -> None:
             drop_weights(module)
 
+        # functions of `change_weights`, which run on the weights of a layer each time it is loaded
         vars(model)[CHANGES] = []
         for name, layer in self._layers.items():
             layer.register_forward_pre_hook(partial(load, name))
@@ -228,12 +229,14 @@ class _LayerReader:
                 " with more memory, or --device-map auto"
             )
 
+        # weights outside the layers are always there, and twice the largest layer while one is
+        # loaded and converted
         width = self._loader.config.dtype.itemsize
         tensors = self._source.tensors
         sizes = {}
         for layer, names in self._weights.items():
             sizes[layer] = sum(width * math.prod(tensors[name].shape) for name in names)
-        outside = sizes.pop("")
+        outside = sizes.pop("")  # no name of a layer
         needed = outside + TWICE * max(sizes.values(), default=0)
         free = free_bytes(device)
         if needed > free:

@@ -137,8 +137,9 @@ def choose_place(source: Source, at: DeviceSpec) -> DeviceSpec:
         source: The checkpoint.
         at: The device and precision that the user wants.
     """
-    # from fast to slow: another GPU costs nothing, and layer by layer every pass reads the disk
+    # memory that torch keeps from models before this one counts as free
     release()
+    # from fast to slow: another GPU costs nothing, and layer by layer every pass reads the disk
     if fits(source, at):
         return at
     if at.device == "cuda":
@@ -215,6 +216,7 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         at = where
     logging.disable_progress_bar()
 
+    # a model of a type that transformers lacks may stand for one that it has
     config = read_config(folder, at.stands_for, trust)
 
     # the weights: layer by layer, on several devices, or on one
@@ -226,12 +228,13 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         report = read_by_layer(model, folder, at.device, dtype)
     else:
         # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
-        given: dict[str, object] = {"dtype": dtype, "config": config}
+        options: dict[str, object] = {"dtype": dtype, "config": config}
+        # accelerate loads onto a GPU at once; without it, the model is loaded on the CPU and moved
         if at.device_map or (at.device != "cpu" and installed("accelerate")):
             require("accelerate", f"--device-map {at.device_map}")
-            given["device_map"] = at.device_map or at.device
-        model, report = load_model(model_class, folder, trust, at.pickles, **given)
-        if "device_map" not in given:
+            options["device_map"] = at.device_map or at.device
+        model, report = load_model(model_class, folder, trust, at.pickles, **options)
+        if "device_map" not in options:
             model = model.to(at.device)
         if getattr(config, "quantization_config", None):
             _widen(model, dtype)
@@ -254,19 +257,20 @@ def _widen(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 
 def read_config(folder: Path, stands_for: str, trust: bool) -> PretrainedConfig:
-    """Return the config of a checkpoint.
+    """Return the config of a checkpoint as transformers reads it.
 
     Args:
         folder: The checkpoint.
-        stands_for: The model type with which a config is read whose own transformers does not have;
-            empty to read each with its own.
+        stands_for: A model type such as "llama". The config is read as if it had this type where
+            transformers does not have its own. Empty to read it with its own in any case.
         trust: Whether to run the configuration file of the checkpoint.
     """
     from transformers import CONFIG_MAPPING
 
-    settings = read_json(folder / "config.json") if stands_for else {}
-    if stands_for and settings.get("model_type") not in CONFIG_MAPPING:
-        return make_config(settings, stands_for)
+    if stands_for:
+        settings = read_json(folder / "config.json")
+        if settings.get("model_type") not in CONFIG_MAPPING:
+            return make_config(settings, stands_for)
     return load_config(folder, trust)
 
 
@@ -274,7 +278,8 @@ def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
     """Return the class that loads a model with its logits, else one without a head."""
     import transformers
 
-    # names of classes of the checkpoint's own code, by that of the auto class that loads them
+    # in the config of a checkpoint with its own code, auto_map has the classes of that code:
+    # {"AutoModelForCausalLM": "modeling_x.XForCausalLM"}
     auto_map = getattr(config, "auto_map", None) or {}
     for task in ("CausalLM", "ImageTextToText", "Seq2SeqLM"):
         auto: type[PreTrainedModel] = getattr(transformers, f"AutoModelFor{task}")
@@ -282,7 +287,8 @@ def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
             return auto
 
     if not auto_map and type(config) not in transformers.AutoModel._model_mapping:
-        for name in config.architectures or ():  # such as that of Evolla
+        # a few classes of transformers, such as that of Evolla, belong to no auto class
+        for name in config.architectures or ():
             if hasattr(transformers, name):
                 model_class: type[PreTrainedModel] = getattr(transformers, name)
                 return model_class

@@ -47,8 +47,8 @@ def patch(
 
     Args:
         model: The model of transformers, loaded from the source.
-        schedule: The schedule of its extended layers; of LongRoPE's two lists, the one for the
-            last position of each forward pass.
+        schedule: The schedule of its extended layers. If it has two lists, as LongRoPE, each
+            forward pass uses the one that its last position asks for.
         mla: Whether the source has multi-head latent attention.
         scale: The query scaling, None for none.
         queries: The end of the name of the last module before the rotation that outputs queries,
@@ -75,11 +75,13 @@ def patch(
             scale_queries(stack, model, scale, queries)
         current = stack.pop_all()
 
-    # a patch remembers what was there before it, so only the latest one can be undone
+    # a patch remembers what was there before it, so only the latest one can be undone: the last of
+    # this list
     patches: list[ExitStack] = vars(model).setdefault(PATCHES, [])
     patches.append(current)
 
     def undo() -> None:
+        """Restore the model, once; later calls do nothing."""
         if current not in patches:
             return
         if patches[-1] is not current:
@@ -92,9 +94,10 @@ def patch(
 
 
 def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
-    """Yield the rotary modules of the extended layers of a model.
+    """Yield the rotary modules of the extended layers, and where the frequencies are in each.
 
-    Each comes with the prefix of the names of its frequencies, which is empty for one set.
+    That is the prefix of the buffer `inv_freq`: "full_attention_" in a module with a buffer for
+    each layer type, empty in a module with one.
     """
     for name, module in model.named_modules():
         is_rotary = "RotaryEmbedding" in type(module).__name__
@@ -106,7 +109,8 @@ def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
             continue
 
         # Gemma 3 and others have a set of frequencies for each layer type, such as
-        # full_attention_inv_freq; that of the layers that see the whole context is extended
+        # full_attention_inv_freq; that of the layers that see the whole context is extended, and
+        # not that of layers with a window, which DeepSeek V4 calls "main"
         prefixes = []
         extended = []
         for key, _ in module.named_buffers():
@@ -148,7 +152,10 @@ def nudge(schedule: Schedule) -> Schedule:
 
 
 def round_weights(model: PreTrainedModel, stored: Mapping[str, str]) -> None:
-    """Round weights of a loaded model as a fold does: scaled, rounded, and scaled back.
+    """Round weights of a loaded model as an output does whose weights take up a factor.
+
+    Such an output stores w * f, rounded to its dtype. A model that computes with round(w * f) / f
+    shows how much of a difference is rounding.
 
     Args:
         model: The model of transformers.
@@ -223,12 +230,13 @@ def scale_queries(
 
 
 def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: Schedule) -> None:
-    """Overwrite frequencies and attention factor of one rotary module.
+    """Make one rotary module compute the frequencies and the attention factor of a schedule.
 
     Args:
         stack: Restores the module when it is closed.
         module: The rotary module.
-        prefix: The prefix of the names of its frequencies; empty for one set.
+        prefix: "full_attention_", say, in a module with a buffer for each layer type, called
+            full_attention_inv_freq; empty in a module with one, called inv_freq.
         schedule: The frequencies and the attention factor that it computes from now on.
     """
     import torch
@@ -239,28 +247,29 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
     scaling = f"{prefix}attention_scaling"
     names = [frequencies, original, scaling, "rope_type"]
     # Phi 3.5 MoE computes its frequencies at every forward pass
-    computes = "rope_init_fn" in vars(module)
-    if computes:
+    computes_each_pass = "rope_init_fn" in vars(module)
+    if computes_each_pass:
         names += COMPUTED
     old = {name: getattr(module, name) for name in names if hasattr(module, name)}
     for name, value in old.items():
         stack.callback(setattr, module, name, value)
     device = old[frequencies].device
 
-    def use(inv_freq: Vector) -> None:
+    def use_frequencies(inv_freq: Vector) -> None:
         """Put frequencies into every place from which a forward pass may take them."""
         new = torch.from_numpy(inv_freq.astype(np.float32)).to(device)
         setattr(module, frequencies, new)
         if original in old:
             setattr(module, original, new.clone())
-        if computes:
+        if computes_each_pass:
             module.rope_init_fn = lambda config: (new, schedule.attention_factor)
 
-    if computes:
-        # a copy: the config is the model's, and servers read it
+    if computes_each_pass:
+        # the module reads its config in each pass; all of the model shares that one, and servers
+        # read it, so that a copy is changed
         module.config = copy.copy(module.config)
         module.config.rope_parameters = {**module.config.rope_parameters, "rope_type": "default"}
-    use(schedule.inv_freq)
+    use_frequencies(schedule.inv_freq)
     setattr(module, scaling, schedule.attention_factor)
 
     # other types, such as "dynamic", write their own frequencies back at every forward pass
@@ -268,12 +277,13 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
         module.rope_type = {**old["rope_type"], prefix.removesuffix("_"): "default"}
     else:
         module.rope_type = "default"
+    # attributes that the module did not have are deleted when the stack is closed
     for name in (scaling, "rope_type"):
         if name not in old:
             stack.callback(delattr, module, name)
 
     if schedule.short_inv_freq is not None:
-        _switch_short_and_long(stack, module, schedule, schedule.short_inv_freq, use)
+        _switch_short_and_long(stack, module, schedule, schedule.short_inv_freq, use_frequencies)
 
 
 def _switch_short_and_long(

@@ -69,7 +69,7 @@ def layers_with_attention(file: ArchKeys, count: int) -> list[bool]:
             return [True] * count
         return _fill([bool(number) for number in heads], count, True)
 
-    # Qwen3-Next and others have attention in one of four layers, or a flag for each
+    # Qwen3-Next and others have attention in every n-th layer, unless there is a flag for each
     recurrent = file.get("attention.recurrent_layers")
     interval = file.whole("full_attention_interval", file.arch.full_attention_interval)
     if interval < 1:
@@ -144,9 +144,15 @@ def _is_in_nope_interval(arch: Arch, layer: int, count: int, has_windows: bool) 
 
 
 def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
-    """Return whether each layer rotates with frequencies that an extension does not change."""
+    """Return whether each layer is one whose frequencies an extension does not change.
+
+    These are layers with a window, where they have another base or another scaling than the rest.
+    """
+    # in deepseek4.cpp, the only architecture with another key for the base of the other layers,
+    # these are the layers whose keys and values are not compressed
     arch = file.arch
-    if arch.theta_key != "rope.freq_base":  # deepseek4.cpp: layers without compression
+    is_deepseek4 = arch.theta_key != "rope.freq_base"
+    if is_deepseek4:
         ratios = file.get("attention.compress_ratios")
         if not isinstance(ratios, list) or len(ratios) < count:
             raise BadSource(
@@ -155,12 +161,15 @@ def _layers_with_own_theta(file: ArchKeys, count: int) -> list[bool]:
             )
         return [ratio == 0 for ratio in ratios[:count]]
 
-    # without windows, or where only the layers with a window rotate, all have one base
+    # where only the layers with a window rotate, an extension is for them
     window = window_in_use(file, count)
     theta = file.number("rope.freq_base", 10000.0)
     if window is None or window.rotates == "window":
         return [False] * count
-    if window.scaling == "same" and window_theta(file, window, theta) == theta:
+
+    has_same_theta = window_theta(file, window, theta) == theta
+    has_same_scaling = window.scaling == "same"
+    if has_same_theta and has_same_scaling:
         return [False] * count
     return _window_layers(file, window, count)
 
@@ -196,6 +205,7 @@ def _window_layers(file: ArchKeys, window: ArchWindow, count: int) -> list[bool]
             f"{file.arch.name} needs attention.sliding_window_pattern with one flag per layer"
         )
 
+    # otherwise a number, of the key or of the code
     interval = window.interval
     if pattern is not None:
         interval = file.whole("attention.sliding_window_pattern")
@@ -214,7 +224,7 @@ def window_theta(file: ArchKeys, window: ArchWindow, theta: float) -> float:
 
 
 def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
-    """Return the layers with a key-value cache, in groups of equal ones, from a header.
+    """Return the layers with a key-value cache, in groups of equal ones, to compute its size.
 
     Args:
         keys: The keys of the header.
@@ -228,7 +238,8 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     count = len(windows)
     caching = _caching_layers(file, count)
 
-    # head_count_kv is as head_count by default, and the width of a head as the embedding has it
+    # the defaults of llama.cpp: as many heads of keys as of queries, and heads that together are as
+    # wide as the embedding
     query_heads = _per_layer(file, "attention.head_count", count, [0] * count)
     heads = _per_layer(file, "attention.head_count_kv", count, query_heads)
     most = max(query_heads, default=0)
@@ -239,6 +250,7 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     if file.whole("attention.key_length_mla", 0):
         is_latent = file.whole("attention.value_length_mla", 0) > 0
 
+    # layers by the numbers of their keys and of their values per token, and by their window
     groups = Counter[tuple[int, int, int | None]]()
     for layer, window in enumerate(windows):
         has_window = window is not None
@@ -249,12 +261,12 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
         if heads[layer] and caching[layer]:
             groups[keys_of_layer, values_of_layer, window] += 1
 
-    def place(group: tuple[int, int, int | None]) -> tuple[bool, tuple[int, int, int | None]]:
-        """Layers without a window come first."""
+    def sort_key(group: tuple[int, int, int | None]) -> tuple[bool, tuple[int, int, int | None]]:
+        """Put layers without a window first: None cannot be compared with a number."""
         _, _, window = group
         return window is not None, group
 
-    return tuple(CachedLayers(groups[group], *group) for group in sorted(groups, key=place))
+    return tuple(CachedLayers(groups[group], *group) for group in sorted(groups, key=sort_key))
 
 
 def _caching_layers(file: ArchKeys, count: int) -> list[bool]:

@@ -44,8 +44,9 @@ def gives_no_logits(keys: HeaderKeys, arch: Arch) -> bool:
 def diffusion_schedule(arch: str, tokens: int) -> str:
     """Return the option of llama-diffusion-cli for the schedule of an architecture.
 
-    It needs exactly one. With blocks it stops unless they divide the tokens, and their number the
-    steps (examples/diffusion/diffusion.cpp).
+    The program needs exactly one: a smallest time, or a length of blocks. It stops unless that
+    length divides the tokens, and the number of blocks divides the steps
+    (examples/diffusion/diffusion.cpp).
 
     Args:
         arch: The name of the architecture.

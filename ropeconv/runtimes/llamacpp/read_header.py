@@ -85,7 +85,13 @@ def read(keys: HeaderKeys, vectors: Mapping[str, Vector], arch: Arch) -> Reading
 
 
 def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
-    """Return the RoPE as in `read`; its numbers may be impossible."""
+    """Return the RoPE as in `read`, without checking that its frequencies are finite.
+
+    Args:
+        file: The keys of the header, for its architecture.
+        vectors: The rope tensors of the file by name, float64 [rotary_dim / 2].
+    """
+    # the shape of the model, and its scaling
     arch = file.arch
     window = arch.window
     head_dim, rotary_dim = _widths(file)
@@ -95,21 +101,24 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     layers = layer_kinds(file)
     windows = layer_windows(file)
 
-    # the frequencies: the formula of the keys, divided by the numbers of the rope tensors
-    closed = scaling.form(file)
+    # the frequencies by the keys: a base and a scaling
+    form_of_keys = scaling.form(file)
     attention_factor = factors.extended
     if window is not None and window.rotates == "window" and window.scaling == "base":
         # only layers with a window rotate, and the keys of the scaling are about the others
-        closed = Plain(window_theta(file, window, scaling.theta))
+        form_of_keys = Plain(window_theta(file, window, scaling.theta))
         attention_factor = factors.window
-    stored = stored_pairs(file, rotary_dim)
-    pair = _lists_in_use(vectors, arch, scaling.kind, rotary_dim, stored)
-    form = _divide_form(closed, pair, scaling.original, rotary_dim)
-    trained, known, reference = _trained_context(file, form, scaling.context)
 
+    # they are divided by the numbers of the rope tensors, a short and a long list of divisors
+    tensor_length = stored_pairs(file, rotary_dim)
+    divisors = _lists_in_use(vectors, arch, scaling.kind, rotary_dim, tensor_length)
+    form = _divide_form(form_of_keys, divisors, scaling.original, rotary_dim)
+    trained, trained_source, reference = _trained_context(file, form, scaling.context)
+
+    # the layers with a window, and what is not a frequency
     local_form = None
     if "local" in layers:
-        local_form = _local_form(file, closed)
+        local_form = _local_form(file, form_of_keys)
     # LLAMA_ROPE_TYPE_NORM rotates (2i, 2i + 1); with sections of positions, pairs are (i, i + r/2)
     layout: Layout = "half"
     if arch.pairs == "norm" and not sections:
@@ -123,7 +132,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         rotary_dim=rotary_dim,
         form=form,
         original_context=trained,
-        original_context_source=known,
+        original_context_source=trained_source,
         original_context_reference=reference,
         context=scaling.context,
         attention_factor=attention_factor,
@@ -188,7 +197,7 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
 
     head_dim = file.whole("attention.key_length", file.whole("embedding_length") // heads)
     rotary_dim = file.whole("rope.dimension_count", head_dim)
-    if file.arch.halved:
+    if file.arch.halved:  # step35.cpp: layers without a window rotate half of that
         rotary_dim //= 2
 
     if file.arch.full_rotation and rotary_dim != head_dim:
@@ -204,19 +213,22 @@ def _widths(file: ArchKeys) -> tuple[int, int]:
 
 
 def stored_pairs(file: ArchKeys, rotary_dim: int) -> int:
-    """Return the number of divisors in a rope tensor: the pairs of the layers that rotate the most.
+    """Return the number of divisors that a rope tensor must have: one for each pair that rotates.
 
-    In step35 these are the layers with a window, and the others use the first of them
-    (src/models/step35.cpp).
+    In step35 (`halved`) layers without a window rotate half of rope.dimension_count, and those with
+    a window all of rope.dimension_count_swa. Both kinds share one tensor, of which the layers that
+    rotate less use the beginning (src/models/step35.cpp).
 
     Args:
         file: The keys of the header.
         rotary_dim: Dimensions that rotate in the layers without a window.
     """
-    if not file.arch.halved or not any(layer_windows(file)):
+    has_two_widths = file.arch.halved and any(layer_windows(file))
+    if not has_two_widths:
         return rotary_dim // 2
-    usual = file.whole("rope.dimension_count", 2 * rotary_dim)
-    return max(file.whole("rope.dimension_count_swa", usual), rotary_dim) // 2
+    declared = file.whole("rope.dimension_count", 2 * rotary_dim)
+    window_rotary_dim = file.whole("rope.dimension_count_swa", declared)
+    return max(window_rotary_dim, rotary_dim) // 2
 
 
 def _lists_in_use(
@@ -225,7 +237,7 @@ def _lists_in_use(
     """Return the two lists of divisors that llama.cpp uses; None where it uses no tensor.
 
     rope_factors_short and rope_factors_long are read by few architectures, and rope_freqs, which
-    stands for both lists, by most of the others.
+    stands for both lists, by most of the others. The two lists are then one object.
 
     Args:
         vectors: The rope tensors of the file, by name.
@@ -263,44 +275,52 @@ def _lists_in_use(
 
 
 def _divide_form(
-    closed: Form, pair: tuple[Vector, Vector] | None, original: int, rotary_dim: int
+    form: Form, lists: tuple[Vector, Vector] | None, original: int, rotary_dim: int
 ) -> Form:
-    """Return the form whose frequencies are those of `closed`, divided by rope tensors.
+    """Return the form whose frequencies are those of the keys, divided by rope tensors.
+
+    It is a known scaling where the divisors are those of one, else two lists as of LongRoPE.
 
     Args:
-        closed: The form that the keys give.
-        pair: The short and the long list of divisors; None without rope tensors.
+        form: The form that the keys give.
+        lists: The short and the long list of divisors, [rotary_dim / 2]; None without rope tensors.
         original: The tokens from which on the long list is used.
         rotary_dim: Dimensions of a head that rotate.
     """
-    if pair is None or all(np.all(vector == 1) for vector in pair):
-        return closed
+    if lists is None or all(np.all(divisors == 1) for divisors in lists):
+        return form
 
     # convert_hf_to_gguf.py writes the scaling of Llama 3.1 as divisors; with its formula it can be
     # shown, and extended further
-    short, long = pair
-    base = Plain(closed.theta).inv_freq(rotary_dim)
-    if short is long and isinstance(closed, Plain):
-        known = recognise_proportional(divide(base, long), closed.theta)
-        if known is not None:
-            return known
-        llama3 = recognise_llama3(closed, long, rotary_dim)
+    short, long = lists
+    base = Plain(form.theta).inv_freq(rotary_dim)
+    if short is long and isinstance(form, Plain):
+        proportional = recognise_proportional(divide(base, long), form.theta)
+        if proportional is not None:
+            return proportional
+        llama3 = recognise_llama3(form, long, rotary_dim)
         if llama3 is not None:
             return llama3
 
-    # ggml divides first, and the scaling of the keys interpolates the result (ggml_rope_ext in
-    # ggml/include/ggml.h)
+    # ggml divides the angle of pair i by its divisor d_i, and then interpolates it by the scaling
+    # of the keys (ggml_rope_ext in ggml/include/ggml.h): theta_i / d_i * (1 - r_i + r_i / s), with
+    # YaRN's ramp r, which is 1 for every pair without YaRN, and the factor s
     ramp = np.ones(rotary_dim // 2)
-    if isinstance(closed, Yarn):
-        ramp = closed.ramp(rotary_dim)
-    interpolation = 1 - ramp + ramp / getattr(closed, "factor", 1.0)
-    lists = []
-    for vector in pair:
-        finite = np.minimum(vector, NO_ROTATION)
-        divisors = base / (base / finite * interpolation)
-        lists.append(tuple(divisors.tolist()))
+    if isinstance(form, Yarn):
+        ramp = form.ramp(rotary_dim)
+    interpolation = 1 - ramp + ramp / getattr(form, "factor", 1.0)
+
+    # LongRoPE's factors are what the frequencies without any scaling are divided by
+    factors = []
+    for divisors in lists:
+        frequencies = base / np.minimum(divisors, NO_ROTATION) * interpolation
+        factors.append(tuple((base / frequencies).tolist()))
+    short_factor, long_factor = factors
     return LongRope(
-        theta=closed.theta, short_factor=lists[0], long_factor=lists[1], original_context=original
+        theta=form.theta,
+        short_factor=short_factor,
+        long_factor=long_factor,
+        original_context=original,
     )
 
 
@@ -314,7 +334,8 @@ def recognise_llama3(closed: Form, divisors: Vector, rotary_dim: int) -> Llama3 
         divisors: float64 [rotary_dim / 2].
         rotary_dim: Dimensions of a head that rotate.
     """
-    # the slowest pairs are divided by the whole factor, so the largest divisor is the factor
+    # the slowest pairs are divided by the whole factor, so the largest divisor is the factor; from
+    # LEAST on a divisor means that a pair does not rotate
     largest = float(np.max(divisors))
     if not isinstance(closed, Plain) or not 1 < largest < LEAST:
         return None
@@ -392,9 +413,16 @@ def _is_count(value: object) -> bool:
 def _trained_context(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSource, str]:
     """Return the tokens that the unscaled model was trained for, how that is known, and the source.
 
-    From certain to uncertain: the scaling has the number, the factor implies it, or the family is
-    known to declare more than it was trained for. The declared context is the last guess.
+    From certain to uncertain: the scaling has the number ("header"), the factor implies it
+    ("factor"), or the family is known to declare more than it was trained for ("family", with the
+    place where that is said as the source). The declared context is the last guess ("declared").
+
+    Args:
+        file: The keys of the header.
+        form: The frequencies.
+        context: The declared context.
     """
+    # a scaling that uses the trained length, and others
     original = file.whole("rope.scaling.original_context_length", 0)
     if isinstance(form, Llama3):
         return form.original_context, "header", ""
@@ -408,12 +436,15 @@ def _trained_context(file: ArchKeys, form: Form, context: int) -> tuple[int, Con
             return max(1, round(context / form.factor)), "factor", ""
         return context, "declared", ""
 
-    # with a temperature, the key is the length of the query scaling
-    if 0 < original < context and not file.number("attention.temperature_scale", 0.0):
+    # without a scaling, the key still has the trained length, unless it is the length from which on
+    # queries are scaled by position
+    is_shorter = 0 < original < context
+    if is_shorter and not file.number("attention.temperature_scale", 0.0):
         return original, "header", ""
     family = by_name().get(file.arch.family)
     if family is not None:
         for known in family.trained:
+            # a doubt is a reason why the trained length may be another one
             if known.declared == context and known.doubt is None:
                 return known.trained, "family", known.source
     return context, "declared", ""

@@ -153,13 +153,14 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
     context = file.whole("context_length")
     original = file.whole("rope.scaling.original_context_length", context)
     theta = file.number(arch.theta_key, 10000.0)
-    factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", 1.0)) or 1.0
+    older_factor = file.number("rope.scale_linear", 1.0)
+    factor = file.number("rope.scaling.factor", older_factor) or 1.0
     if context < 1 or original < 1:
         raise BadSource(
             f"the header declares {context} tokens, trained for {original}; download it again"
         )
 
-    # NTK, as Hunyuan has it
+    # the base of NTK at every length, as Hunyuan has it: theta * alpha^(d / (d - 2))
     alpha = file.number("rope.scaling.alpha", 0.0) if arch.alpha else 0.0
     if alpha > 0 and head_dim > 2:
         theta *= alpha ** (head_dim / (head_dim - 2))
@@ -212,8 +213,10 @@ class AttentionFactors(NamedTuple):
 def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
     """Return the attention factors of extended layers and of window layers, and the softmax scale.
 
-    Both kinds of layers read the same key. src/llama-context.cpp:178-214; the softmax scale is that
-    of deepseek2.cpp:433-443, attention factor included.
+    With the factor s and m(k) = 1 + 0.1 k ln s, llama-context.cpp:178-214 hands to ggml, for YaRN
+    with mscale_all_dim = k: attn_factor * m(mscale) / m(k) / m(1), and attn_factor itself without
+    k. ggml multiplies YaRN's layers by m(1) again, and those with a window not at all. The softmax
+    scale, which MLA has, is (what ggml is handed * m(1) * m(k))^2 (deepseek2.cpp:433-443).
     """
     arch = file.arch
     factor = file.number("rope.scaling.attn_factor", 1.0)
@@ -221,29 +224,29 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
         # grok.cpp:25; yarn overwrites it
         factor *= file.number("rope.scaling.yarn_attn_factor", 1.0)
 
-    multiplier = 0.0
+    mscale_all_dim = 0.0
     if arch.log_multiplier:
-        multiplier = file.number("rope.scaling.yarn_log_multiplier", 0.0)
+        mscale_all_dim = file.number("rope.scaling.yarn_log_multiplier", 0.0)
     if arch.softmax:  # the key has a tenth of mscale_all_dim
-        multiplier /= YARN_SLOPE
+        mscale_all_dim /= YARN_SLOPE
 
-    # YaRN's own attention factor 0.1 ln s + 1, and the one with mscale_all_dim
-    log = 0.0
+    # m(1), which is YaRN's own attention factor, and m(k)
+    slope = 0.0
     if scaling.factor > 1:
-        log = YARN_SLOPE * math.log(scaling.factor)
-    mscale = 1 + log
-    mscale_all_dim = 1 + log * multiplier
+        slope = YARN_SLOPE * math.log(scaling.factor)
+    own_factor = 1 + slope
+    all_dim_factor = 1 + slope * mscale_all_dim
 
     extended = factor
     if scaling.yarn:
-        if multiplier:
-            numerator = mscale_all_dim if arch.same_mscale else mscale
-            # ggml multiplies by 0.1 ln s + 1 again, so that llama-context.cpp divides by it
-            factor *= numerator / mscale_all_dim / mscale
-        extended = factor * mscale
+        if mscale_all_dim:
+            # mscale is as mscale_all_dim, or 1
+            mscale_factor = all_dim_factor if arch.same_mscale else own_factor
+            factor *= mscale_factor / all_dim_factor / own_factor
+        extended = factor * own_factor
     softmax_scale = 1.0
     if arch.softmax:
-        softmax_scale = (factor * mscale * mscale_all_dim) ** 2
+        softmax_scale = (factor * own_factor * all_dim_factor) ** 2
 
     if arch.no_attention_factor or arch.fixed:
         return AttentionFactors(1.0, 1.0, softmax_scale)
@@ -251,10 +254,11 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
 
 
 def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
-    """Return the scaling keys that have an effect elsewhere, and none in this file.
+    """Return the scaling keys of a file that llama.cpp does not read there, but elsewhere.
 
-    Their architecture does not read them, or not with this scaling type.
+    The architecture does not read them, or not with this scaling type.
     """
+    # an architecture with a fixed RoPE reads the factor only for the softmax scale of MLA
     arch = file.arch
     is_fixed = arch.fixed and not arch.softmax
     unread = []

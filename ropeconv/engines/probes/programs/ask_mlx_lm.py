@@ -44,7 +44,10 @@ TOKENS = (5, 6, 7, 8, 9, 10)
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return what mlx-lm does with a config, as `probe_protocol` has it."""
+    """Return what mlx-lm does with a config.
+
+    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+    """
     model = build(config)
     layers = list(model.layers)
     assert layers, "it has no layers"
@@ -57,7 +60,7 @@ def ask(config: Answer, question: Answer) -> Answer:
     assert any(ropes), "no layer rotates"
 
     more: Answer = {"class": type(model).__module__, "scaling": logit_scale(watch, layers)}
-    if watch.query_scale is not None:
+    if watch.query_scale is not None:  # in seven digits, those of float32
         more["query_scale"] = float(f"{watch.query_scale(question['context'] - 1):.7g}")
     # generate_step computes a prompt in chunks of prefill_step_size (mlx_lm/generate.py)
     return probe_protocol.answer(ropes, mixed=True, **more)
@@ -95,26 +98,32 @@ def build(config: Answer) -> Any:
 
 
 class Watch:
-    """The calls of one pass of tokens.
-
-    Args:
-        layers: The number of each decoder layer by its id.
-        indexers: The ids of ropes of modules that only choose tokens.
-    """
+    """Notes which layer of a model calls which rope, while tokens pass through the model."""
 
     def __init__(self, layers: dict[int, int], indexers: set[int]) -> None:
+        """Note nothing yet; `watching` puts the watch in place.
+
+        Args:
+            layers: The number of each decoder layer by its id.
+            indexers: The ids of ropes to leave out: those of modules that only choose the tokens
+                which attention then sees (sparse attention).
+        """
         self.layers = layers
         self.indexers = indexers
+
+        # what is noted in the pass
         self.layer: int | None = None
         """The layer that is running."""
         self.calls: dict[int, list[tuple[Any, int]]] = {}
-        """By layer, the owners of rope calls and the size of the vectors that they were given."""
+        """By layer, the module of each call of a rope, such as an nn.RoPE, and the head's width."""
         self.scales: dict[int, list[float]] = {}
         """By layer, the factors on logits."""
         self.query_scale: Callable[[int], float] | None = None
-        """The factor on queries at a position, in models that have one."""
+        """A function from a position to the factor on its query, in models that have one."""
+
+        # afterwards each module is called alone, to read its rotation
         self.position: int | None = None
-        """Where a rope is called while it is read; None in the pass."""
+        """The position at which mx.fast.rope then rotates; None in the pass."""
         self.real_rope = mx.fast.rope
         self.real_attention = mx.fast.scaled_dot_product_attention
 
@@ -141,15 +150,23 @@ QUERY_SCALE = "_get_llama_4_attn_scale"
 
 @contextmanager
 def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
-    """Put a watch in place of functions of mlx, and note which layer is running."""
+    """Let a watch see the calls of functions of mlx, and which layer is running, inside this block.
+
+    Args:
+        watch: The watch.
+        layers: The layers of the model. Python looks up `__call__` in a class and not in an object,
+            so that their classes are patched.
+    """
     originals = {kind: kind.__call__ for kind in {type(layer) for layer in layers}}
-    users = []
+    files_with_scale = []
     for name, module in list(sys.modules.items()):
         if name.startswith("mlx_lm.models.") and hasattr(module, QUERY_SCALE):
-            users.append(module)
-    temperature: Any = getattr(users[0], QUERY_SCALE) if users else None
+            files_with_scale.append(module)
+    real_scale: Any = getattr(files_with_scale[0], QUERY_SCALE) if files_with_scale else None
 
     def watched(original: Any) -> Any:
+        """Return the `__call__` of a class of layers that also notes the running layer."""
+
         def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
             watch.layer = watch.layers.get(id(layer))
             try:
@@ -159,16 +176,21 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
 
         return call
 
-    def scaled(size: int, offset: Any, *args: Any, **kwargs: Any) -> Any:
-        watch.query_scale = lambda position: float(temperature(1, position, *args, **kwargs).item())
-        return temperature(size, offset, *args, **kwargs)
+    def watched_scale(size: int, offset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stand for QUERY_SCALE, whose other arguments are the settings of the model."""
+
+        def scale_at(position: int) -> float:
+            return float(real_scale(1, position, *args, **kwargs).item())
+
+        watch.query_scale = scale_at
+        return real_scale(size, offset, *args, **kwargs)
 
     mx.fast.rope = watch.rope
     mx.fast.scaled_dot_product_attention = watch.attention
     for kind, original in originals.items():
         kind.__call__ = watched(original)
-    for user in users:
-        setattr(user, QUERY_SCALE, scaled)
+    for module in files_with_scale:
+        setattr(module, QUERY_SCALE, watched_scale)
     try:
         yield
     finally:
@@ -176,12 +198,16 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
         mx.fast.scaled_dot_product_attention = watch.real_attention
         for kind, original in originals.items():
             kind.__call__ = original
-        for user in users:
-            setattr(user, QUERY_SCALE, temperature)
+        for module in files_with_scale:
+            setattr(module, QUERY_SCALE, real_scale)
 
 
 def pass_tokens(model: Any, layers: list[Any]) -> Watch:
-    """Return what a pass of a few tokens did. Raises Refused where the model fails."""
+    """Pass a few tokens through a model, and return which layer called which rope.
+
+    Raises Refused where the model fails.
+    """
+    # the indexers of sparse attention rotate too, but only to choose tokens
     indexers = set()
     for layer in layers:
         for module in layer.modules():
@@ -191,6 +217,8 @@ def pass_tokens(model: Any, layers: list[Any]) -> Watch:
 
     with watching(watch, layers):
         try:
+            # this builds the graph only, which is all that is watched; a small model is computed as
+            # well, which shows errors of kernels
             result = model(mx.array([TOKENS]))
             sizes = [math.prod(value.shape) for _, value in tree_flatten(model.parameters())]
             if sum(sizes) < SMALL:
@@ -201,10 +229,15 @@ def pass_tokens(model: Any, layers: list[Any]) -> Watch:
 
 
 def read_rope(watch: Watch, calls: list[tuple[Any, int]], question: Answer) -> Answer:
-    """Return the rope of one layer from the calls that it made.
+    """Return the rope of one layer: frequencies, factor and pairs, in the form of an answer.
 
-    It makes one call where it has the keys of another layer. Raises AssertionError unless queries
-    and keys share one rope.
+    Args:
+        watch: The watch of the pass.
+        calls: The calls of the layer: for queries and for keys, or for queries only in a layer that
+            takes the keys of an earlier one.
+        question: The lengths at which the rope is read.
+
+    Raises AssertionError unless queries and keys share one rope.
     """
     owner, size = calls[0]
     assert len(calls) <= 2, f"{len(calls)} calls"
@@ -225,6 +258,8 @@ def rotate_units(watch: Watch, owner: Any, size: int, length: int) -> Any:
 
     Row i of the matrix is what it makes of unit vector i.
     """
+    # the offset tells the module how long the sequence is, by which it chooses frequencies; the
+    # watch then rotates at position 1 with these
     unit = mx.eye(size, dtype=mx.float32).reshape(1, size, 1, size)
     mx.fast.rope = watch.rope
     watch.position = 1
@@ -240,26 +275,35 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
     """Return frequencies, attention factor and pairs of a rotation.
 
     Raises AssertionError for a matrix that rotates neither halves nor neighbours.
+
+    Args:
+        matrix: [head_dim, head_dim], with the rotated unit vector i in row i.
     """
-    # the dimensions that turn
+    # a dimension rotates where its row is not that of the unit matrix
     size = len(matrix)
-    beside = matrix - np.diag(np.diag(matrix))
-    turned = [i for i in range(size) if beside[i].any() or matrix[i, i] != 1.0]
-    dims = len(turned)
-    low = list(range(dims // 2))
-    high = [i + size // 2 for i in low]
-    if dims < size and turned == [*low, *high]:  # the other pairs of the head stand still
+    off_diagonal = matrix - np.diag(np.diag(matrix))
+    rotated = [i for i in range(size) if off_diagonal[i].any() or matrix[i, i] != 1.0]
+
+    # they are the first ones of the head. But in a head of 8 with pairs (i, i + 4), of which the
+    # slowest two have frequency 0, they are 0, 1, 4, 5: then all pairs are read
+    dims = len(rotated)
+    first_of_low_half = list(range(dims // 2))
+    first_of_high_half = [i + size // 2 for i in first_of_low_half]
+    has_still_pairs = dims < size and rotated == [*first_of_low_half, *first_of_high_half]
+    if has_still_pairs:
         dims = size
     else:
-        assert turned == list(range(dims)), f"rotates dimensions {turned}"
+        assert rotated == list(range(dims)), f"rotates dimensions {rotated}"
     assert dims > 0, "rotates nothing"
     assert dims % 2 == 0, f"rotates {dims} dimensions"
 
-    # the pairs, outside of which nothing may turn
-    partner = int(np.abs(beside[0]).argmax())
+    # dimension 0 shows how they are paired
+    partner = int(np.abs(off_diagonal[0]).argmax())
     half = partner == dims // 2
     assert half or partner == 1, f"dimension 0 is paired with {partner} of {dims}"
     pairs = [(i, i + dims // 2) if half else (2 * i, 2 * i + 1) for i in range(dims // 2)]
+
+    # each pair has a block c s / -s c, and there is nothing else
     rebuilt = np.eye(size, dtype=matrix.dtype)
     for a, b in pairs:
         rebuilt[np.ix_((a, b), (a, b))] = matrix[np.ix_((a, b), (a, b))]

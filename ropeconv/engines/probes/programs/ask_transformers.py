@@ -55,21 +55,25 @@ LESS = {
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return what transformers does with a config, as `probe_protocol` has it."""
+    """Return what transformers does with a config.
+
+    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+    """
+    # the text model, made small; one with an encoder and a decoder is built as its config is
     loaded = load(config)
-    halves = bool(getattr(loaded, "is_encoder_decoder", False))
+    has_encoder_and_decoder = bool(getattr(loaded, "is_encoder_decoder", False))
     text = getattr(loaded, "text_config", loaded)
     if hasattr(loaded, "get_text_config"):
         text = loaded.get_text_config()
     text = shrink(text)
     try:
-        model = build(loaded if halves else text)
+        model = build(loaded if has_encoder_and_decoder else text)
     except probe_protocol.NoModel:
         raise
     except Exception as error:
         raise probe_protocol.Refused("load", error) from error
 
-    # one pass inside the trained length, and one that ends with the context
+    # one pass inside the trained length, of a few tokens, and one that ends with the context
     try:
         short = forward(model, min(question["trained"], 8))
         long = forward(model, question["context"])
@@ -83,7 +87,7 @@ def ask(config: Answer, question: Answer) -> Answer:
         near, near_factor = read_tables(short.calls[index])
         far, far_factor = read_tables(long.calls[index])
         layers.append(probe_protocol.rope(far, far_factor, near, near_factor))
-    if halves:
+    if has_encoder_and_decoder:
         middle = len(layers) // 2
         assert layers[:middle] == layers[middle:], "the encoder rotates otherwise than the decoder"
         layers = layers[:middle]
@@ -154,10 +158,12 @@ class Recorder:
         """Return a rotating function that notes its tables."""
         # f(x, cos, sin) or f(q, k, cos, sin); with complex numbers f(q, k, freqs_cis)
         rotated = 2
-        if list(inspect.signature(function).parameters)[1:2] == ["cos"]:
+        names = list(inspect.signature(function).parameters)
+        if names[1:2] == ["cos"]:
             rotated = 1
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            """Note the tables behind the rotated states, for the first call of the layer."""
             tables = []
             for value in [*args[rotated:], *kwargs.values()]:
                 is_tensor = isinstance(value, torch.Tensor)
@@ -195,7 +201,8 @@ def build(text: Any) -> Any:
 def class_of(text: Any) -> Any:
     """Return the class of the model of a text config; None without one.
 
-    It is that of AutoModel, or the one in the modelling file of the config that takes it.
+    It is that of AutoModel, else the one in the modelling file whose `config_class` is that of the
+    config, as for the text model of some vision models.
     """
     for auto in (AutoModel, AutoModelForCausalLM):
         if type(text) in auto._model_mapping:
@@ -206,7 +213,7 @@ def class_of(text: Any) -> Any:
 
     place = type(text).__module__.replace(".configuration_", ".modeling_")
     code = vars(importlib.import_module(place))
-    for name in sorted(code, key=len):
+    for name in sorted(code, key=len):  # FooModel before FooForSomethingModel
         if not name.endswith("Model") or name.endswith("PreTrainedModel"):
             continue
         if getattr(code[name], "config_class", None) is type(text):
@@ -216,7 +223,7 @@ def class_of(text: Any) -> Any:
 
 @contextlib.contextmanager
 def without_initialisation() -> Iterator[None]:
-    """Leave parameters as memory has them: what rotates does not depend on them."""
+    """Leave weights as memory has them, which is fast: what rotates does not depend on them."""
     names = []
     for name in vars(torch.nn.init):
         if name.endswith("_") and not name.startswith("_"):
@@ -242,12 +249,14 @@ def decoder_layers(model: Any) -> list[Any]:
             encoder = encoder.text_model
         return [*model.decoder.layers, *encoder.layers]
 
+    # in most classes `layers`, `h` in those like GPT-2, in the model or one module further in
     holders = (model, getattr(model, "model", None), getattr(model, "language_model", None))
     for name in ("layers", "h", "blocks"):
         for holder in holders:
             if isinstance(getattr(holder, name, None), torch.nn.ModuleList):
                 return list(getattr(holder, name))
 
+    # else several stacks, one after the other
     layers = []
     for stack in model.children():
         if isinstance(getattr(stack, "layers", None), torch.nn.ModuleList):
@@ -257,10 +266,16 @@ def decoder_layers(model: Any) -> list[Any]:
 
 
 def forward(model: Any, tokens: int) -> Recorder:
-    """Return what a pass over a prompt rotates with.
+    """Run a prompt through a model, and return what each layer rotates with.
 
-    A long prompt has only its first positions and its last one.
+    A long prompt has only its first positions and its last one, from which a model knows how long
+    it is. So a pass over a million positions computes four.
+
+    Args:
+        model: The model.
+        tokens: The length of the prompt.
     """
+    # each layer says that it is running, and the rotating functions note what they are given
     recorder = Recorder()
     recorder.patch(sys.modules[type(model).__module__])
     handles = []
@@ -271,7 +286,8 @@ def forward(model: Any, tokens: int) -> Recorder:
 
         handles.append(layer.register_forward_pre_hook(enter))
 
-    positions = list(range(tokens)) if tokens <= WHOLE else [0, 1, 2, tokens - 1]
+    is_long = tokens > WHOLE
+    positions = [0, 1, 2, tokens - 1] if is_long else list(range(tokens))
     ids = torch.zeros(1, len(positions), dtype=torch.long)
     places = torch.tensor([positions])
     arguments: Answer = {"input_ids": ids, "position_ids": places, "use_cache": False}
@@ -279,7 +295,8 @@ def forward(model: Any, tokens: int) -> Recorder:
         arguments |= {"decoder_input_ids": ids, "decoder_position_ids": places}
     try:
         with torch.no_grad():
-            if tokens > WHOLE and COUNTS_KEYS and model.config.model_type in COUNTING:
+            # before 4.48 some classes know the length by the keys in the cache, not by positions
+            if is_long and COUNTS_KEYS and model.config.model_type in COUNTING:
                 arguments |= with_cache(model, tokens - len(positions))
             try:
                 model(**arguments)
@@ -316,7 +333,8 @@ def read_tables(tensors: tuple[torch.Tensor, ...]) -> tuple[list[float], float]:
         row = tensors[0].reshape(-1, tensors[0].shape[-1])[1].to(torch.complex128)
         return probe_protocol.from_cos_sin(row.real.tolist(), row.imag.tolist())
 
-    # each pair has its value twice: in both halves, or in two neighbours
+    # row 1 of a table is position 1, at which an angle is the frequency itself; each pair has its
+    # value twice: in both halves, or in two neighbours
     cos, sin = (tensor.to(torch.float64).reshape(-1, tensor.shape[-1])[1] for tensor in tensors)
     pairs = cos.shape[-1] // 2
     if torch.equal(cos[:pairs], cos[pairs:]):
@@ -340,22 +358,28 @@ def logit_scale(model: Any) -> float | None:
 
 
 def shrink(text: Any) -> Any:
-    """Return a config with less of everything that does not rotate.
+    """Return a config of a small model that rotates its heads in the same way.
 
-    Small configs stay unchanged.
+    The width of a head, and the RoPE, stay. There are fewer layers, heads and experts, and a
+    smaller vocabulary, so that models of any size are built in a second. Configs that are small
+    already stay unchanged.
     """
     text = copy.deepcopy(text)
     if text.num_hidden_layers <= 8 and text.hidden_size <= 1024:
         return text
-    text.allow_global_per_layer_attribute_access = True  # of heads, in Gemma 4
+
+    # without this, a config whose heads differ by layer, as in Gemma 4, lets nothing read their
+    # number (transformers/integrations/heterogeneity/configuration_utils.py)
+    text.allow_global_per_layer_attribute_access = True
     shrink_layers(text)
-    if hasattr(text, "qk_rope_head_dim"):
+    if hasattr(text, "qk_rope_head_dim"):  # with MLA the width of a head follows from other keys
         text.num_attention_heads = 2
         text.num_key_value_heads = 2
         text.hidden_size = 256
     else:
         shrink_heads(text)
 
+    # the vocabulary, layers behind attention, and experts, of which two are chosen from one group
     for name, value in LESS.items():
         if getattr(text, name, None):
             setattr(text, name, value)
@@ -367,7 +391,7 @@ def shrink(text: Any) -> Any:
             setattr(text, name, 1)
     if (getattr(text, "num_experts_per_tok", None) or 0) > 2:
         text.num_experts_per_tok = 2
-    text.pad_token_id = None
+    text.pad_token_id = None  # it may be beyond the smaller vocabulary
     text.allow_global_per_layer_attribute_access = False
     return text
 
@@ -386,26 +410,36 @@ def shrink_layers(text: Any) -> None:
 
 
 def shrink_heads(text: Any) -> None:
-    """Keep few heads of a config, of the same width, with as many queries for each key."""
+    """Keep few heads of a config, of the same width, with as many queries for each key.
+
+    32 heads of 128, with 8 heads of keys, become 2 heads of 128 with 1 of keys.
+    """
     heads = text.num_attention_heads
     kv = getattr(text, "num_key_value_heads", None) or getattr(text, "num_kv_heads", None) or heads
-    groups = max(1, heads // kv)
+    queries_per_key = max(1, heads // kv)
 
-    # the least number that divides the heads, and keeps the hidden size whole
-    wide = heads // math.gcd(heads, text.hidden_size)
-    small = heads
-    for count in range(heads, max(2, wide) - 1, -1):
-        if heads % count == 0 and text.hidden_size % (heads // count) == 0:
-            small = count
+    # the least number of at least 2 that divides the heads, and by which the hidden size, which
+    # shrinks in the same proportion, stays whole
+    least = max(2, heads // math.gcd(heads, text.hidden_size))
+    fewer = heads
+    for count in range(least, heads + 1):
+        proportion = heads // count
+        if heads % count == 0 and text.hidden_size % proportion == 0:
+            fewer = count
+            break
 
+    # a width that the config states does not follow from the hidden size, which then may be any
     width = getattr(text, "head_dim", None)
     has_own_width = isinstance(width, int) and width * heads != text.hidden_size
-    text.hidden_size = 256 if has_own_width else text.hidden_size * small // heads
-    text.num_attention_heads = small
+    text.hidden_size = 256 if has_own_width else text.hidden_size * fewer // heads
+    text.num_attention_heads = fewer
+
+    keys = max(1, fewer // queries_per_key)
+    if fewer % keys != 0:  # each key needs as many queries as the others
+        keys = fewer
     for name in ("num_key_value_heads", "num_kv_heads"):
         if getattr(text, name, None):
-            keys = max(1, small // groups)
-            setattr(text, name, keys if small % keys == 0 else small)
+            setattr(text, name, keys)
 
 
 torch.set_num_threads(1)

@@ -94,7 +94,10 @@ WINDOW_ONLY = ("kolibri1",)
 
 
 def prepare() -> None:
-    """Make vLLM build models on meta, in this process, with rotary embeddings on the CPU."""
+    """Patch vLLM so that it builds models on meta, in this process, with rotary tables on the CPU.
+
+    Each step replaces one function of vLLM for the life of this process.
+    """
     # no GPU is touched: it may be busy, and nothing is computed on it
     if not platforms.current_platform.is_cpu():
         from vllm.platforms.cpu import CpuPlatform
@@ -105,8 +108,10 @@ def prepare() -> None:
     # result in the user's cache
     registry._run_in_subprocess = lambda call: call()
 
-    # a layer asks for its rotary embedding by this function; to be replaced before the files of
-    # models import it
+    # a layer gets its rotary embedding from get_rope, which makes a table with a row for each
+    # position of the context, by torch.arange(length). The tables are made on the CPU, and with at
+    # most ROWS rows: those of a context of millions take gigabytes. It is replaced here, before
+    # the files of models import the function
     build = rotary_embedding.get_rope
     arange = torch.arange
 
@@ -122,7 +127,7 @@ def prepare() -> None:
 
     rotary_embedding.get_rope = get_rope
 
-    # layers compute by their PyTorch code, which meta tensors need
+    # layers compute by their PyTorch code and not by kernels, which take no meta tensors
     def dispatch_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.forward_native
 
@@ -151,7 +156,10 @@ def keep_on_cpu(place: str, name: str) -> None:
 
 
 def ask(config: Answer, question: Answer) -> Answer:
-    """Return what vLLM does with a config, as `probe_protocol` has it."""
+    """Return what vLLM does with a config.
+
+    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+    """
     architectures = config.get("architectures") or [""]
     architecture = architectures[0]
     has_own = architecture in ModelRegistry.get_supported_archs()
@@ -164,6 +172,7 @@ def ask(config: Answer, question: Answer) -> Answer:
         if "vision_config" in config:
             images = Path(folder, "preprocessor_config.json")
             images.write_text(json.dumps(IMAGES), encoding="utf-8")
+        # the window that vLLM would choose itself, where it can; the question is about `context`
         window = None
         with suppress(Exception):
             window = int(model_config(folder, None).max_model_len)
@@ -219,12 +228,15 @@ def of_config(error: Exception) -> Exception:
 
 
 def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> Answer:
-    """Return what the model of a config computes.
+    """Build the model of a config, and return what it computes, in the form of an answer.
 
     Args:
         vllm_config: vLLM's reading of the config.
-        question: The lengths.
-        has_own: Whether vLLM has a class of its own for the model.
+        question: The trained length and the context, in tokens.
+        has_own: Whether vLLM has a class of its own for the model, and not that of transformers.
+
+    Raises Unseen where the reason is this machine or a missing file, NoModel where vLLM does not
+    have the model, and Refused where it has the model and fails on this config.
     """
     config = vllm_config.model_config
     with set_current_vllm_config(vllm_config):
@@ -321,10 +333,16 @@ def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Answer) -> Answer:
-    """Return what the layers of one of vLLM's own models rotate with."""
-    known: dict[int, Answer] = {}
+    """Return what the layers of one of vLLM's own models rotate with, in the form of an answer.
+
+    Args:
+        layers: The layers of the language model.
+        config: vLLM's reading of the config.
+        question: The trained length and the context, in tokens.
+    """
+    rope_by_module: dict[int, Answer] = {}  # layers share rotary embeddings
     ropes: list[Answer | None] = []
-    more: Answer = {}
+    facts: Answer = {}
     mrope = bool(config.uses_mrope)
     with torch.inference_mode():
         for layer in layers:
@@ -334,22 +352,24 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
                 continue
             scaling = logit_scale(attention)
             if scaling is not None:
-                more.setdefault("scaling", scaling)
+                facts.setdefault("scaling", scaling)
+            # in Llama 4 only some layers scale their queries
             on_queries = query_scale(attention, question["context"])
             if on_queries is not None:
-                more["query_scale"] = max(on_queries, more.get("query_scale", on_queries))
+                facts["query_scale"] = max(on_queries, facts.get("query_scale", on_queries))
 
             calls = calls_of(attention)
             if not calls:
                 ropes.append(None)
                 continue
             rotary = CalledRotary(attention.rotary_emb, calls[0], mrope)
-            if id(rotary.module) not in known:
-                known[id(rotary.module)] = rotary.read(question)
-                more["interleaved"] = not rotary.turns_halves
-            ropes.append(known[id(rotary.module)])
-    # chunked prefill, which is on by default
-    return probe_protocol.answer(ropes, mixed=True, **more)
+            module = id(rotary.module)
+            if module not in rope_by_module:
+                rope_by_module[module] = rotary.read(question)
+                facts["interleaved"] = not rotary.turns_halves  # as in all layers of a model
+            ropes.append(rope_by_module[module])
+    # chunked prefill, on by default, computes a long prompt in several passes
+    return probe_protocol.answer(ropes, mixed=True, **facts)
 
 
 def attention_of(layer: torch.nn.Module) -> Any:
@@ -366,22 +386,34 @@ def attention_of(layer: torch.nn.Module) -> Any:
 
 
 def calls_of(attention: Any) -> list[int]:
-    """Return the dimensions of the query in each call of the rotary embedding in one pass."""
+    """Run an attention once on two tokens, and return how it calls its rotary embedding.
+
+    Nothing is computed: the tensors are on meta, and have only shapes.
+
+    Returns:
+        For each call the number of axes of the query tensor: 3 for [tokens, heads, head_dim], 2
+        for [tokens, heads * head_dim]. Empty for a layer that does not rotate.
+    """
     calls: list[int] = []
 
     def record(positions: Any, query: Any, key: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Stand for the rotary embedding."""
         calls.append(query.dim())
         return query, key
 
     def attend(query: Any, *args: Any, output_shape: Any = None, **kwargs: Any) -> Any:
+        """Stand for a kernel: return a tensor of the shape of its result."""
         return query if output_shape is None else query.new_empty(output_shape)
 
-    # kernels do nothing, and the rotary embedding notes its calls
+    # a module may have a `forward` of its own already, beside that of its class
     replaced: dict[Any, Any] = {attention.rotary_emb: record}
     for module in attention.modules():
         if type(module).__name__.endswith(KERNELS) and not hasattr(module, "rotary_emb"):
             replaced[module] = attend
     saved = {module: module.__dict__.get("forward") for module in replaced}
+
+    # the attentions of vLLM differ in their parameters: those without a default that are not known
+    # here are None
     given = {
         "positions": torch.zeros(2, dtype=torch.long, device="meta"),
         "hidden_states": torch.empty(2, hidden_size(attention), device="meta"),
@@ -392,6 +424,7 @@ def calls_of(attention: Any) -> list[int]:
         is_keyword = parameter.kind is parameter.VAR_KEYWORD
         if name in given or (parameter.default is parameter.empty and not is_keyword):
             arguments[name] = given.get(name)
+
     try:
         for module, forward in replaced.items():
             module.forward = forward
@@ -512,8 +545,13 @@ def query_scale(attention: Any, context: int) -> float | None:
 def read_backend(model: Any, layers: list[Any], question: Answer) -> Answer:
     """Return what a class of transformers that vLLM runs rotates with.
 
-    transformers chooses frequencies by the largest position of a batch, so both sides of the
-    trained length are asked.
+    transformers chooses frequencies by the largest position of a batch. So each type of layer is
+    read within the trained length and at the context, and a prompt in several passes mixes both.
+
+    Args:
+        model: The model, with one rotary embedding for all layers.
+        layers: Its layers.
+        question: The two lengths.
     """
     rotaries = []
     for name, module in model.named_modules():
@@ -521,12 +559,13 @@ def read_backend(model: Any, layers: list[Any], question: Answer) -> Answer:
             rotaries.append(module)
     assert rotaries, "the class of transformers has no rotary embedding"
     rotary = rotaries[0]
-    window_only = rotary.config.model_type in WINDOW_ONLY
+    only_windows_rotate = rotary.config.model_type in WINDOW_ONLY
 
-    known: dict[str | None, Answer] = {}
+    rope_by_kind: dict[str | None, Answer] = {}
     ropes: list[Answer | None] = []
-    more: Answer = {}
+    facts: Answer = {}
     for layer in layers:
+        # a layer without attention, as a Mamba layer, does not rotate
         attentions = []
         for name, module in layer.named_modules():
             if name.endswith(("attn", "attention")):
@@ -536,16 +575,17 @@ def read_backend(model: Any, layers: list[Any], question: Answer) -> Answer:
             continue
         attention = attentions[0]
         if isinstance(getattr(attention, "scaling", None), float):
-            more.setdefault("scaling", attention.scaling)
-        is_still = getattr(attention, "use_rope", True) in (False, 0)
-        if is_still or (window_only and not attention.is_sliding):
+            facts.setdefault("scaling", attention.scaling)
+
+        has_no_rope = getattr(attention, "use_rope", True) in (False, 0)
+        if has_no_rope or (only_windows_rotate and not attention.is_sliding):
             ropes.append(None)
             continue
         kind = kind_of(rotary, layer, attention)
-        if kind not in known:
-            known[kind] = read_rotary(rotary, kind, question)
-        ropes.append(known[kind])
-    return probe_protocol.answer(ropes, backend="transformers", mixed=True, **more)
+        if kind not in rope_by_kind:
+            rope_by_kind[kind] = read_rotary(rotary, kind, question)
+        ropes.append(rope_by_kind[kind])
+    return probe_protocol.answer(ropes, backend="transformers", mixed=True, **facts)
 
 
 def kind_of(rotary: Any, layer: Any, attention: Any) -> str | None:

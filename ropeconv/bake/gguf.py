@@ -88,7 +88,7 @@ class GgufPlan(GgufOutput):
         replaces = self.target.replace
         record = record_of_output(
             file,
-            known=receipt.original.gguf,
+            input_record=receipt.original.gguf,
             before=earlier(file, receipt),
             edit=edit,
             replaced=replaces,

@@ -356,7 +356,7 @@ def _apply_gguf(
     output_check = GgufOutputCheck(plan)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         if check:
-            path = change_in_place(plan.source, plan.edit, output_check.read_back, beside)
+            path = change_in_place(plan.source, plan.edit, output_check.check, beside)
         else:
             path = change_in_place(plan.source, plan.edit, beside=beside)
     elif check:
@@ -379,21 +379,25 @@ class GgufOutputCheck:
     """Why llama.cpp was not run on a conversion, or empty."""
 
     def __call__(self, folder: Path) -> None:
-        """Read the files back, and decode a few tokens with a conversion."""
-        path = folder / self.plan.files[0].name
-        self.read_back(path)
-        if isinstance(self.plan, ExportPlan):
-            self._decode(path)
+        """Check the first of the finished files in a folder, as `check` does."""
+        self.check(folder / self.plan.files[0].name)
 
-    def read_back(self, path: Path) -> None:
-        """Read the file back, and run its first layers.
+    def check(self, path: Path) -> None:
+        """Read the file back, decode a few tokens with a conversion, and run its first layers.
 
         Raises:
             Disagreement: It is not as planned, or llama.cpp does not compute the method.
+            RopeconvError: llama.cpp cannot run a conversion.
         """
         self.record = check_gguf(self.plan, path, in_place=self.plan.target.in_place)
-        if not available():
-            return
+        if isinstance(self.plan, ExportPlan):
+            self._decode(path)
+        if available():
+            self._run_layers(path)
+
+    def _run_layers(self, path: Path) -> None:
+        """Compare the first layers with the method, and record that in `self.record`."""
+        assert self.record is not None
         layers = run_first_layers(self.plan, path)
         refuse_wrong_layers(layers)
         self.record = msgspec.structs.replace(self.record, layers=layers, llama_cpp=runtime())

@@ -209,18 +209,24 @@ class LlamaCppEngine(Engine):
     """
 
     def __init__(
-        self, path: Path, overrides: Mapping[str, Override] | None = None, **options: Any
+        self,
+        path: Path,
+        overrides: Mapping[str, Override] | None = None,
+        patience: float = PATIENCE,
+        **options: Any,
     ) -> None:
         """Name the file; nothing runs yet.
 
         Args:
             path: The file, or the first of several shards.
             overrides: Types and values of metadata keys that replace those of the file.
+            patience: Seconds without an answer after which llama.cpp is given up.
             **options: Other fields of `Load`. By default it computes on the CPU, as exactly as
                 llama.cpp can.
         """
         self.path = path
         self.overrides = dict(overrides or {})
+        self.patience = patience
         self.options = options
         self.process: LlamaCppProcess | None = None
         self.runtime = runtime()
@@ -238,7 +244,7 @@ class LlamaCppEngine(Engine):
         Raises:
             RopeconvError: llama.cpp cannot load the file.
         """
-        with LlamaCppProcess(self.load) as self.process:
+        with LlamaCppProcess(self.load, self.patience) as self.process:
             try:
                 yield self
             finally:
@@ -304,7 +310,7 @@ class LlamaCppEngine(Engine):
         """Call a method of `LlamaModel`, in the open process or a new one."""
         if self.process is not None:
             return self.process.ask(kind, method, *arguments, progress=progress)
-        with LlamaCppProcess(self.load) as process:
+        with LlamaCppProcess(self.load, self.patience) as process:
             return process.ask(kind, method, *arguments, progress=progress)
 
 

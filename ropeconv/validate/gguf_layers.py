@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.llamacpp import LlamaCppEngine, LlamaCppError, overrides
+from ..engines.llamacpp import LONGEST, LlamaCppEngine, LlamaCppError, overrides
 from ..engines.transformers.first_layers import NoLayerRuns
 from ..formats.disk import human
 from ..formats.files import scratch
@@ -110,7 +110,7 @@ def _compare(
 
     # one cut file after another, so that the temporary folder has two of them at most
     with _cut(output, layers) as short:
-        of_output = _logits(LlamaCppEngine(short.path), runs)
+        of_output = _logits(LlamaCppEngine(short.path, patience=LONGEST), runs)
     # without a source, the weights are those of the output
     with _cut(source or output, layers) as short:
         if takes_divisors(short, spec, schedule):
@@ -122,7 +122,10 @@ def _compare(
         if source is None:
             control = compute(spec.current(), SPLIT)
         else:
-            control = _logits(LlamaCppEngine(short.path), runs)
+            control = _logits(LlamaCppEngine(short.path, patience=LONGEST), runs)
+
+    if not (np.isfinite(reference).all() and np.isfinite(control).all()):
+        raise NoLayerRuns("the logits of its source are not finite")
 
     # judge every range of positions
     parts = list(_parts(runs))
@@ -253,7 +256,8 @@ def _logits_by_keys(
     The keys follow from the schedule, and not from those that an output has. `split` has no effect:
     there is one set of keys, whose noise is that of llama.cpp against itself.
     """
-    return _logits(LlamaCppEngine(file.path, overrides(schedule, arch_of(file).name)), runs)
+    keys = overrides(schedule, arch_of(file).name)
+    return _logits(LlamaCppEngine(file.path, keys, patience=LONGEST), runs)
 
 
 def _logits(engine: LlamaCppEngine, runs: list[TokenRun]) -> Logits:

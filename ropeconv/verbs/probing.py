@@ -169,7 +169,7 @@ def asking_installed(
             found.append(installed)
     if python and not found:
         if wanted:
-            problem = f"{' and '.join(wanted)} is installed there"
+            problem = f"{' and '.join(wanted)} is not installed there"
         else:
             can_be_asked = ", ".join(askable.name for askable in ASKABLE)
             problem = f"none of the runtimes that can be asked ({can_be_asked}) is named"

@@ -38,7 +38,7 @@ from .llamacpp_reference import (
     takes_divisors,
     write_divisors,
 )
-from .sampling import TokenRun, block_runs
+from .sampling import SPREAD, TokenRun, doublings
 
 Logits = NDArray[np.float32]
 """Logits after tokens, [tokens, vocabulary]."""
@@ -46,6 +46,8 @@ Logits = NDArray[np.float32]
 EACH = 32
 """Tokens of each range of positions that are compared."""
 SEED = 1
+PHRASE = 61
+"""Tokens that are repeated in a run; a prime, so that they begin elsewhere in every block."""
 LARGEST = 8 << 30
 """The most bytes of a cut file; a temporary folder has two of them."""
 NOISE = 5.0
@@ -106,7 +108,7 @@ def _compare(
     _refuse_incomparable(output, source, spec, schedule)
     layers = _count_layers(spec)
     vocabulary = output.tensors["token_embd.weight"].shape[1]
-    runs = block_runs(schedule.original_context, schedule.context, vocabulary, SEED, EACH)
+    runs = _choose_runs(schedule, vocabulary)
 
     # one cut file after another, so that the temporary folder has two of them at most
     with _cut(output, layers) as short:
@@ -148,6 +150,20 @@ def _compare(
         layers=tuple(records),
         unchanged=unchanged,
     )
+
+
+def _choose_runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
+    """Blocks of tokens spread over the trained context, and over each doubling up to the new one.
+
+    Some random tokens follow each other again and again, so that attention to the past matters.
+    """
+    random = np.random.default_rng(SEED)
+    runs = []
+    for low, high in doublings(schedule.original_context, schedule.context):
+        phrase = random.integers(vocabulary, size=PHRASE)
+        ids = np.resize(phrase, min(SPREAD, high)).tolist()
+        runs.append(TokenRun.blocks(low, high, ids, EACH))
+    return runs
 
 
 def _refuse_incomparable(

@@ -42,8 +42,8 @@ from ..reporting import Reporter
 from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..runtimes.programs import program_note
+from .asking import asking_installed
 from .output import Writing, finish_output, plan_output, recover_file, write_output
-from .probing import asking_installed
 from .request import (
     ApplyRequest,
     OutputUnit,

@@ -9,8 +9,8 @@ from ..bake.ranked import RankedMethods, advised
 from ..inspection.inspection import Inspection
 from ..rope.lengths import parse_tokens
 from .arguments import check_arguments, source_of
+from .asking import asking_installed
 from .opened import inspect_opened
-from .probing import asking_installed
 
 
 @check_arguments

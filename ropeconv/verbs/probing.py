@@ -1,33 +1,20 @@
-"""`probe`: what an installed runtime computes from a model's config.
-
-`asking_installed` makes the verdicts of other verbs ask installed runtimes too.
-"""
+"""`probe`: what an installed runtime computes from a model's config."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
-from ..engines.probes.installed import (
-    ASKABLE,
-    BEFORE_WRITING,
-    InstalledRuntime,
-    find_askable,
-    find_installed,
-)
+from ..engines.probes.installed import InstalledRuntime, find_askable, find_installed
 from ..engines.probes.result import ProbeResult, expectation, layer_counts, rounded_factor
-from ..errors import BadSource, UsageError
+from ..errors import BadSource
 from ..inspection.inspection import ConfigInspection, inspect_source
 from ..inspection.receipts.folder import valid_receipt
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.errors import RopeconvError
 from ..rope.schedule import Schedule
-from ..runtimes.asked import asking
-from ..runtimes.runtime import canonical
 from ..runtimes.verdict import PlannedConfig
 from .arguments import check_arguments, source_of
 
@@ -133,46 +120,3 @@ def expected_of(inspection: ConfigInspection, source: Source) -> PlannedConfig:
         original_context=record.original_context,
     )
     return PlannedConfig(planned.config, planned.family, schedule, inspection.first_spec)
-
-
-@contextmanager
-def asking_installed(
-    names: Iterable[str] | None,
-    python: str,
-    tell: Callable[[str], None] = lambda sentence: None,
-) -> Iterator[None]:
-    """Let installed runtimes say how they read a config, while the block judges configs.
-
-    Without it, all verdicts are from the tables that come with ropeconv.
-
-    Args:
-        names: Runtimes that the user named, as `--runtime` has them; None for every one.
-        python: The interpreter of another environment; empty for this one, of which transformers
-            is left out, since `apply` asks it about every output.
-        tell: Called with a sentence before a runtime is started.
-
-    Raises:
-        UsageError: Where an interpreter is named, and nothing is asked in it.
-    """
-    wanted = list(BEFORE_WRITING)
-    if python:
-        wanted = [askable.name for askable in ASKABLE]
-    if names is not None:
-        named = {canonical(name) for name in names}
-        wanted = [name for name in wanted if name in named]
-
-    found = []
-    for name in wanted:
-        installed = find_installed(name, python)
-        if installed is not None:
-            installed.tell = tell
-            found.append(installed)
-    if python and not found:
-        if wanted:
-            problem = f"{' and '.join(wanted)} is not installed there"
-        else:
-            can_be_asked = ", ".join(askable.name for askable in ASKABLE)
-            problem = f"none of the runtimes that can be asked ({can_be_asked}) is named"
-        raise UsageError(f"--python {python} asks a runtime, and {problem}")
-    with asking(found):
-        yield

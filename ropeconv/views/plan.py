@@ -14,7 +14,6 @@ from ..bake.output import Output
 from ..bake.plan import Plan
 from ..convert.encoding import CheckpointResult
 from ..convert.fold import Fold
-from ..engines.probes.installed import BEFORE_WRITING
 from ..inspection.document import describe_layers
 from ..inspection.support import count_others, support
 from ..rope.bound.reach import effective_length
@@ -22,6 +21,7 @@ from ..rope.errors import counted
 from ..rope.forms import Vector, count_zero
 from ..rope.methods.method import Method
 from ..rope.recipe import described_flags
+from ..runtimes.askable import BEFORE_WRITING
 from ..runtimes.gguf_readers import find_any
 from ..runtimes.runtime import ALL, GOOD, canonical
 from ..runtimes.verdict import Verdict, describe, frequencies

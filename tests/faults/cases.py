@@ -312,6 +312,7 @@ READERS: dict[str, tuple[Scene, str]] = {
     "advise": (scenes.checkpoint, "advise model --context 256"),
     "compare": (scenes.two_checkpoints, "compare model second"),
     "identify": (scenes.checkpoint, "identify model --against model --as-is"),
+    "probe": (scenes.checkpoint, "probe transformers model"),
     "list methods": (scenes.checkpoint, "list methods"),
     "list families": (scenes.checkpoint, "list families"),
     "list archs": (scenes.checkpoint, "list archs"),
@@ -321,6 +322,7 @@ READERS: dict[str, tuple[Scene, str]] = {
 
 READS: dict[tuple[str, str], str] = {
     ("*", "--dry-run"): "writes nothing",
+    ("*", "--python"): "names a Python that is asked",
     ("*", "--recipe"): "is read",
     ("*", "--longrope"): "is read",
     ("*", "--inv-freq"): "is read",

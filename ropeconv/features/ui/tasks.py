@@ -36,9 +36,9 @@ from ropeconv.rope.lengths import factor_over, parse_factor, parse_tokens
 from ropeconv.runtimes.runtime import runtimes
 from ropeconv.runtimes.verdict import Verdict
 from ropeconv.validate.validation import Validation
+from ropeconv.verbs.asking import asking_installed
 from ropeconv.verbs.opened import inspect_opened
 from ropeconv.verbs.output import Writing, write_output
-from ropeconv.verbs.probing import asking_installed
 from ropeconv.verbs.publishing import publish_staged
 from ropeconv.verbs.validation import ValidationChoice
 from ropeconv.views.advice import explain_columns, show_advice, show_methods

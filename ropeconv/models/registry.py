@@ -542,17 +542,19 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         commonness = COMMON.index(name) if name in COMMON else len(COMMON)
         return commonness, by_name()[name].layout != "half", -share_of_class[name]
 
-    return min(near_best, key=place)
+    best = min(near_best, key=place)
+    # no key says that pairs are neighbours, and another family would be the wrong one
+    family = by_name()[best]
+    is_assumed = family.layout == "interleaved" and not family.mla and not named
+    return "" if is_assumed else best
 
 
 def _says_it_is(part: Config, family: Family) -> bool:
     """Whether a config has a key for each thing that sets a family apart from Llama.
 
     An unknown model is likened to a family only where its config says these things: else they
-    would be assumed. They are pairs of neighbours, an encoder, and layers that rotate otherwise.
+    would be assumed. They are an encoder, and layers that rotate otherwise.
     """
-    if family.layout == "interleaved" and not family.mla:  # no key says so
-        return False
     if family.encoder and not set(part) & _encoder_keys():
         return False
 

@@ -159,9 +159,7 @@ ANSWERED = {
     "apply adapter --yarn 4": "bake its base model ('model'), and load the adapter on the result",
     "restore hand.json": "give the folder `apply` made",
     "apply unknown.json --yarn 4": "--family qwen2",
-    "apply interleaved.json --yarn 4": (
-        "--family cohere to treat it as that, where pairs (2i, 2i + 1) rotate"
-    ),
+    "apply interleaved.json --yarn 4": "'new' is not supported",
     "apply model --as-is --to gguf --outtype q4_k_m": "fetch the tokenizer",
     "apply Quen/Qwen3-8B --yarn 4": "is not in the cache and HF_HUB_OFFLINE is set",
     "advise model": "Missing option '--context'",

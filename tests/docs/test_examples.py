@@ -34,6 +34,7 @@ ELSEWHERE = {
     "HuggingFaceTB": "a trained model: tests/real_model",
     "push": "the Hub: tests/hub",
     "ui": "a server that does not end: tests/features/ui",
+    "vllm": "vLLM, which few machines have: tests/engines/test_runtime_probes.py",
 }
 """Words of examples that need more than a small model, and where the tests of these are."""
 OUTPUT = re.compile(r"(?P<source>.+?)-(?P<method>yarn|mixed)(?P<factor>\d+)(?P<suffix>\.gguf)?")

@@ -80,6 +80,8 @@ def needs(words: list[str]) -> str:
         return "words of the reader"
     if "--server" in words:
         return "a running server"
+    if words[:2] == ["probe", "vllm"] and importlib.util.find_spec("vllm") is None:
+        return "vLLM"
     if "--push" in words or words[0] == "push":
         return "the Hub"
     if "--text" in words:

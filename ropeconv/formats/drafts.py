@@ -67,6 +67,15 @@ def together() -> Iterator[None]:
     try:
         with files.names:
             yield
+    except Exception:
+        # a broken disk removes nothing, and the error of one draft would hide the others
+        left = [str(draft) for draft in files.drafts.values() if draft.exists()]
+        if len(left) > 1:
+            names = ", ".join(left)
+            raise RopeconvError(
+                f"{names} cannot be removed; check the disk, and remove them"
+            ) from None
+        raise
     finally:
         _open_set.reset(token)
 

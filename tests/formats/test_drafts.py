@@ -281,3 +281,25 @@ def test_two_sets_that_wait_for_each_other_end(
     assert problems
     assert "another ropeconv" in problems[0]
     assert names(tmp_path) in ([], ["a", "b"])
+
+
+def test_all_drafts_that_a_broken_disk_leaves_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object, **more: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def write_two() -> None:
+        with together():
+            write_file(Path("a.json"), "a")
+            write_file(Path("b.json"), "b")
+            monkeypatch.setattr(Path, "replace", fail)
+            monkeypatch.setattr(Path, "unlink", fail)
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RopeconvError) as raised:
+        write_two()
+    monkeypatch.undo()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".a.json.ropeconv-partial", ".b.json.ropeconv-partial"]
+    assert all(name in str(raised.value) for name in left)

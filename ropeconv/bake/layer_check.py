@@ -23,7 +23,6 @@ from ..formats.safetensors import INDEX, header_bytes, shards, tensor_bytes
 from ..inspection.receipts.receipt import LayersRecord, ScheduleRecord
 from ..models.source import SINGLE, Source
 from ..rope.schedule import LogN, effective_scaling
-from ..rope.spec import RopeSpec
 from ..validate.layers import CheckpointFiles, LayerQuestion, NeededQuestion
 from .checkpoint import CheckpointPlan
 
@@ -137,21 +136,12 @@ def _question(plan: CheckpointPlan, folder: Path, probe: Probe) -> Iterator[Laye
             # the scaling of queries is log-n, or steps that approximate it
             log_n=scale if isinstance(scale, LogN) else None,
             query_scaling=None if isinstance(scale, LogN) else scale,
-            layers=_first_layers(plan.before),
+            layers=plan.before.first_of_each_kind,
             queries=family.weights.queries,
             mla=plan.before.mla,
             rounded=rounded,
             unchanged=schedule.digest == plan.before.current().digest,
         )
-
-
-def _first_layers(spec: RopeSpec) -> tuple[int, ...]:
-    """The first layer of each kind: by its RoPE, and by the window that it sees."""
-    first: dict[tuple[object, object], int] = {}
-    for number, kind in enumerate(spec.layers):
-        window = spec.windows[number] if spec.windows else None
-        first.setdefault((kind, window), number)
-    return tuple(first.values()) or (0,)
 
 
 def _absolute(path: Path) -> str:
@@ -205,7 +195,7 @@ def _needed_rows(
         if EXPERTS not in name:
             shapes[name] = tensor.shape
     question = NeededQuestion(
-        _absolute(config), shapes, stands_for, layers=_first_layers(plan.before)
+        _absolute(config), shapes, stands_for, layers=plan.before.first_of_each_kind
     )
     answer = _ask(probe, "needed", msgspec.to_builtins(question))
     if "tensors" not in answer:

@@ -290,6 +290,15 @@ class RopeSpec:
         return sum(layer == kind for layer in self.layers)
 
     @property
+    def first_of_each_kind(self) -> tuple[int, ...]:
+        """The number of the first layer of each kind: by its RoPE, and by the window it sees."""
+        first: dict[tuple[LayerKind, int | None], int] = {}
+        for number, kind in enumerate(self.layers):
+            window = self.windows[number] if self.windows else None
+            first.setdefault((kind, window), number)
+        return tuple(first.values()) or (0,)
+
+    @property
     def window_kind(self) -> str:
         """The name of the windows of its layers, for sentences."""
         return "chunks" if self.chunked else "sliding window"

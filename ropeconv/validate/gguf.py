@@ -25,7 +25,6 @@ from ..engines.transformers.memory import host_bytes
 from ..engines.transformers.patch import patch
 from ..errors import BadSource
 from ..formats.disk import human
-from ..formats.files import scratch
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import F32, TYPES
 from ..inspection.kv_cache import gguf_cache
@@ -39,10 +38,11 @@ from .comparison import Comparison, Settings
 from .llamacpp_reference import (
     SECOND_SPLIT,
     SPLIT,
+    run_logits,
+    run_with_divisors,
     scales_otherwise,
     takes_any_position,
     takes_divisors,
-    write_divisors,
 )
 from .sampling import (
     SAMPLE,
@@ -155,12 +155,7 @@ def logits_of(engine: LlamaCppEngine, runs: list[TokenRun], progress: Progress) 
     """Return the logits of runs, [positions, vocabulary], from one process of llama.cpp."""
     import torch
 
-    with engine.opened():
-        parts = []
-        for run in runs:
-            positions = run.positions if run.has_gaps else None
-            parts.append(engine.logits(run.ids, run.kept, progress, positions))
-    return torch.cat(parts)
+    return torch.from_numpy(run_logits(engine, runs, progress))
 
 
 def by_keys(
@@ -222,9 +217,9 @@ def _logits_by_divisors(
     progress: Progress,
 ) -> Tensor:
     """Return the logits of a copy of a file, with the frequencies of a schedule as divisors."""
-    with scratch() as folder:
-        engine = write_divisors(file, spec, schedule, folder, split)
-        return logits_of(engine, runs, progress)
+    import torch
+
+    return torch.from_numpy(run_with_divisors(file, spec, schedule, split, runs, progress))
 
 
 def by_patch(

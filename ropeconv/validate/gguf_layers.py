@@ -12,10 +12,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..engines.llamacpp import LONGEST, LlamaCppEngine, LlamaCppError, overrides
 from ..engines.transformers.first_layers import NoLayerRuns
@@ -33,15 +31,14 @@ from ..runtimes.llamacpp.read_header import arch_of, rope_tensors
 from .llamacpp_reference import (
     SECOND_SPLIT,
     SPLIT,
+    Logits,
+    run_logits,
+    run_with_divisors,
     scales_otherwise,
     takes_any_position,
     takes_divisors,
-    write_divisors,
 )
 from .sampling import SPREAD, TokenRun, doublings
-
-Logits = NDArray[np.float32]
-"""Logits after tokens, [tokens, vocabulary]."""
 
 EACH = 32
 """Tokens of each range of positions that are compared."""
@@ -106,25 +103,30 @@ def _compare(
         LlamaCppError: llama.cpp cannot run a cut file.
     """
     _refuse_incomparable(output, source, spec, schedule)
-    layers = _count_layers(spec)
+    layers = max(spec.first_of_each_kind) + 1
     vocabulary = output.tensors["token_embd.weight"].shape[1]
     runs = _choose_runs(schedule, vocabulary)
 
     # one cut file after another, so that the temporary folder has two of them at most
     with _cut(output, layers) as short:
-        of_output = _logits(LlamaCppEngine(short.path, patience=LONGEST), runs)
+        of_output = run_logits(LlamaCppEngine(short.path, patience=LONGEST), runs)
     # without a source, the weights are those of the output
     with _cut(source or output, layers) as short:
+        unscaled = LlamaCppEngine(short.path, patience=LONGEST)
         if takes_divisors(short, spec, schedule):
-            compute = partial(_logits_by_divisors, short, spec, runs)
+            reference = run_with_divisors(short, spec, schedule, SPLIT, runs)
+            second = run_with_divisors(short, spec, schedule, SECOND_SPLIT, runs)
+            if source is None:
+                control = run_with_divisors(short, spec, spec.current(), SPLIT, runs)
+            else:
+                control = run_logits(unscaled, runs)
         else:
-            compute = partial(_logits_by_keys, short, runs)
-        reference = compute(schedule, SPLIT)
-        second = compute(schedule, SECOND_SPLIT)
-        if source is None:
-            control = compute(spec.current(), SPLIT)
-        else:
-            control = _logits(LlamaCppEngine(short.path, patience=LONGEST), runs)
+            # there is one set of keys for a schedule, and so no second way that rounds otherwise
+            reference = run_logits(_with_keys(short, schedule), runs)
+            second = reference
+            if source is None:
+                unscaled = _with_keys(short, spec.current())
+            control = run_logits(unscaled, runs)
 
     if not (np.isfinite(reference).all() and np.isfinite(control).all()):
         raise NoLayerRuns("the logits of its source are not finite")
@@ -195,18 +197,6 @@ def _refuse_incomparable(
         raise NoLayerRuns(f"llama.cpp has one way only to compute it for {arch.name}")
 
 
-def _count_layers(spec: RopeSpec) -> int:
-    """How many layers there are up to the first of the last kind, by its RoPE and its window."""
-    kinds = set[tuple[str, int | None]]()
-    count = 1
-    for number, kind in enumerate(spec.layers):
-        window = spec.windows[number] if spec.windows else None
-        if (kind, window) not in kinds:
-            kinds.add((kind, window))
-            count = number + 1
-    return count
-
-
 @contextmanager
 def _cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
     """Give a temporary copy of a file that ends after its first layers.
@@ -256,34 +246,13 @@ def _first_elements(value: GgufValue, count: int) -> GgufValue:
     return array(kind, value.decode()[:count])
 
 
-def _logits_by_divisors(
-    file: GgufFile, spec: RopeSpec, runs: list[TokenRun], schedule: Schedule, split: float
-) -> Logits:
-    """The logits of a copy of a file, with the frequencies of a schedule as divisors."""
-    with scratch() as folder:
-        return _logits(write_divisors(file, spec, schedule, folder, split), runs)
+def _with_keys(file: GgufFile, schedule: Schedule) -> LlamaCppEngine:
+    """A file that computes a schedule by metadata keys that are given when it is loaded.
 
-
-def _logits_by_keys(
-    file: GgufFile, runs: list[TokenRun], schedule: Schedule, split: float
-) -> Logits:
-    """The logits of a file with metadata keys that are given when it is loaded.
-
-    The keys follow from the schedule, and not from those that an output has. `split` has no effect:
-    there is one set of keys, whose noise is that of llama.cpp against itself.
+    The keys follow from the schedule, and not from those that an output has.
     """
     keys = overrides(schedule, arch_of(file).name)
-    return _logits(LlamaCppEngine(file.path, keys, patience=LONGEST), runs)
-
-
-def _logits(engine: LlamaCppEngine, runs: list[TokenRun]) -> Logits:
-    """The logits of all runs, one after another, from one process of llama.cpp."""
-    with engine.opened():
-        parts = []
-        for run in runs:
-            positions = run.positions if run.has_gaps else None
-            parts.append(engine.logits_array(run.ids, run.kept, positions=positions))
-    return np.concatenate(parts)
+    return LlamaCppEngine(file.path, keys, patience=LONGEST)
 
 
 def _parts(runs: list[TokenRun]) -> Iterator[tuple[int, slice]]:

@@ -11,8 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides
+from ..formats.files import scratch
 from ..formats.gguf.edit import Edit, write_new
 from ..formats.gguf.file import GgufFile
 from ..inspection.kv_cache import gguf_cache
@@ -21,6 +24,10 @@ from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.read_header import FREQS, WINDOW_NORM, arch_of, stored_pairs
 from ..runtimes.llamacpp.scaling import ArchKeys
+from .sampling import TokenRun
+
+Logits = NDArray[np.float32]
+"""Logits after tokens, [tokens, vocabulary]."""
 
 SPLIT = 8.0
 """The base of a reference with divisors, over that of its source.
@@ -69,6 +76,31 @@ def write_divisors(
     for shard, path in enumerate(file.paths):
         write_new(file, shard, edit, folder / path.name)
     return LlamaCppEngine(folder / file.path.name, keys)
+
+
+def run_logits(
+    engine: LlamaCppEngine, runs: list[TokenRun], progress: Progress | None = None
+) -> Logits:
+    """Return the logits of all runs, one after another, from one process of llama.cpp."""
+    with engine.opened():
+        parts = []
+        for run in runs:
+            positions = run.positions if run.has_gaps else None
+            parts.append(engine.logits_array(run.ids, run.kept, progress, positions))
+    return np.concatenate(parts)
+
+
+def run_with_divisors(
+    file: GgufFile,
+    spec: RopeSpec,
+    schedule: Schedule,
+    split: float,
+    runs: list[TokenRun],
+    progress: Progress | None = None,
+) -> Logits:
+    """Return the logits of a copy of a file, made by `write_divisors`."""
+    with scratch() as folder:
+        return run_logits(write_divisors(file, spec, schedule, folder, split), runs, progress)
 
 
 def scales_otherwise(source: GgufFile, output: GgufFile, schedule: Schedule) -> bool:

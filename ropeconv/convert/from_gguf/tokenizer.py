@@ -148,7 +148,7 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
     merges = file.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise BadSource(f"{file.name} has no tokenizer.ggml.merges; download it again")
-    model = _bpe(_vocabulary(texts, kinds), merges)
+    model = bpe_model(_vocabulary(texts, kinds), merges)
     model["ignore_merges"] = pre.ignore_merges
 
     return {
@@ -170,8 +170,8 @@ def _find_pre_tokenizer(name: Any) -> Pre:
     )
 
 
-def _bpe(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
-    """A BPE model with the defaults of its other settings."""
+def bpe_model(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
+    """Return a BPE model of tokenizer.json with the defaults of its other settings."""
     return {
         "type": "BPE",
         "dropout": None,
@@ -282,7 +282,7 @@ def _sentencepiece(
 
     # pieces are merged by their scores
     pieces = {text: index for index, text in enumerate(texts) if kinds[index] == TokenKind.NORMAL}
-    model = _bpe(_vocabulary(texts, kinds), _merges(pieces, scores))
+    model = bpe_model(_vocabulary(texts, kinds), _merges(pieces, scores))
     model |= {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True}
     return {
         "normalizer": {"type": "Sequence", "normalizers": normalizers},

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from string import ascii_lowercase
 
+from ropeconv.convert.from_gguf.tokenizer import bpe_model
+
 SPECIAL = ("<unk>", "<s>", "</s>", "<|endoftext|>")
 """The first tokens."""
 LETTER = len(SPECIAL) + ord("a")
@@ -48,18 +50,9 @@ def tokenizer_files(vocabulary: int) -> dict[str, str]:
         "pre_tokenizer": byte_level,
         "post_processor": None,
         "decoder": byte_level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": {token: index for index, token in enumerate(tokens)},
-            "merges": [list(pair) for pair in merges],
-        },
+        "model": bpe_model(
+            {token: index for index, token in enumerate(tokens)}, [list(pair) for pair in merges]
+        ),
     }
     config = {
         "bos_token": "<s>",

@@ -408,7 +408,7 @@ def _unchanged_range(source: Source, name: str, start: int, stop: int) -> Range:
     if not source.is_generated(name):
         return CopiedRange(start=start, stop=stop, origin=source.path(name), place=start)
 
-    # the shard of a converted source is no file on the disk
+    # the shard of a converted source is not a file on the disk
     def make(at: int, size: int) -> bytes:
         return source.read(name, start + at, start + at + size)
 

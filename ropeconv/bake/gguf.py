@@ -102,8 +102,8 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
 
     Parameters and errors are those of `make_plan`.
     """
-    # The model that the recipe starts from, `first`. That is the source; or with --replace, if the
-    # source is an output of ropeconv, the file before its first run: the edit undoes that first.
+    # The recipe starts from `first`: the source; or with --replace, if the source is an output of
+    # ropeconv, the file before its first run, which the edit restores first.
     inspection = inspect_gguf(source)
     reading = read_file(source.file)
     model = _open_model(source.file, reading, target)

@@ -29,8 +29,8 @@ Value = TypeVar("Value")
 def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
     """Return whether a model has its tensors in other shards than its plan.
 
-    That is so if it has another number of shards, or the same tensors in other shards. With as many
-    shards and other tensors it is not: some are missing or were added.
+    Its number of shards differs, or the same tensors are in other shards. With as many shards and
+    other tensors the answer is False: some are missing or were added.
     """
     # the names of the tensors of each shard; a conversion is planned as one file
     actual = [set(header.tensors) for header in file.headers]

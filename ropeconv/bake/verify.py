@@ -113,9 +113,9 @@ def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[s
         if key not in NOT_COMPARED and planned[key] != recorded[key]:
             unlike.append(key)
 
-    # The files, and how each was made (copied, converted). That is not compared where the source is
-    # now given in another layout than then, such as safetensors in place of Meta's layout: its
-    # files are copied where they were converted, or the other way round.
+    # The files, and how each was made (copied, converted). The latter is not compared where the
+    # source is now given in another layout than then, such as safetensors in place of Meta's
+    # layout: its files are copied where they were converted, or the other way round.
     was_converted = receipt.source.kind in CONVERTED
     is_converted = plan.source.kind in CONVERTED
     compares_actions = was_converted == is_converted

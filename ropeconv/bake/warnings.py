@@ -93,8 +93,8 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
 def cannot_gain(spec: RopeSpec, context: int) -> str:
     """Return why an extension of RoPE does not extend what a model sees, and what would.
 
-    That is so if all layers with RoPE have a sliding window below the new context. Empty for other
-    models.
+    All layers with RoPE of such a model have a sliding window below the new context. The text is
+    empty for other models.
 
     Args:
         spec: The RoPE of the model.

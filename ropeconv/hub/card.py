@@ -452,7 +452,7 @@ def with_card(plan: Plan) -> Plan:
 def _write_card(plan: CheckpointPlan, target: Path, advance: Advance) -> None:
     """Write the card of a planned folder.
 
-    That is done when the folder is written and not when it is planned, since the card of the source
+    It is made when the folder is written and not when it is planned, since the card of the source
     may need to be fetched.
 
     Args:

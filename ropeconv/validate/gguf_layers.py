@@ -173,8 +173,8 @@ def _refuse_incomparable(
 ) -> None:
     """Raise NoLayerRuns for an output that has nothing to be compared with.
 
-    That is the source, or without one the weights of the output, if llama.cpp can be made to
-    compute the schedule from it in another way than the output does.
+    The reference is the source, or without one the weights of the output, if llama.cpp can compute
+    the schedule from it in another way than the output does.
     """
     weights = source or output
     arch = arch_of(weights)

@@ -210,8 +210,8 @@ class SourceReading:
     def controls(self) -> list[Control]:
         """The control of each spread run: what the comparison can see in it.
 
-        That is how far the unscaled source, a faint fault and rounding are from the reference, in
-        KL. The spread runs come first among the runs.
+        A control has how far the unscaled source, a faint fault and rounding are from the
+        reference, in KL. The spread runs come first among the runs.
         """
         states = self.states
         # The part of the KL from another precision that counts as noise. The tolerance is NOISE

@@ -177,7 +177,7 @@ class InstalledRuntime(Asking):
         self.tell = tell
         python = installation.python
         command = [python, str(FOLDER / "run_probe.py"), askable.program]
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         """Why it was not asked, as far as the user knows."""
         self.failure = ""
         """Why it cannot be asked; empty while it can."""
@@ -286,8 +286,8 @@ class InstalledRuntime(Asking):
         """Return the verdict of the runtime on a config; None where its answer says nothing."""
         answer, outcome = self.outcome(planned)
         if answer.says_nothing:
-            if answer.unseen not in self.told:
-                self.told.add(answer.unseen)
+            if answer.unseen not in self.reported:
+                self.reported.add(answer.unseen)
                 self.tell(f"{self.title} was not asked ({answer.unseen}); the table is used.")
             return None
         return self.verdict_from(planned, answer, outcome)

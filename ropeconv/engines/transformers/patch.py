@@ -96,8 +96,8 @@ def patch(
 def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
     """Yield the rotary modules of the extended layers, and where the frequencies are in each.
 
-    That is the prefix of the buffer `inv_freq`: "full_attention_" in a module with a buffer for
-    each layer type, empty in a module with one.
+    The place is the prefix of the buffer `inv_freq`: "full_attention_" in a module with a buffer
+    for each layer type, empty in a module with one.
     """
     for name, module in model.named_modules():
         is_rotary = "RotaryEmbedding" in type(module).__name__

@@ -308,7 +308,7 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
     # reserved spaces in the header, and with the layout they stay among its keys
     layout = Layout(record.version, record.data_start, record.tail)
     rewritten = rewrite(file.header, replace(edit, layout=layout))
-    # it is only read, and is no file, so that it has no size and no byte where data begins
+    # it is only read and never a file, so it has neither a size nor a place where data begins
     header = GgufHeader(
         version=record.version,
         values=rewritten.values,

@@ -182,7 +182,7 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
     api = repository.api
     options = repository.options
     if options.revision and not options.create_pr:
-        api.create_branch(options.repo_id, branch=options.revision, exist_ok=True)
+        repository.start_branch(options.revision)
 
     # everything below is decided by this commit; the Hub answers 412 if another one came meanwhile
     head = api.model_info(options.repo_id, revision=options.revision).sha

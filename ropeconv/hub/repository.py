@@ -83,6 +83,21 @@ class Repository:
                 self.api.update_repo_settings(self.name, private=True)
         return False
 
+    def start_branch(self, name: str) -> None:
+        """Make a branch for the commit that follows, where there is none of this name.
+
+        It starts at the first commit of the repository, in which the Hub puts `.gitattributes`
+        only. From the tip of `main`, it would offer the weights of `main` under its own name until
+        the commit comes, and beside it the files of `main` that the commit does not replace.
+
+        Args:
+            name: The name of the branch.
+        """
+        if self.api.revision_exists(self.name, name):
+            return
+        first = self.api.list_repo_commits(self.name)[-1]
+        self.api.create_branch(self.name, branch=name, revision=first.commit_id, exist_ok=True)
+
     def why_blocked(self) -> str:
         """Return why the repository, which exists, is not committed to; empty where it is."""
         if self.options.create_pr or self.options.exist_ok:

@@ -34,6 +34,7 @@ COMMANDS = {
     "profiles --push --private": "profiles base/tiny yarn:2 yarn:4 --push REPO --private",
     "push --exist-ok": "push FOLDER/out REPO --exist-ok",
     "push --overwrite-card": "push FOLDER/out REPO --exist-ok --overwrite-card",
+    "push --exist-ok --revision": "push FOLDER/out REPO --exist-ok --revision wide",
     "push --create-pr": "push FOLDER/out REPO --create-pr",
     "apply --push --create-pr": "apply base/tiny --yarn 4 --push REPO --create-pr",
 }

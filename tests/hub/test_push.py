@@ -232,6 +232,24 @@ def test_an_existing_repository_takes_commits_pull_requests_and_branches(
     assert hub.branches == ["longer"]
 
 
+def test_a_branch_never_offers_the_files_of_main(push: Push, hub: WritingHub) -> None:
+    push(f"{BAKE} --push me/a -q")
+    (hub.repos["me/a"] / "only-main.safetensors").write_bytes(b"other weights")
+    push("apply base/tiny --yarn 8 -o other -q")
+    command = "push other me/a --exist-ok --revision longer -q"
+
+    hub.faults["commit"] = 99
+    push(command, 1)
+    names = {path.name for path in hub.repos["me/a@longer"].iterdir()}
+    assert names == {".gitattributes"}, "the Hub failed before the commit"
+
+    hub.faults["commit"] = 0
+    push(command)
+    names = {path.name for path in hub.repos["me/a@longer"].iterdir()}
+    assert "model.safetensors" in names
+    assert "only-main.safetensors" not in names
+
+
 def test_gguf_files_of_one_recipe_share_a_repository(
     push: Push, hub: WritingHub, tmp_path: Path
 ) -> None:

@@ -18,6 +18,9 @@ from urllib.parse import parse_qs
 
 from .hub_server import LARGE, Hub, handler, running
 
+ATTRIBUTES = "*.safetensors filter=lfs\n"
+"""The file that the Hub puts into a new repository."""
+
 
 class WritingHub(Hub):
     """root: where repositories are made. pulls: pull requests. no_xet: whose files
@@ -39,6 +42,10 @@ class WritingHub(Hub):
 
     def commit(self, repo: str) -> str:
         return hashlib.sha1(f"{repo}{self.version.get(repo, 0)}".encode()).hexdigest()
+
+    def first(self, repo: str) -> str:
+        """The first commit of a repository, which has the Hub's .gitattributes only."""
+        return hashlib.sha1(f"{repo} made".encode()).hexdigest()
 
     def fails(self, fault: str) -> bool:
         left = self.faults.get(fault, 0)
@@ -67,8 +74,16 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 return
             if self.path == "/api/whoami-v2":
                 self.json(200, {"type": "user", "name": "me", "orgs": []})
+            elif self.path.split("/")[5:6] == ["commits"]:
+                self.commits("/".join(self.path.split("/")[3:5]))
             else:
                 super().do_GET()
+
+        def commits(self, repo: str) -> None:
+            """The newest commit and the first one, as the Hub lists them."""
+            about = {"authors": [], "date": "2026-01-01T00:00:00.000Z", "title": "", "message": ""}
+            ids = [hub.commit(repo), hub.first(repo)]
+            self.json(200, [{"id": commit, **about} for commit in ids])
 
         def read(self) -> bytes:
             if self.headers.get("Transfer-Encoding") == "chunked":
@@ -151,7 +166,7 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
             elif parts[4:] == ["lfs-files", "duplicate"]:
                 self.duplicate(json.loads(data))
             elif parts[4] == "branch":
-                self.branch("/".join(parts[2:4]), parts[5])
+                self.branch("/".join(parts[2:4]), parts[5], json.loads(data or b"{}"))
             elif parts[4] == "commit":
                 self.commit(hub.at("/".join(parts[2:4]), parts[5]), data, "create_pr=1" in query)
             else:
@@ -167,18 +182,23 @@ def writing(hub: WritingHub) -> type[BaseHTTPRequestHandler]:
                 return
             hub.repos[repo] = hub.root / repo
             hub.repos[repo].mkdir(parents=True)
-            (hub.repos[repo] / ".gitattributes").write_text("*.safetensors filter=lfs\n")
+            (hub.repos[repo] / ".gitattributes").write_text(ATTRIBUTES)
             if body.get("private") or body.get("visibility") == "private":
                 hub.private.add(repo)
             self.json(200, {"url": f"{hub.url}/{repo}"})
 
-        def branch(self, repo: str, name: str) -> None:
+        def branch(self, repo: str, name: str, body: dict[str, Any]) -> None:
             if name in hub.branches:
                 self.json(409, {"error": "Reference already exists"})
                 return
             hub.branches.append(name)
-            hub.repos[f"{repo}@{name}"] = hub.root / f"{repo}@{name}"
-            shutil.copytree(hub.repos[repo], hub.repos[f"{repo}@{name}"])
+            root = hub.root / f"{repo}@{name}"
+            hub.repos[f"{repo}@{name}"] = root
+            if body.get("startingPoint") == hub.first(repo):
+                root.mkdir(parents=True)
+                (root / ".gitattributes").write_text(ATTRIBUTES)
+            else:
+                shutil.copytree(hub.repos[repo], root)
             self.json(200, {})
 
         def batch(self, repo: str, body: dict[str, Any]) -> None:

@@ -75,14 +75,15 @@ WITHOUT_CODE = {
 
 
 def test_one_module_loads_checkpoints() -> None:
+    without_code = [path for path in WITHOUT_CODE if path.is_file()]  # features may be left out
     loads = {path: list(calls(ast.parse(path.read_text()))) for path in PACKAGE.rglob("*.py")}
     gate = Path(loader.__file__)
-    assert {path for path, nodes in loads.items() if nodes} == {gate, *WITHOUT_CODE}
+    assert {path for path, nodes in loads.items() if nodes} == {gate, *without_code}
     assert len(loads[gate]) >= len(LOADS), "the calls are found where they are"
     for node in loads[gate]:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "from_pretrained":
             assert "trust_remote_code" in {word.arg for word in node.keywords}, ast.unparse(node)
-    for path in WITHOUT_CODE:
+    for path in without_code:
         for node in loads[path]:
             call = ast.unparse(node)
             assert "trust_remote_code=False" in call or ".for_model(" in call, (path, call)

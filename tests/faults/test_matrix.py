@@ -15,6 +15,7 @@ from ropeconv.cli.command import expand_options
 from ropeconv.options import HUB, OUTPUT, Writes
 
 from ..support.extent import few
+from ..support.optional import of_features
 from .cases import CASES, ELSEWHERE, NOT_STRUCK, READERS, READS, Case
 from .harness import Fault, Mode, Server, tree
 
@@ -117,6 +118,7 @@ def test_every_form_of_a_command_is_struck_or_has_a_reason(name: str) -> None:
     assert forgotten(name, callback(name), CASES) == []
 
 
+@of_features
 def test_a_reason_is_for_something_that_exists() -> None:
     known = {(name, "") for name in all_commands()}
     paths = set[tuple[str, str]]()
@@ -132,6 +134,7 @@ def test_a_reason_is_for_something_that_exists() -> None:
     assert READERS.keys() <= all_commands().keys()
 
 
+@of_features
 @pytest.mark.parametrize("form", ELSEWHERE)
 def test_a_test_that_strikes_elsewhere_is_there(form: tuple[str, str]) -> None:
     module, name = ELSEWHERE[form].split("::")

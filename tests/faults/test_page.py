@@ -25,6 +25,7 @@ WRITE = Case(scenes.checkpoint, ("page", "model", "out"), ("out",))
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     pytest.importorskip("gradio")
+    pytest.importorskip("ropeconv.features.ui")
     if platform.libc_ver()[0] != "glibc" or not shutil.which("cc"):
         pytest.skip("the shim counts the calls of glibc, and a C compiler makes it")
     folder = tmp_path_factory.mktemp("page")

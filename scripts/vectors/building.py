@@ -101,3 +101,8 @@ def build_all(folder: Path, families: Sequence[str], methods: Sequence[str]) -> 
             print(f"{name}: {packet.bytes / 1e6:.1f} MB", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+
+
+def label(packet: Path) -> str:
+    """Return the name of a packet in the folder of the answers."""
+    return f"{packet.parent.name}-{packet.name}"

@@ -14,7 +14,7 @@ from typing import Any
 import ropeconv
 from ropeconv.inspection.receipts.storage import read_receipt
 
-from .running import label
+from .building import label
 
 
 def export_graphs(packets: list[Path], work: Path) -> None:

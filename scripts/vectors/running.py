@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from .building import label
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "evidence" / "vectors.json"
 ENGINES = {
@@ -95,11 +97,6 @@ def logits_of(
             errors[left[0]] = f"the process ends with code {done.returncode}: {last}"
             left = left[1:]
     return errors
-
-
-def label(packet: Path) -> str:
-    """Return the name of a packet in the folder of the answers."""
-    return f"{packet.parent.name}-{packet.name}"
 
 
 def judge(packet: Path, error: str, work: Path) -> dict[str, object]:

@@ -33,7 +33,7 @@ from .measures.lm_eval import LmEval
 from .measures.losses import Sliding
 from .measures.measure import REGISTRY, Measure
 from .options import SizeOptions
-from .result import Result
+from .result import Result, items_of
 from .run import EvaluationUnit, Measurer, Refusal, RunOutcome, UnitResult, all_cases, run_here
 from .runners.opening import open_runner
 from .runners.runner import Runner, RunnerRequest
@@ -562,6 +562,7 @@ class Evaluation:
         """
         summary = summarise(self.outcome, self.rows, self.sizes)
         runner = self.runner
+        texts = [document.name for document in self.texts.documents]
         notes = [*summary.notes, *self.texts.notes]
         if runner.note:
             notes.append(runner.note)
@@ -574,12 +575,13 @@ class Evaluation:
             trained=self.sizes.trained,
             lengths=list(self.sizes.lengths),
             measures=[measure.name for measure in self.measures],
-            texts=[document.name for document in self.texts.documents],
+            texts=texts,
             tokens_sha256=self.texts.sha256,
             seed=self.sizes.seed,
             seconds=round(self.outcome.seconds, 1),
             rows=summary.rows,
             cells=summary.cells,
+            items=items_of(self.outcome.observations, texts),
             notes=notes,
             ropeconv=__version__,
         )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ropeconv.errors import UsageError
-from ropeconv.features.evaluation.result import critical
+from ropeconv.bake.proof import critical
 from ropeconv.features.evaluation.tune.result import TuningResult, write_tuned
 from ropeconv.features.evaluation.tune.tuning import SearchCost, SearchSettings, tune_model
 from ropeconv.rope.errors import RopeconvError

@@ -92,8 +92,16 @@ class RecordItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dtype: str = ""
     """The precision in which it ran."""
 
-    tokens_sha256: str = ""
-    """The sha256 over the tokens of all texts of the run."""
+    sample: str = ""
+    """A digest of the texts of the run and of what was read of them.
+
+    Items of two runs are about the same tokens where it is equal.
+    """
+
+    @property
+    def place(self) -> Hashable:
+        """The key by which items of two rows at one length are paired."""
+        return self.sample, self.text, self.window, self.depth
 
 
 def compare_rows(

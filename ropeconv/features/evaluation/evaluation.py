@@ -554,6 +554,13 @@ class Evaluation:
         refusals = self.outcome.refusals
         return refusals[0].reason if refusals else "there is none"
 
+    @property
+    def _sample(self) -> str:
+        """A digest of the texts and of the sizes that choose places in them."""
+        sizes = self.sizes
+        chosen = (sizes.trained, sizes.windows, sizes.targets, sizes.depths, sizes.seed)
+        return text_digest(self.texts.sha256, *map(str, chosen))[:16]
+
     def result(self, source: str) -> Result:
         """Return the result so far.
 
@@ -582,6 +589,7 @@ class Evaluation:
             rows=summary.rows,
             cells=summary.cells,
             items=items_of(self.outcome.observations, texts),
+            sample=self._sample,
             notes=notes,
             ropeconv=__version__,
         )

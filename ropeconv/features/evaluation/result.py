@@ -127,6 +127,9 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
     Older results have none.
     """
 
+    sample: str = ""
+    """A digest of the texts and of what was read of them, equal for two results of equal tokens."""
+
     notes: list[str] = []
     """Sentences below the tables."""
 
@@ -302,7 +305,7 @@ def record_items(result: Result) -> list[RecordItem]:
                 factor=factor,
                 runtime=result.runtime,
                 dtype=result.dtype,
-                tokens_sha256=result.tokens_sha256,
+                sample=result.sample,
             )
         )
     return items

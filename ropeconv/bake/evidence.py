@@ -165,11 +165,13 @@ def study_for(method: str, factor: float, on_top: str = "") -> Study | None:
     """
     studies = []
     for study in evidence().studies:
-        is_of_kind = study.on_top == on_top and not study.fine_tuned
+        is_of_kind = bool(study.on_top) == bool(on_top) and not study.fine_tuned
         if is_of_kind and study.meets_bar(method) is not None:
             studies.append(study)
     if not studies:
         return None
+    # where nothing was measured on top of this kind of scaling, those of other kinds count
+    studies = [study for study in studies if study.on_top == on_top] or studies
 
     largest_model = max(study.trained for study in studies)
     of_model = [study for study in studies if study.trained == largest_model]

@@ -6,6 +6,7 @@ edit. `fine_tuning.py` and `advice.py` draw conclusions from it.
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 import msgspec
@@ -152,7 +153,9 @@ def studies_of(on_top: str) -> list[Study]:
     return [study for study in pool if study.on_top == on_top] or pool
 
 
-def study_for(method: str, factor: float, on_top: str = "") -> Study | None:
+def study_for(
+    method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
+) -> Study | None:
     """Return the study whose numbers of a method are shown, and by which it meets the bar or not.
 
     That is the model with the longest trained context, at the nearest measured factor from the
@@ -162,9 +165,10 @@ def study_for(method: str, factor: float, on_top: str = "") -> Study | None:
         method: The name of the method.
         factor: The wanted length over the trained one.
         on_top: The scaling that the model was trained with and keeps; empty for none.
+        among: The studies that are searched; None for all.
     """
     studies = []
-    for study in evidence().studies:
+    for study in evidence().studies if among is None else among:
         is_of_kind = bool(study.on_top) == bool(on_top) and not study.fine_tuned
         if is_of_kind and study.meets_bar(method) is not None:
             studies.append(study)
@@ -179,6 +183,71 @@ def study_for(method: str, factor: float, on_top: str = "") -> Study | None:
     if long_enough:
         return min(long_enough, key=lambda study: study.factor)
     return max(of_model, key=lambda study: study.factor)
+
+
+def rank_by_measurement(
+    method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
+) -> tuple[bool, int, float]:
+    """Return the key by which methods are sorted, best first, by what was measured of them.
+
+    First come methods that meet the bar, then those of the model with the longest trained context,
+    since losses of two models cannot be compared, then those with the lower loss.
+
+    Args:
+        method: The name of the method.
+        factor: The wanted length over the trained one.
+        on_top: The scaling that the model was trained with and keeps; empty for none.
+        among: The studies that count; None for all.
+    """
+    study = study_for(method, factor, on_top, among)
+    if study is None:
+        return True, 0, 0.0
+    is_long_enough = study.factor >= factor - 1e-9
+    meets_bar = is_long_enough and bool(study.meets_bar(method))
+    return not meets_bar, -study.trained, study.lost[method]
+
+
+class Regret(msgspec.Struct, frozen=True):
+    """What the first method of the ranking loses on a model that the ranking has not seen."""
+
+    study: Study
+    """The study of the model that was left out."""
+
+    first: str
+    """The method that the studies of other models put first, among those of the study."""
+
+    best: str
+    """The best one of the study."""
+
+    lost: float
+    """How much worse the first is than the best, in the unit of the study."""
+
+
+def leave_one_out(studies: Sequence[Study]) -> list[Regret]:
+    """Rank the methods of each study without training by the studies of other models alone.
+
+    Models of one kind with other seeds count as one model.
+    """
+    regrets = []
+    for study in studies:
+        if study.fine_tuned or study.on_top:
+            continue
+        others = [other for other in studies if _kind_of(other) != _kind_of(study)]
+        names = [name for name in study.beyond if name != BASE]
+        measured = [name for name in names if study_for(name, study.factor, "", others)]
+        if len(measured) < 2:
+            continue
+        first = min(names, key=lambda name: rank_by_measurement(name, study.factor, "", others))
+        sign = -1.0 if study.higher else 1.0
+        best = min(names, key=lambda name: sign * study.beyond[name])
+        lost = sign * (study.beyond[first] - study.beyond[best])
+        regrets.append(Regret(study, first, best, lost))
+    return regrets
+
+
+def _kind_of(study: Study) -> str:
+    """The name of a model without its seed."""
+    return study.short_model.partition("-seed")[0]
 
 
 class Untuned(msgspec.Struct, frozen=True):

@@ -179,10 +179,15 @@ def study_for(
 
     largest_model = max(study.trained for study in studies)
     of_model = [study for study in studies if study.trained == largest_model]
-    long_enough = [study for study in of_model if study.factor >= factor - 1e-9]
+    long_enough = [study for study in of_model if _reaches(study, factor)]
     if long_enough:
         return min(long_enough, key=lambda study: study.factor)
     return max(of_model, key=lambda study: study.factor)
+
+
+def _reaches(study: Study, factor: float) -> bool:
+    """Whether a study is about a factor or a longer one. YaRN 4 gives some models 4.0004 times."""
+    return factor <= 1.01 * study.factor
 
 
 def rank_by_measurement(
@@ -202,8 +207,7 @@ def rank_by_measurement(
     study = study_for(method, factor, on_top, among)
     if study is None:
         return True, 0, 0.0
-    is_long_enough = study.factor >= factor - 1e-9
-    meets_bar = is_long_enough and bool(study.meets_bar(method))
+    meets_bar = _reaches(study, factor) and bool(study.meets_bar(method))
     return not meets_bar, -study.trained, study.lost[method]
 
 
@@ -281,7 +285,7 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         f"on {study.short_model} at {study.factor:g} times, {method} loses"
         f" {study.lost[method]:.2f} nats and finds {found:.0f} % of hidden facts"
     )
-    if study.factor < factor - 1e-9:
+    if not _reaches(study, factor):
         return Untuned(None, f"{numbers}; it was not measured beyond that")
     bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
     return Untuned(bool(study.meets_bar(method)), f"{numbers}; {bar}", found > 0)

@@ -39,16 +39,17 @@ from ..rope.summary import Summary, SummaryTable
 from ..runtimes.read_config import read_spec
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
-from .evidence import Study, recommendation_of, studies_of, trained_scaling
+from .evidence import Study, recommendation_of, studies_of, study_for, trained_scaling
 from .fine_tuning import fine_tuning_for
 from .plan import Plan
 from .start import nothing_to_extend, refuse_undeclared
 
 CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model"
-    " was trained with; then known to work without fine-tuning at this factor; then measured to be"
-    " better than other methods; then fewer dimensions outside the trained angles, then the longer"
-    " effective length, then the smaller change of the pairs that complete a period"
+    " was trained with; then measured to work without training, by the bar; then measured at all,"
+    " on the largest model first; then the lower loss at the length; methods without a measurement"
+    " by fewer dimensions outside the trained angles, then the longer effective length, then the"
+    " smaller change of the pairs that complete a period"
 )
 
 
@@ -138,6 +139,84 @@ class FormatAdvice:
 
 
 @dataclass(frozen=True)
+class MeasuredMethod:
+    """What a study measured of a method, without training."""
+
+    study: Study
+    """The study."""
+
+    method: str
+    """The name of the method."""
+
+    @property
+    def model(self) -> str:
+        """The model and the factor: `SmolLM2-135M at 4x`."""
+        return f"{self.study.short_model} at {self.study.factor:g}x"
+
+    @property
+    def lost(self) -> float:
+        """The loss at the length minus that of the unchanged model at its trained length."""
+        return self.study.lost[self.method]
+
+    @property
+    def price(self) -> float | None:
+        """What the method adds to the loss within the trained length, in nats per token."""
+        return self.study.inside.get(self.method)
+
+    @property
+    def loss_inside(self) -> float | None:
+        """The loss at the trained length, in nats per token."""
+        if self.study.start is None or self.price is None:
+            return None
+        return self.study.start + self.price
+
+    @property
+    def loss_beyond(self) -> float | None:
+        """The loss at the length of the study, in nats per token."""
+        return None if self.study.start is None else self.study.start + self.lost
+
+    @property
+    def retrieval(self) -> tuple[float, float, float]:
+        """Hidden facts that were found, in percent, and the ends of the interval of 95 %."""
+        study = self.study
+        return study.retrieval[self.method], study.low[self.method], study.high[self.method]
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The losses at both lengths, the price, the retrieval and the model, for a table."""
+        numbers = []
+        for value, form in (
+            (self.loss_inside, "{:.2f}"),
+            (self.loss_beyond, "{:.2f}"),
+            (self.price, "{:+.2f}"),
+        ):
+            numbers.append("-" if value is None else form.format(value))
+        share, low, high = self.retrieval
+        inside, beyond, price = numbers
+        return inside, beyond, price, f"{share:.0f} % ({low:.0f}-{high:.0f})", self.model
+
+    def to_dict(self) -> JsonObject:
+        """The numbers as JSON-ready data."""
+        share, low, high = self.retrieval
+        return {
+            "model": self.study.model,
+            "factor": self.study.factor,
+            "loss_inside": self.loss_inside,
+            "loss_beyond": self.loss_beyond,
+            "price": self.price,
+            "lost": self.lost,
+            "retrieval": share,
+            "retrieval_low": low,
+            "retrieval_high": high,
+            "texts": self.study.texts,
+            "questions": self.study.questions,
+        }
+
+
+NOT_MEASURED = ("-", "-", "-", "-", "not measured")
+"""The cells of a method that was not measured."""
+
+
+@dataclass(frozen=True)
 class Advice(Summary):
     """One method at the wanted length."""
 
@@ -169,7 +248,10 @@ class Advice(Summary):
     """The source that puts it before methods that were measured to be better; else empty."""
 
     standing: Standing = field(default_factory=Standing)
-    """The measurement."""
+    """The comparison with other methods that were measured beside it."""
+
+    measured: MeasuredMethod | None = None
+    """What was measured of it; None where nothing was."""
 
     @property
     def method(self) -> Method:
@@ -180,7 +262,7 @@ class Advice(Summary):
     def sentence(self) -> str:
         """The evidence on the method at this length, in words."""
         if self.works_untuned:
-            training = "known to work without training"
+            training = "it works without training"
         else:
             training = f"it {self.fine_tuning.need}"
         return f"{self.flags} for {self.context:,} tokens: {self.basis}; {training}."
@@ -241,7 +323,16 @@ class Advice(Summary):
             return "its trained scaling"
         if self.recommended:
             return "its publisher"
-        return str(self.standing)
+        if self.measured is None:
+            return "not measured"
+        return f"measured on {self.measured.model}"
+
+    @property
+    def untuned(self) -> str:
+        """Whether it works without training, for a table: yes, no or not measured."""
+        if self.works_untuned:
+            return "yes"
+        return "not measured" if self.measured is None else "no"
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -251,12 +342,19 @@ class Advice(Summary):
         first = self.profile.reach.first_violation
         if first is not None:
             effective = min(first - 1, effective)
+        # losses of two models cannot be compared, so methods of the larger one come first
+        trained = 0
+        lost = 0.0
+        if self.measured is not None:
+            trained = self.measured.study.trained
+            lost = self.measured.lost
         # False sorts before True and small numbers before large ones, so what is good is negated
         return (
             not self.writable,
             not self.recommended,
             not self.works_untuned,
-            -self.standing.score,  # by what studies measured
+            -trained,
+            lost,
             self.profile.outside,  # dimensions with angles that training did not have
             -effective,
             self.profile.fast_change,  # of the pairs that tell near tokens apart
@@ -277,6 +375,7 @@ class Advice(Summary):
             "finetuning_note": self.method.finetuning_note,
             "basis": self.basis,
             "recommended": self.recommended or None,
+            "measured": self.measured.to_dict() if self.measured else None,
             "compared": self.standing.signs,
             "studies": [msgspec.to_builtins(study) for study in self.standing.studies],
             "outputs": {name: writing.to_dict() for name, writing in self.writings.items()},
@@ -602,6 +701,7 @@ def _advice(
     kept_scaling = start.form.kind if on_top else ""
     fine_tuned = not fine_tuning.works_untuned
     standing = compare_method(method.name, factor, fine_tuned, on_top=kept_scaling)
+    study = study_for(method.name, factor, kept_scaling)
 
     # the command: only what the user has to type
     replaces = not on_top and (inspection.extended or inspection.first_spec.scaled)
@@ -620,6 +720,7 @@ def _advice(
         out="" if plan is None else str(plan.out),
         recommended=recommended,
         standing=standing,
+        measured=None if study is None else MeasuredMethod(study, method.name),
     )
 
 

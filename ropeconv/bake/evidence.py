@@ -6,6 +6,7 @@ edit. `fine_tuning.py` and `advice.py` draw conclusions from it.
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 import msgspec
@@ -20,39 +21,105 @@ from ..rope.forms import DynamicNtk, InterpolatedForm, Yarn, temperature_attenti
 from ..rope.spec import RopeSpec
 from ..runtimes.read_config import rope_dict
 
-ERRORS = 3
-"""Standard errors from which on a difference between two methods counts."""
+BASE = "base"
+"""The name of the unchanged model among methods."""
+
+MOST_LOST = 0.2
+"""The bar for "without training": the most nats per token by which a method may be above the loss
+of the unchanged model at its trained length, on the same tokens."""
+LEAST_FOUND = 50.0
+"""The bar for "without training": the least passkeys that a method must find, in percent."""
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Methods that were measured on the same model and text; `evidence.toml` explains the
-    fields.
+    """Methods that were measured on the same model and text.
+
+    Numbers are by the name of the method; "base" is the model without one.
     """
 
     model: str
+    """The model, with its trained context."""
+
     factor: float
+    """The length over the trained context."""
+
     unit: str
+    """The unit of `beyond` and `inside`."""
+
     n: str
+    """The sample, in words."""
+
     source: str
+    """Where the numbers are."""
+
     fine_tuned: bool = False
+    """Whether the model was fine-tuned with each method."""
+
     on_top: str = ""
+    """The scaling that the model was trained with, on which the methods are put."""
+
     higher: bool = False
-    error: float = 0.0
+    """Whether more is better."""
+
+    trained: int = 0
+    """The trained context in tokens; 0 where the study says it in `model` alone."""
+
+    texts: int = 0
+    """The number of texts; 0 where it was not published."""
+
+    questions: int = 0
+    """The number of questions about hidden facts; 0 for none."""
+
+    start: float | None = None
+    """The loss of the unchanged model at its trained length, in nats per token."""
+
     beyond: dict[str, float] = {}
+    """The number at the length; in a study of items, minus that of the unchanged model."""
+
+    errors: dict[str, float] = {}
+    """The standard error of that difference."""
+
     inside: dict[str, float] = {}
+    """The number within the trained context; in a study of items, minus the unchanged model."""
+
+    lost: dict[str, float] = {}
+    """The loss at the length minus that of the unchanged model at its trained length."""
+
     retrieval: dict[str, float] = {}
+    """Right answers, in percent."""
+
+    low: dict[str, float] = {}
+    """The lower end of the interval of `retrieval`."""
+
+    high: dict[str, float] = {}
+    """The upper end of the interval of `retrieval`."""
+
+    better: tuple[tuple[str, str], ...] = ()
+    """The pairs of methods whose numbers at the length differ by the rule of `proof.py`, the better
+    one first. A study without n and errors has none."""
 
     def sign(self, name: str, other: str) -> float:
         """Return 1 where a method is better than another one, -1 where it is worse, else 0.
 
         Their numbers beyond the trained context are compared.
         """
-        difference = self.beyond[name] - self.beyond[other]
-        if abs(difference) <= ERRORS * self.error:
-            return 0.0
-        has_more = difference > 0
-        is_better = has_more == self.higher  # for a loss, which is not `higher`, less is better
-        return 1.0 if is_better else -1.0
+        if (name, other) in self.better:
+            return 1.0
+        return -1.0 if (other, name) in self.better else 0.0
+
+    @property
+    def short_model(self) -> str:
+        """The name of the model without its trained context."""
+        return self.model.partition(" (")[0].removesuffix("-Instruct")
+
+    def meets_bar(self, name: str) -> bool | None:
+        """Whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
+
+        None where its loss or its answers were not measured.
+        """
+        if name not in self.lost or name not in self.retrieval:
+            return None
+        return self.lost[name] <= MOST_LOST and self.retrieval[name] >= LEAST_FOUND
 
 
 class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,6 +151,144 @@ def studies_of(on_top: str) -> list[Study]:
     """The studies of unscaled models, or of models that were trained with a kind of scaling."""
     pool = [study for study in evidence().studies if bool(study.on_top) == bool(on_top)]
     return [study for study in pool if study.on_top == on_top] or pool
+
+
+def study_for(
+    method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
+) -> Study | None:
+    """Return the study whose numbers of a method are shown, and by which it meets the bar or not.
+
+    That is the model with the longest trained context, at the nearest measured factor from the
+    wanted one on; where all are smaller, at the largest.
+
+    Args:
+        method: The name of the method.
+        factor: The wanted length over the trained one.
+        on_top: The scaling that the model was trained with and keeps; empty for none.
+        among: The studies that are searched; None for all.
+    """
+    studies = []
+    for study in evidence().studies if among is None else among:
+        is_of_kind = bool(study.on_top) == bool(on_top) and not study.fine_tuned
+        if is_of_kind and study.meets_bar(method) is not None:
+            studies.append(study)
+    if not studies:
+        return None
+    # where nothing was measured on top of this kind of scaling, those of other kinds count
+    studies = [study for study in studies if study.on_top == on_top] or studies
+
+    largest_model = max(study.trained for study in studies)
+    of_model = [study for study in studies if study.trained == largest_model]
+    long_enough = [study for study in of_model if _reaches(study, factor)]
+    if long_enough:
+        return min(long_enough, key=lambda study: study.factor)
+    return max(of_model, key=lambda study: study.factor)
+
+
+def _reaches(study: Study, factor: float) -> bool:
+    """Whether a study is about a factor or a longer one. YaRN 4 gives some models 4.0004 times."""
+    return factor <= 1.01 * study.factor
+
+
+def rank_by_measurement(
+    method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
+) -> tuple[bool, int, float]:
+    """Return the key by which methods are sorted, best first, by what was measured of them.
+
+    First come methods that meet the bar, then those of the model with the longest trained context,
+    since losses of two models cannot be compared, then those with the lower loss.
+
+    Args:
+        method: The name of the method.
+        factor: The wanted length over the trained one.
+        on_top: The scaling that the model was trained with and keeps; empty for none.
+        among: The studies that count; None for all.
+    """
+    study = study_for(method, factor, on_top, among)
+    if study is None:
+        return True, 0, 0.0
+    meets_bar = _reaches(study, factor) and bool(study.meets_bar(method))
+    return not meets_bar, -study.trained, study.lost[method]
+
+
+class Regret(msgspec.Struct, frozen=True):
+    """What the first method of the ranking loses on a model that the ranking has not seen."""
+
+    study: Study
+    """The study of the model that was left out."""
+
+    first: str
+    """The method that the studies of other models put first, among those of the study."""
+
+    best: str
+    """The best one of the study."""
+
+    lost: float
+    """How much worse the first is than the best, in the unit of the study."""
+
+
+def leave_one_out(studies: Sequence[Study]) -> list[Regret]:
+    """Rank the methods of each study without training by the studies of other models alone.
+
+    Models of one kind with other seeds count as one model.
+    """
+    regrets = []
+    for study in studies:
+        if study.fine_tuned or study.on_top:
+            continue
+        others = [other for other in studies if _kind_of(other) != _kind_of(study)]
+        names = [name for name in study.beyond if name != BASE]
+        measured = [name for name in names if study_for(name, study.factor, "", others)]
+        if len(measured) < 2:
+            continue
+        first = min(names, key=lambda name: rank_by_measurement(name, study.factor, "", others))
+        sign = -1.0 if study.higher else 1.0
+        best = min(names, key=lambda name: sign * study.beyond[name])
+        lost = sign * (study.beyond[first] - study.beyond[best])
+        regrets.append(Regret(study, first, best, lost))
+    return regrets
+
+
+def _kind_of(study: Study) -> str:
+    """The name of a model without its seed."""
+    return study.short_model.partition("-seed")[0]
+
+
+class Untuned(msgspec.Struct, frozen=True):
+    """Whether a method works without training at a factor, by the bar."""
+
+    works: bool | None
+    """None where it was not measured."""
+
+    reason: str
+    """The numbers, in words."""
+
+    finds_some: bool = False
+    """Whether it found some of the hidden facts."""
+
+
+def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
+    """Return whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
+
+    Args:
+        method: The name of the method.
+        factor: The wanted length over the trained one.
+        on_top: The scaling that the model was trained with and keeps; empty for none.
+    """
+    study = study_for(method, factor, on_top)
+    if study is None:
+        place = f" on top of {on_top} scaling" if on_top else ""
+        return Untuned(None, f"{method} was not measured without training{place}")
+
+    found = study.retrieval[method]
+    numbers = (
+        f"on {study.short_model} at {study.factor:g} times, {method} loses"
+        f" {study.lost[method]:.2f} nats and finds {found:.0f} % of hidden facts"
+    )
+    if not _reaches(study, factor):
+        return Untuned(None, f"{numbers}; it was not measured beyond that")
+    bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
+    return Untuned(bool(study.meets_bar(method)), f"{numbers}; {bar}", found > 0)
 
 
 def recommendation_of(method: str, inspection: Inspection, trained: int, factor: float) -> str:

@@ -21,7 +21,7 @@ from ..rope.methods.vectors import AsIs, Dynamic, InvFreq
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .evidence import Study, recommendation_of, studies_of, trained_scaling
+from .evidence import Untuned, recommendation_of, trained_scaling, works_untuned
 
 
 def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) -> FineTuningRecord:
@@ -98,19 +98,20 @@ def _on_trained_scaling(
         return "needed", "its RoPE does not change"
 
     # here no publisher recommends anything, so only measurements count
-    name = recipe.method.name
-    studies = [study for study in studies_of(first.form.kind) if name in study.beyond]
-    studies_at_length = [study for study in studies if study.factor >= factor]
-    if _all_better(studies_at_length, name):
-        return "none", f"measured on top of {first.form.kind} scaling"
-    if studies:
-        longest = max(study.factor for study in studies)
-        reason = (
-            f"on top of a trained scaling, {name} was measured without training up to {longest:g}"
-            " times"
-        )
-        return "needed", reason
-    return "needed", f"on top of a trained scaling, {name} was not measured without training"
+    return _by_the_bar(works_untuned(recipe.method.name, factor, first.form.kind))
+
+
+def _by_the_bar(untuned: Untuned) -> tuple[FineTuningLevel, str]:
+    """Return the training that a method needs by what was measured, and the numbers.
+
+    A method that meets the bar needs none. One that finds some hidden facts can be used without
+    training, at a known loss; one that finds none, or was not measured, cannot.
+    """
+    if untuned.works:
+        return "none", untuned.reason
+    if untuned.works is False and untuned.finds_some:
+        return "recommended", untuned.reason
+    return "needed", untuned.reason
 
 
 def _from_unscaled(
@@ -146,26 +147,17 @@ def _from_unscaled(
     if recommended:
         return "none", recommended
 
-    limit = method.max_untuned_factor
+    untuned = works_untuned(method.name, factor)
     if recipe.on_top:
-        limit = min(limit, _limit_of_form(inspection.spec))
-    if factor <= limit:
-        return "none", method.finetuning_note
-    if limit == 1:
-        unknown = f"{method.name} is not known to work without training"
-        return "needed", method.finetuning_note or unknown
-
-    # beyond that, training is only recommended where measurements of unscaled models show that the
-    # method helps
-    reason = f"{method.name} is known to work without training up to {limit:g} times"
-    measured = []
-    for study in studies_of(""):
-        is_untuned = method.name in study.beyond and not study.fine_tuned
-        if is_untuned and study.factor >= factor:
-            measured.append(study)
-    if _all_better(measured, method.name):
-        return "recommended", reason
-    return "needed", reason
+        # a scaling that was written into a config counts as a method too
+        kind = inspection.spec.form.kind
+        of_scaling = works_untuned(kind, factor)
+        if untuned.works and not of_scaling.works:
+            untuned = of_scaling
+    level, reason = _by_the_bar(untuned)
+    if untuned.works is None and method.finetuning_note:
+        reason += f"; {method.finetuning_note}"
+    return level, reason
 
 
 def _method_of_output(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:
@@ -187,15 +179,3 @@ def _is_windowed(spec: RopeSpec, trained: int) -> bool:
         if kind != "none" and (window is None or window > trained):
             return False
     return bool(pairs)
-
-
-def _limit_of_form(spec: RopeSpec) -> float:
-    """The factor up to which the method of a scaling is known to work without training."""
-    kind = REGISTRY.get(spec.form.kind)
-    return 1.0 if kind is None else kind.max_untuned_factor
-
-
-def _all_better(studies: list[Study], name: str) -> bool:
-    """Whether a method has studies, and was better than the unchanged model in all of them."""
-    compared = [study for study in studies if "base" in study.beyond]
-    return bool(compared) and all(study.sign(name, "base") > 0 for study in compared)

@@ -16,8 +16,18 @@ from ..options import Format
 from ..rope.features import hook
 from ..rope.summary import SummaryTable, TableSummary
 from ..runtimes.runtime import GOOD
-from .advice import CRITERION, Advice, FormatAdvice, advise, why_scaling_is_kept
+from .advice import (
+    CRITERION,
+    NOT_MEASURED,
+    Advice,
+    FormatAdvice,
+    advise,
+    why_scaling_is_kept,
+)
 from .warnings import cannot_gain
+
+MEASURED_COLUMNS = ("loss inside", "loss at length", "price", "facts found", "measured on")
+"""The columns of the table for what was measured on another model."""
 
 
 class MeasuredRanking(Protocol):
@@ -66,6 +76,13 @@ class RankedMethods(TableSummary):
         "basis",
         "recommended",
         "score",
+        "measured_on",
+        "loss_inside",
+        "loss_beyond",
+        "price",
+        "retrieval",
+        "retrieval_low",
+        "retrieval_high",
         "attention_factor",
         "effective_length",
         "outside",
@@ -138,21 +155,25 @@ class RankedMethods(TableSummary):
         formats = self.formats
         measured = ("loss", "price", "holds to") if self.ranking else ()
         titles = ("runtimes",) if len(formats) == 1 else formats
-        columns = ("method", *measured, "without training", *titles)
+        columns = ("method", *(measured or MEASURED_COLUMNS), "without training", *titles)
         rows = [self._cells(row, formats) for row in self.methods]
-        return [SummaryTable("methods", (*columns, "evidence", "effective", "outside"), rows)]
+        return [SummaryTable("methods", columns, rows)]
 
     def _cells(self, row: Advice, formats: Sequence[str]) -> tuple[str, ...]:
         """The cells of a method for people."""
-        measured = self.ranking.cells(row) if self.ranking else ()
-        untuned = "yes" if row.works_untuned else "no"
+        if self.ranking:
+            measured = self.ranking.cells(row)
+        elif row.measured is not None:
+            measured = row.measured.cells()
+        else:
+            measured = NOT_MEASURED
         supported = [_count_supporting(row.writings[name]) for name in formats]
-
-        # "40 of 128": dimensions that see larger angles than in training, among those that rotate
-        rotating = 2 * (len(row.schedule.inv_freq) - row.profile.not_rotating)
-        outside = f"{row.profile.outside} of {rotating}"
-        effective = _describe_effective_length(row)
-        return (row.flags, *measured, untuned, *supported, row.basis, effective, outside)
+        untuned = row.untuned
+        if not row.writable:
+            untuned = "cannot be written"
+        elif row.recommended:
+            untuned += f" ({row.basis})"
+        return (row.flags, *measured, untuned, *supported)
 
     def records(self) -> list[JsonObject]:
         """Return a row for each method; loss is None where it was not measured."""
@@ -162,6 +183,7 @@ class RankedMethods(TableSummary):
             # without studies there is no score: 0 would mean as good as the others
             was_studied = bool(row.standing.signs)
             score = row.standing.score if was_studied else None
+            numbers = row.measured.to_dict() if row.measured else {}
             rows.append(
                 {
                     "method": row.method.name,
@@ -171,6 +193,13 @@ class RankedMethods(TableSummary):
                     "basis": row.basis,
                     "recommended": row.recommended or None,
                     "score": score,
+                    "measured_on": numbers.get("model"),
+                    "loss_inside": numbers.get("loss_inside"),
+                    "loss_beyond": numbers.get("loss_beyond"),
+                    "price": numbers.get("price"),
+                    "retrieval": numbers.get("retrieval"),
+                    "retrieval_low": numbers.get("retrieval_low"),
+                    "retrieval_high": numbers.get("retrieval_high"),
                     "attention_factor": row.schedule.attention_factor,
                     "effective_length": row.profile.reach.effective_length,
                     "outside": row.profile.outside,
@@ -234,20 +263,6 @@ class RankedMethods(TableSummary):
             "kv_cache": cache_document,
             "warnings": [note for note in (self.useless, self.training) if note],
         }
-
-
-def _describe_effective_length(row: Advice) -> str:
-    """The effective length of a method for people, in tokens: `1,706`, `16,777,215+` or `any`."""
-    # where all layers have a window, only distances inside it were tested
-    reach = row.profile.reach
-    was_window_tested = reach.length < row.schedule.context
-    is_good_in_window = was_window_tested and reach.count == 0
-    if reach.automatic or is_good_in_window:
-        return "any"
-    # no distance with a negative sum was found, as far as was searched
-    if reach.effective_length is None:
-        return f"{reach.searched - 1:,}+"
-    return f"{reach.effective_length:,}"
 
 
 def _count_supporting(writing: FormatAdvice) -> str:

@@ -64,15 +64,17 @@ docstring.
 
 The lines are here too, so that `ropeconv --help` does not import every command.
 """
-LISTS = "List methods, model families, GGUF architectures or runtimes."
+GROUPS = {
+    "list": "List methods, model families, GGUF architectures or runtimes.",
+    "evidence": "Compare rows of measurements, and add them to the public record.",
+}
+"""Commands of two words, by the first one, with a line for the help."""
 
 app = typer.Typer(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     pretty_exceptions_enable=False,
 )
-lists = typer.Typer(cls=LazyGroup)
-app.add_typer(lists, name="list", help=LISTS, short_help=LISTS)
 
 
 def import_command(name: str) -> Any:
@@ -81,7 +83,7 @@ def import_command(name: str) -> Any:
     command: Any = get_command(import_module(module).app)
     # Typer makes a group of an app with several commands, and a command of one with a single one
     if hasattr(command, "commands"):
-        return command.commands[name.removeprefix("list ")]
+        return command.commands[name.rpartition(" ")[2]]
     return command
 
 
@@ -112,9 +114,19 @@ def all_commands() -> dict[str, tuple[str, str]]:
 @cache
 def complete_app() -> typer.Typer:
     """Return the app with all commands. Raises as `all_commands` does."""
+    groups: dict[str, typer.Typer] = {}
     for name, (_, summary) in all_commands().items():
-        group = lists if name.startswith("list ") else app
-        add_stub = group.command(name.removeprefix("list "), cls=Stub, short_help=summary)
+        first, _, second = name.partition(" ")
+        group = app
+        if second:
+            if first not in groups:
+                groups[first] = typer.Typer(cls=LazyGroup)
+                help_of_group = GROUPS.get(first, "")
+                app.add_typer(
+                    groups[first], name=first, help=help_of_group, short_help=help_of_group
+                )
+            group = groups[first]
+        add_stub = group.command(second or first, cls=Stub, short_help=summary)
         add_stub(_function_of_stub(name))
     return app
 

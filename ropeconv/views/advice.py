@@ -7,7 +7,7 @@
 from collections.abc import Iterable, Iterator
 
 from ..bake.advice import Advice, MatrixCell, counts, letters
-from ..bake.evidence import Study
+from ..bake.evidence import LEAST_FOUND, MOST_LOST, Study
 from ..bake.ranked import RankedMethods
 from ..formats.jsontext import JsonObject
 from ..inspection.support import group_by_status
@@ -50,18 +50,24 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
     if len(format_columns) == 1:
         format_columns = ["runtimes"]
 
-    # a narrow terminal leaves out the optional columns in this order; a ranking adds columns of
-    # what was measured
-    optional = ["outside", "effective", *reversed(format_columns[1:])]
-    right = ["effective", "outside"]
+    # a narrow terminal leaves out the optional columns in this order
+    optional = list(reversed(format_columns))
     if advice.ranking:
-        optional += [format_columns[0], "without training"]
-        right += ["loss", "price", "holds to"]
+        optional.append("without training")
+        right = ["loss", "price", "holds to"]
+    else:
+        optional += ["loss inside", "measured on"]
+        right = ["loss inside", "loss at length", "price", "facts found"]
 
     before = advice.inspection.spec.context
     title = f"{advice.source}: {before:,} -> {advice.context:,} tokens"
     (table,) = advice.shown_tables()
     sheet.table(title, table.columns, table.rows, optional=optional, right=right)
+    if advice.ranking is None and any(row.measured for row in advice.methods):
+        sheet.say(
+            f"Losses in nats per token, on other models. Without training: at most {MOST_LOST:g}"
+            f" nats above the trained length, and {LEAST_FOUND:g} % of hidden facts found."
+        )
 
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
@@ -115,6 +121,9 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
     sheet.copyable(f"    {row.command}")
     if row.recommended:
         sheet.say(f"    {row.recommended}.")
+    if row.fine_tuning.reason:
+        sheet.say(f"    {row.fine_tuning.reason}.")
+    sheet.say(f"    {_describe_profile(row)}")
     for study in row.standing.studies:
         sheet.say(f"    {_describe_study(study, row.method.name)}")
     for name, writing in row.writings.items():
@@ -124,6 +133,19 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
                 wrong.append(f"{status}: {runtimes}")
         if wrong:
             sheet.say(f"    {name} as {writing.encoding}: {'; '.join(wrong)}")
+
+
+def _describe_profile(row: Advice) -> str:
+    """Return the numbers of the schedule in a sentence."""
+    # dimensions that see larger angles than in training, among those that rotate
+    rotating = 2 * (len(row.schedule.inv_freq) - row.profile.not_rotating)
+    sentence = f"{row.profile.outside} of {rotating} dimensions reach angles never seen in training"
+
+    # the longest distance up to which sum cos(m theta_i) is not negative (Men et al. 2024)
+    effective = row.profile.reach.effective_length
+    if effective is not None and not row.profile.reach.automatic:
+        sentence += f"; the sum of cosines is positive up to {effective:,} tokens"
+    return f"{sentence}."
 
 
 def _describe_study(study: Study, method: str) -> str:
@@ -186,20 +208,19 @@ def explain_columns(advice: RankedMethods) -> Iterator[str]:
         yield "Loss: nats per token, measured with this method."
         yield "Price: increase of the loss at the trained length, measured."
         yield "Holds to: longest length whose loss is within three errors of its best, measured."
-    yield "Without training: known to work at this factor without fine-tuning."
+    else:
+        yield "Loss inside, loss at length: at the trained length, and at the factor of the study."
+        yield "Price: increase of the loss at the trained length by the method."
+        yield "Facts found: passkeys or needles at that factor, with an interval of 95 %."
+    yield (
+        f"Without training: the loss at the length is at most {MOST_LOST:g} nats above that of the"
+        f" unchanged model at its trained length, and {LEAST_FOUND:g} % of hidden facts are found;"
+        " or the publisher recommends it, or the model was trained with this scaling."
+    )
     yield (
         "Runtimes, safetensors, gguf: runtimes that support the output, of those that can load the"
         " model."
     )
-    yield (
-        "Evidence: a recommendation, or of how many methods that were measured beside it this one"
-        " is better."
-    )
-    yield (
-        "Effective: longest distance up to which sum cos(m theta_i) is not negative (Men et al."
-        " 2024)."
-    )
-    yield "Outside: dimensions that reach angles never seen in training."
     yield f"Sorted by: {advice.criterion}."
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FROM_CODE = {
+    "evidence": (),
     "keywords": (),
     "reference": (),
     "tables": (),

@@ -65,7 +65,16 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Check and measure": (
         "[Validating](validating.md) and [evaluating](evaluating.md) explain the results.",
-        ("validate", "probe", "identify", "vectors", "eval", "tune"),
+        (
+            "validate",
+            "probe",
+            "identify",
+            "vectors",
+            "eval",
+            "evidence compare",
+            "evidence add",
+            "tune",
+        ),
     ),
     "Publish, train, run many": (
         (

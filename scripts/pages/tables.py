@@ -23,7 +23,7 @@ from ropeconv.models.registry import families as all_families
 from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
-from . import engine_tables, vector_tables
+from . import engine_tables, record_tables, vector_tables
 
 ROOT = Path(__file__).parents[2]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
@@ -237,10 +237,9 @@ def choice_table() -> str:
         ]
         bases = dict.fromkeys(choice["basis"])
         reasons = [BASES[basis] for basis in bases if basis in BASES]
-        if measured := [
-            basis.removeprefix("better than ") for basis in bases if basis not in BASES
-        ]:
-            reasons.append(f"measured to be better than {', then '.join(measured)} methods")
+        # "measured on SmolLM2-135M at 2x": the model once, whatever the factor
+        others = [basis.rpartition(" at ")[0] or basis for basis in bases if basis not in BASES]
+        reasons += dict.fromkeys(others)
         models.setdefault((*cells, "; then ".join(reasons)), []).append(
             choice["model"].partition("/")[2]
         )
@@ -334,6 +333,12 @@ def encoding_rows(rows: str, names: Iterable[str]) -> str:
 
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "docs/methods.md": ((r"\| models \| 2 times \|.*?(?=\n\n)", choice_table),),
+    "docs/evaluating.md": (
+        (r"\| method \| factor \|.*?(?=\n\n)", record_tables.real_model),
+        (r"- At 2T, .*?(?=\n\n)", record_tables.decided_pairs),
+        (r"at most [\d.]+ nats above the unchanged model at 1T, .*? passkeys", record_tables.bar),
+        (r"\| model \| factor \| first \|.*?(?=\n\n)", record_tables.regret),
+    ),
     "README.md": (
         (r"\| runtime \| supported.*?(?=\n\n)", newest_versions),
         (r"Number of model families \(of \d+\)", families_counted),

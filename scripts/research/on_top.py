@@ -48,11 +48,20 @@ def with_rope(model: Any, parameters: dict[str, Any], length: int) -> Any:
 
 
 def trained_longer(
-    model: Any, kind: str, text: Corpus, seed: int, steps: int = 150, rate: float = 1e-3
+    model: Any,
+    kind: str,
+    text: Corpus,
+    seed: int,
+    steps: int = 150,
+    rate: float = 1e-3,
+    needles: float = 0.0,
 ) -> Any:
-    """A model that is trained on with 512 tokens and a scaling of 4. kind: of the scaling."""
+    """A model that is trained on with 512 tokens and a scaling of 4.
+
+    kind: of the scaling. needles: the share of windows that have some.
+    """
     longer = with_rope(model, {"rope_type": kind, "factor": 4.0, **SCALINGS[kind]}, 512).train()
-    training = Training(seed=seed, length=512, tokens=2048, steps=steps, rate=rate)
+    training = Training(seed=seed, length=512, tokens=2048, steps=steps, rate=rate, needles=needles)
     optimizer = torch.optim.AdamW(longer.parameters(), rate, (0.9, 0.98), weight_decay=0.1)
     optimise(
         longer, optimizer, training, text.train, text.vocabulary, np.random.default_rng((seed, 7))

@@ -13,8 +13,15 @@ import msgspec
 import pytest
 
 from ropeconv.bake import advice
-from ropeconv.bake.advice import CRITERION, Advice, FormatAdvice, Standing, advise, compare_method
-from ropeconv.bake.evidence import Study, evidence
+from ropeconv.bake.advice import (
+    CRITERION,
+    Advice,
+    FormatAdvice,
+    MeasuredMethod,
+    advise,
+    compare_method,
+)
+from ropeconv.bake.evidence import Study, evidence, works_untuned
 from ropeconv.errors import UsageError
 from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.receipt import FineTuningRecord
@@ -37,6 +44,7 @@ from ..support.in_process import command
 
 LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 LLAMA_HEAD = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
+MOST_MEASURED = 8
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
 
 
@@ -59,6 +67,7 @@ def test_what_is_known_of_llama_2_at_8_times(ranked: list[Advice]) -> None:
     assert by_name["theta-bound"].profile.reach.count == 0
     assert (by_name["linear"].profile.outside, by_name["ntk"].profile.outside) == (0, 34)
     assert not any(row.works_untuned for row in by_name.values())
+    assert [row.method.name for row in ranked[:3]] == ["yarn", "by-parts", "mixed"]
     words = {v.runtime: v.status for v in by_name["yarn"].writings["safetensors"].verdicts}
     assert (words["transformers@4.48"], words["vllm@0.33"]) == ("differs", "exact")
     groups = {
@@ -72,8 +81,8 @@ def test_what_is_known_of_llama_2_at_8_times(ranked: list[Advice]) -> None:
     assert {
         name: row.basis for name, row in by_name.items() if name in ("yarn", "ntk", "piecewise")
     } == {
-        "yarn": "better than 6 of 7",
-        "ntk": "better than 1 of 6",
+        "yarn": "measured on SmolLM2-135M at 8x",
+        "ntk": "measured on SmolLM2-135M at 8x",
         "piecewise": "not measured",
     }
 
@@ -162,20 +171,26 @@ def test_pairs_that_stand_still_count_nowhere() -> None:
 def one(
     name: str, value: Any = 4.0, untuned: bool = True, reason: str = "", **numbers: Any
 ) -> Advice:
-    """Advice of a method. numbers: outside, fast_change, recommended, signs, and the first position
-    that violates.
+    """Advice of a method. numbers: outside, fast_change, recommended, lost (nats; None where it was
+    not measured), trained (of the model), and the first position that violates.
     """
     given = {
         "outside": 0,
         "fast_change": 1.0,
         "first": None,
         "recommended": "",
-        "signs": {},
+        "lost": None,
+        "trained": 8192,
         **numbers,
     }
     first = given.pop("first")
     recommended = given.pop("recommended")
-    signs = given.pop("signs")
+    lost = given.pop("lost")
+    trained = given.pop("trained")
+    measured = None
+    if lost is not None:
+        study = Study("m", 4, "nats", "1", "here", trained=trained, lost={name: lost})
+        measured = MeasuredMethod(study, name)
     reach = SimpleNamespace(
         first_violation=first, effective_length=None if first is None else first - 1
     )
@@ -194,7 +209,7 @@ def one(
         writings,
         command,
         recommended=recommended,
-        standing=Standing(signs),
+        measured=measured,
     )
 
 
@@ -203,21 +218,18 @@ def order(*rows: Advice) -> list[str]:
 
 
 def test_advice_is_sorted_by_what_is_known() -> None:
-    better = {"linear": 1.0}
-    worse = {"yarn": -1.0}
-    assert order(one("ntk", signs=worse), one("yarn", signs=better), one("piecewise", "4@3")) == [
+    low = {"lost": 0.1}
+    high = {"lost": 0.7}
+    assert order(one("ntk", **high), one("yarn", **low), one("piecewise", "4@3")) == [
         "yarn",
         "ntk",
         "piecewise",
     ]
-    assert order(one("yarn", untuned=False, signs=better), one("ntk", signs=worse)) == [
-        "ntk",
-        "yarn",
-    ]
-    assert order(one("yarn", signs=better), one("ntk", recommended="a card", signs=worse)) == [
-        "ntk",
-        "yarn",
-    ]
+    # a method that meets the bar comes before one that loses less and does not
+    assert order(one("yarn", untuned=False, **low), one("ntk", **high)) == ["ntk", "yarn"]
+    assert order(one("yarn", **low), one("ntk", recommended="a card", **high)) == ["ntk", "yarn"]
+    # losses of two models are not compared: the larger model comes first
+    assert order(one("yarn", trained=128, **low), one("ntk", **high)) == ["ntk", "yarn"]
     assert order(one("ntk", recommended="a card", reason="no"), one("linear", untuned=False)) == [
         "linear",
         "ntk",
@@ -226,27 +238,65 @@ def test_advice_is_sorted_by_what_is_known() -> None:
     assert one("ntk", reason="no").basis == "cannot be written"
 
 
+def a_study(factor: float, better: tuple[tuple[str, str], ...], **more: Any) -> Study:
+    """A study of the methods that it decides between, and of linear."""
+    names = {name for pair in better for name in pair} | {"linear", "yarn", "ntk"}
+    beyond = dict.fromkeys(names, 0.0)
+    return Study("m", factor, "nats", "1", f"{factor}", beyond=beyond, better=better, **more)
+
+
 def test_a_method_is_compared_by_the_nearest_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 3 times the study of 4 counts; less than three errors is no difference, and fine-tuning is
+    """At 3 times the study of 4 counts, what is not decided is no difference, and fine-tuning is
     apart.
     """
-
-    def study(factor: float, beyond: dict[str, float], **more: Any) -> Study:
-        return Study("m", factor, "nats", "1", f"{factor}", beyond=beyond, error=0.1, **more)
-
     table = SimpleNamespace(
         studies=(
-            study(2, {"yarn": 2.0, "ntk": 1.0}),
-            study(4, {"yarn": 1.0, "ntk": 2.0, "linear": 1.2}),
-            study(4, {"yarn": 3.0, "ntk": 1.0}, fine_tuned=True),
+            a_study(2, (("ntk", "yarn"),)),
+            a_study(4, (("yarn", "ntk"),)),
+            a_study(4, (("ntk", "yarn"),), fine_tuned=True),
         )
     )
     monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: table)
     assert compare_method("yarn", 3, fine_tuned=False).signs == {"linear": 0.0, "ntk": 1.0}
     assert compare_method("yarn", 2, fine_tuned=False).signs == {"linear": 0.0, "ntk": -1.0}
     assert compare_method("yarn", 3, fine_tuned=True).signs == {"linear": 0.0, "ntk": -1.0}
-    assert str(compare_method("yarn", 3, fine_tuned=False)) == "better than 1 of 2"
     assert str(compare_method("mixed", 3, fine_tuned=False)) == "not measured"
+
+
+def test_without_training_follows_from_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar is 0.2 nats and half of the hidden facts: both count, at the next longer factor."""
+
+    def study(factor: float, lost: float, found: float, **more: Any) -> Study:
+        numbers = {"lost": {"yarn": lost}, "retrieval": {"yarn": found}}
+        return Study("m (9 tokens)", factor, "nats", "1", "here", **numbers, **more)
+
+    def judged(*studies: Study, factor: float = 4, on_top: str = "") -> bool | None:
+        table = SimpleNamespace(studies=studies)
+        monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: table)
+        return works_untuned("yarn", factor, on_top).works
+
+    good = study(4, 0.2, 50.0)
+    assert judged(good) is True
+    assert judged(study(4, 0.21, 99.0)) is False, "it loses too much"
+    assert judged(study(4, 0.0, 49.0)) is False, "it finds too little"
+    assert judged(good, factor=3) is True, "what works at 4 times works at 3"
+    assert judged(good, factor=5) is None, "nothing was measured there"
+    assert judged(good, study(8, 0.1, 90.0), factor=5) is True
+    assert judged() is None
+    assert judged(study(4, 0.1, 90.0, fine_tuned=True)) is None
+    assert judged(good, on_top="yarn") is None, "a scaled model is another matter"
+    assert judged(study(4, 0.1, 90.0, trained=128), study(4, 0.9, 0.0, trained=8192)) is False, (
+        "the larger model counts"
+    )
+
+
+def test_ntk_at_four_times_does_not_count_as_working_without_training() -> None:
+    """It loses 0.70 nats and finds none of 12 passkeys (docs/evidence/smollm2-4T.json)."""
+    assert works_untuned("ntk", 4).works is False
+    assert works_untuned("yarn", 4).works is True
+    assert works_untuned("yarn", 8).works is False
+    assert works_untuned("yarn", 16).works is None
+    assert works_untuned("yarn", MOST_MEASURED).reason.startswith("on SmolLM2-135M at 8 times")
 
 
 def test_the_table_of_evidence_names_methods_and_families() -> None:

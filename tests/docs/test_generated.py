@@ -16,7 +16,7 @@ from ropeconv.cli.screen import Screen
 from ropeconv.features.evaluation.result import Result
 from ropeconv.features.evaluation.views import show_result
 from ropeconv.rope.methods.method import REGISTRY
-from scripts.pages import tables
+from scripts.pages import record_tables, tables
 from scripts.pages.method_pictures import DRAWN, PICTURES, ROOT, drawn
 from scripts.pages.reference import DOCS, EVERYWHERE, GROUPS, PAGES, SCHEMAS, TASKS, option_rows
 
@@ -83,11 +83,14 @@ def test_the_page_has_the_screen_of_a_measurement(
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
 def test_advise_and_the_page_have_the_numbers_that_were_measured(factor: int) -> None:
+    """From the results of `eval`, and not by the functions that write the table and the page."""
     losses = measured(f"{factor}T")
     passkeys = measured("2T" if factor == 2 else f"{factor}T-passkey")
     studies = [study for study in evidence().studies if study.source.endswith("a real model")]
     study = next(study for study in studies if study.factor == factor)
-    table = (ROOT / "docs/evaluating.md").read_text("utf-8").partition("| method | loss at 4T |")[2]
+    page = (ROOT / "docs/evaluating.md").read_text("utf-8")
+    start = losses.cell("base", "growth", "loss", 8192)
+    assert start is not None
     for name, beyond in study.beyond.items():
         row = name if name == "base" else f"{name}:{factor}"
         loss, inside = (
@@ -95,17 +98,30 @@ def test_advise_and_the_page_have_the_numbers_that_were_measured(factor: int) ->
         )
         exact = passkeys.cell(row, "passkey", "exact", factor * 8192)
         assert loss and inside and exact  # noqa: PT018
-        assert beyond == round(loss.difference or 0, 3), name
-        assert study.inside[name] == round(inside.difference or 0, 3), name
-        assert study.retrieval[name] == round(100 * exact.value), name
-        if factor > 2:
-            cells = [
-                cell.strip()
-                for cell in re.findall(rf"^\| {name} \|(.*)\|$", table, re.MULTILINE)[0].split("|")
-            ]
-            price = f"{inside.difference:.2f}" if inside.difference else ""
-            shown = [f"{loss.value:.2f}", price, f"{100 * exact.value:.0f} %"]
-            assert shown == (cells[:3] if factor == 4 else cells[3:]), name
+        assert beyond == round(loss.difference or 0, 4), name
+        assert study.inside[name] == round(inside.difference or 0, 4), name
+        assert study.lost[name] == round(loss.value - start.value, 4), name
+        assert study.retrieval[name] == round(100 * exact.value, 1), name
+
+        (line,) = re.findall(rf"^\| {name} \| {factor} \|(.*)\|$", page, re.MULTILINE)
+        cells = [cell.strip() for cell in line.split("|")]
+        price = f"{inside.difference:+.2f}" if inside.difference else ""
+        assert cells[1] == price, name
+        assert float(cells[2]) == pytest.approx(loss.value, abs=0.0051), name
+        assert cells[4].startswith(f"{100 * exact.value:.0f} % ("), name
+
+
+def test_a_changed_number_of_the_record_is_seen_on_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The negative control of the test that compares the page with the data."""
+    study = next(study for study in evidence().studies if study.short_model == "SmolLM2-135M")
+    changed = msgspec.structs.replace(study, lost=study.lost | {"yarn": 0.3})
+    studies = tuple(changed if one is study else one for one in evidence().studies)
+    table = msgspec.structs.replace(evidence(), studies=studies)
+    monkeypatch.setattr(record_tables, "evidence", lambda: table)
+    page = (ROOT / "docs/evaluating.md").read_text("utf-8")
+    assert tables.filled("docs/evaluating.md", page) != page
 
 
 def measured(name: str) -> Result:

@@ -9,6 +9,14 @@ feature = Feature(
             "Measure loss and retrieval of a model with several methods, before anything is"
             " written.",
         ),
+        "evidence compare": (
+            "ropeconv.features.evaluation.evidence_command",
+            "Compare two rows of a stored evaluation on the items that both have.",
+        ),
+        "evidence add": (
+            "ropeconv.features.evaluation.evidence_command",
+            "Check a file of measurements, and add its items to the public record.",
+        ),
         "tune": (
             "ropeconv.features.evaluation.tune.command",
             "Search for frequencies that beat the built-in methods on your text, and write them as"

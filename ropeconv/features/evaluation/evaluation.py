@@ -33,7 +33,7 @@ from .measures.lm_eval import LmEval
 from .measures.losses import Sliding
 from .measures.measure import REGISTRY, Measure
 from .options import SizeOptions
-from .result import Result
+from .result import Result, items_of
 from .run import EvaluationUnit, Measurer, Refusal, RunOutcome, UnitResult, all_cases, run_here
 from .runners.opening import open_runner
 from .runners.runner import Runner, RunnerRequest
@@ -554,6 +554,13 @@ class Evaluation:
         refusals = self.outcome.refusals
         return refusals[0].reason if refusals else "there is none"
 
+    @property
+    def _sample(self) -> str:
+        """A digest of the texts and of the sizes that choose places in them."""
+        sizes = self.sizes
+        chosen = (sizes.trained, sizes.windows, sizes.targets, sizes.depths, sizes.seed)
+        return text_digest(self.texts.sha256, *map(str, chosen))[:16]
+
     def result(self, source: str) -> Result:
         """Return the result so far.
 
@@ -562,6 +569,7 @@ class Evaluation:
         """
         summary = summarise(self.outcome, self.rows, self.sizes)
         runner = self.runner
+        texts = [document.name for document in self.texts.documents]
         notes = [*summary.notes, *self.texts.notes]
         if runner.note:
             notes.append(runner.note)
@@ -574,12 +582,14 @@ class Evaluation:
             trained=self.sizes.trained,
             lengths=list(self.sizes.lengths),
             measures=[measure.name for measure in self.measures],
-            texts=[document.name for document in self.texts.documents],
+            texts=texts,
             tokens_sha256=self.texts.sha256,
             seed=self.sizes.seed,
             seconds=round(self.outcome.seconds, 1),
             rows=summary.rows,
             cells=summary.cells,
+            items=items_of(self.outcome.observations, texts),
+            sample=self._sample,
             notes=notes,
             ropeconv=__version__,
         )

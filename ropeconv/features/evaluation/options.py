@@ -72,7 +72,12 @@ class EvalOptions(TextOptions):
         metavar="WHERE",
     )
     out: Path | None = option(
-        None, "Write the result as JSON.", OUTPUT, short="-o", metavar="FILE", writes=True
+        None,
+        "Write the result as JSON, or its items alone as NAME.jsonl.gz.",
+        OUTPUT,
+        short="-o",
+        metavar="FILE",
+        writes=True,
     )
     fail_if: tuple[str, ...] = option(
         (),

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ropeconv.bake.advice import CRITERION, Advice
+from ropeconv.bake.items import compare_rows
+from ropeconv.bake.proof import FEWEST, Proof, judge, sample_of
 from ropeconv.bake.start import inherit_settings
 from ropeconv.errors import UsageError
 from ropeconv.formats.jsontext import JsonObject
@@ -26,13 +28,11 @@ from .cases import EvaluationSizes, in_trained, parse_lengths
 from .measures.lm_eval import LM_EVAL
 from .measures.measure import REGISTRY
 from .result import (
-    FEWEST,
     POSITION,
     Cell,
     Result,
     RowResult,
     headline,
-    margin,
     price_and_reach,
     read_result,
 )
@@ -283,18 +283,23 @@ class Condition:
         left = self._cell(self.left, result)
         if isinstance(self.right, float):
             # a row against a number, such as "yarn:4 < 0.9"
-            difference = left.value - self.right
-            error = left.error
-            least_significant = margin(left.error, left.clusters)
+            proof = _against_number(left, self.right, result)
         else:
             right = self._cell(self.right, result)
-            difference, error, least_significant = _compare_cells(left, right)
-        if error is None or least_significant is None:
-            raise self._unknown(f"a test needs at least {FEWEST} windows; increase --windows")
+            proof = compare_rows(
+                result.items, left.row, right.row, left.column, left.measure, left.metric
+            )
+        if proof is None:
+            raise self._unknown(f"{self.left} and {self.right} have read no sequence in common")
+        if proof.error is None or proof.margin is None:
+            raise self._unknown(
+                f"a test needs at least {FEWEST} independent windows or texts; increase --windows"
+            )
+        difference = proof.difference
+        error = proof.error
 
         is_above = difference > 0
-        is_significant = abs(difference) > least_significant
-        is_met = is_above == self.above and is_significant
+        is_met = is_above == self.above and proof.decided
 
         metric = metric_of(left.metric)
         shown = "true" if is_met else "not shown"
@@ -326,26 +331,18 @@ class Condition:
         )
 
 
-def _compare_cells(left: Cell, right: Cell) -> tuple[float, float, float | None]:
-    """Return the difference of two cells, its error, and the margin from which it is significant.
-
-    A result has only the differences of its rows to its first row, so two rows are compared by
-    left - right = (left - first) - (right - first). Their errors and margins are added. A paired
-    difference would have a smaller margin, so nothing is called significant that is not. The margin
-    is None where one of both was not tested.
-    """
-    difference = (left.difference or 0.0) - (right.difference or 0.0)
-    error = 0.0
-    margin = 0.0
-    for cell in (left, right):
-        is_first_row = cell.difference is None  # it does not differ from itself
-        if is_first_row:
-            continue
-        error += cell.difference_error or 0.0
-        if cell.margin is None:
-            return difference, error, None
-        margin += cell.margin
-    return difference, error, margin
+def _against_number(cell: Cell, number: float, result: Result) -> Proof | None:
+    """Compare the items of a cell with a number; None where the result has none."""
+    items = []
+    for item in result.items:
+        place = (item.row, item.measure, item.metric, item.length)
+        if place == (cell.row, cell.measure, cell.metric, cell.column):
+            items.append(item)
+    if not items:
+        return None
+    items.sort(key=lambda item: (item.text, item.window))
+    differences = [item.value - number for item in items]
+    return judge(sample_of(items, differences), metric_of(cell.metric).share)
 
 
 def parse_condition(text: str) -> Condition:

@@ -5,14 +5,14 @@ display.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 
+from ropeconv.bake.items import Item, RecordItem, is_record, write_items
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats import jsontext
 from ropeconv.formats.drafts import write_file
@@ -23,11 +23,12 @@ from ropeconv.inspection.receipts.metrics import GROWTH, Metric, metric_of, samp
 from ropeconv.inspection.receipts.receipt import EvaluationRecord, MeasuredRecord
 from ropeconv.inspection.receipts.storage import add_evaluation, read_receipt
 from ropeconv.rope.errors import counted
+from ropeconv.rope.lengths import parse_tokens
 from ropeconv.rope.summary import SummaryTable, TableSummary
-from ropeconv.verbs.rows import Row
+from ropeconv.verbs.rows import BASE, Row
 from ropeconv.version import SCHEMA, __version__
 
-from .cases import in_trained
+from .cases import Observation, in_trained
 from .measures.measure import REGISTRY
 
 LONGEST = 64 << 20
@@ -36,40 +37,6 @@ POSITION = "position"
 """The measure whose columns are places in one pass, and not lengths of sequences."""
 SIGNIFICANT = "*"
 """The mark of a significant difference, where it cannot be bold."""
-FEWEST = 4
-"""Clusters below which no difference is tested."""
-FEWEST_DOCUMENTS = 5
-"""Documents from which errors are between documents, otherwise between windows."""
-ALPHA = math.erfc(3 / math.sqrt(2))
-"""The level of a test: the two-sided probability of more than three standard errors in a normal
-distribution.
-"""
-
-
-@cache
-def critical(freedom: int, alpha: float = ALPHA) -> float:
-    """Return the two-sided critical value of Student's t.
-
-    It is 9.22 for 3 degrees of freedom, and 3.00 for many.
-    """
-    from scipy.stats import t as student  # takes a second to import
-
-    return float(student.isf(alpha / 2, freedom))
-
-
-def margin(error: float | None, clusters: int) -> float | None:
-    """Return how far from 0 a difference must be to be significant.
-
-    Args:
-        error: The standard error of the difference.
-        clusters: The number of independent windows or texts that the error is from.
-
-    Returns:
-        The distance; None without an error, and below four clusters.
-    """
-    if error is None or clusters < FEWEST:
-        return None
-    return critical(clusters - 1) * error
 
 
 class Cell(MeasuredRecord, frozen=True, kw_only=True):
@@ -111,7 +78,7 @@ class RowResult(msgspec.Struct, frozen=True, kw_only=True):
     holds_to: int | None = None
     """The longest length in tokens at which the loss is not significantly above the row's best.
 
-    None where growth was not measured at the trained length, or in fewer than four windows.
+    None where growth was not measured at the trained length, or in fewer than six windows.
     """
 
 
@@ -153,6 +120,15 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
     rows: list[RowResult]
     cells: list[Cell]
+
+    items: list[Item] = []
+    """The single numbers that cells are means of, so that any two rows can be compared.
+
+    Older results have none.
+    """
+
+    sample: str = ""
+    """A digest of the texts and of what was read of them, equal for two results of equal tokens."""
 
     notes: list[str] = []
     """Sentences below the tables."""
@@ -248,12 +224,101 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write a result as JSON, in place of a file that is there.
+    """Write a result as JSON, or its items as a record, in place of a file that is there.
+
+    Args:
+        result: The result.
+        path: The file; a name that ends in .jsonl.gz or .jsonl is that of a record.
 
     Raises:
         OSError: The file cannot be written.
     """
+    if is_record(path):
+        write_items(record_items(result), path)
+        return
     write_file(path, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+
+
+def items_of(observations: Mapping[str, Sequence[Observation]], texts: Sequence[str]) -> list[Item]:
+    """Return the single numbers of an evaluation.
+
+    Args:
+        observations: The observations by row.
+        texts: The names of the texts.
+    """
+    names = _distinct(texts)
+    items = []
+    for row, numbers in observations.items():
+        for number in numbers:
+            # the documents of a task of lm_eval are those of its data set
+            text = f"{number.measure}/{number.document}"
+            if number.measure in REGISTRY and number.document < len(names):
+                text = names[number.document]
+            items.append(
+                Item(
+                    row=row,
+                    measure=number.measure,
+                    metric=number.metric,
+                    length=number.column,
+                    text=text,
+                    window=number.window,
+                    depth=number.depth,
+                    value=float(number.value),
+                    weight=number.weight,
+                )
+            )
+    return items
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the file names of texts, with a number where two are equal."""
+    distinct: list[str] = []
+    for name in (Path(name).name for name in names):
+        place = len(distinct) + 1
+        distinct.append(f"{name} ({place})" if name in distinct else name)
+    return distinct
+
+
+def record_items(result: Result) -> list[RecordItem]:
+    """Return the items of a result with its model, as the public record has them.
+
+    Raises:
+        UsageError: The result has no items.
+    """
+    if not result.items:
+        raise UsageError(
+            f"the evaluation of {result.source} has means alone, and no single numbers; run"
+            " `ropeconv eval` again, its journal has them"
+        )
+    recipes = {row.name: row.recipe for row in result.rows}
+    items = []
+    for item in result.items:
+        recipe = recipes.get(item.row)
+        method, factor = _method_of(item.row, recipe, result.trained)
+        items.append(
+            RecordItem(
+                **msgspec.structs.asdict(item),
+                model=Path(result.source).name,
+                identity=result.identity,
+                trained=result.trained,
+                method=method,
+                factor=factor,
+                runtime=result.runtime,
+                dtype=result.dtype,
+                sample=result.sample,
+            )
+        )
+    return items
+
+
+def _method_of(row: str, recipe: JsonObject | None, trained: int) -> tuple[str, float | None]:
+    """Return the method of a row and its factor, where it has one."""
+    if recipe is None:
+        return ("base" if row == BASE else row), None
+    factor = recipe.get("parameters", {}).get("factor")
+    if isinstance(factor, str):  # a length, such as 128k
+        factor = parse_tokens(factor) / trained
+    return recipe["method"], factor
 
 
 def read_result(path: Path) -> Result:

@@ -1,259 +1,39 @@
 """Means, errors and differences of an evaluation, and what follows from them.
 
-`summarise` is the function to read first. `cells_of` makes the cells of a row, each from a
-`Sample` of numbers.
+`summarise` is the function to read first. `cells_of` makes the cells of a row. Which differences
+count is the rule of `ropeconv.bake.proof`.
 """
 
-import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ropeconv.bake.proof import (
+    ALPHA,
+    FEWEST,
+    FEWEST_DOCUMENTS,
+    differences,
+    independent_answers,
+    prove,
+    sample_of,
+    wilson,
+)
 from ropeconv.inspection.receipts.metrics import GROWTH, metric_of
 from ropeconv.rope.errors import counted
 from ropeconv.verbs.rows import Row
 
 from .cases import EvaluationSizes, Observation
-from .result import ALPHA, FEWEST, FEWEST_DOCUMENTS, Cell, RowResult, margin
+from .result import Cell, RowResult
 from .run import RunOutcome
 
-RESAMPLES = 2000
-"""Draws of the bootstrap, which make its error uncertain by 1.6 % (1 / sqrt(2 * 2000))."""
 Key = tuple[str, str, int, float | None]
 """Measure, metric, column, and depth; None for the mean over depths."""
 Pairs = Mapping[tuple[object, ...], Observation]
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Numbers that are averaged."""
-
-    values: NDArray[np.float64]
-    """float64 [n]"""
-
-    weights: NDArray[np.float64]
-    """float64 [n]"""
-
-    documents: NDArray[np.int64]
-    """The code of the text of each number, from 0 on, int [n]."""
-
-    windows: NDArray[np.int64]
-    """The code of the window in the text of each number, from 0 on, int [n]."""
-
-    seed: int = 0
-    """The seed of the bootstrap."""
-
-    @property
-    def mean(self) -> float:
-        """The weighted mean."""
-        return float(np.average(self.values, weights=self.weights))
-
-    @cached_property
-    def by_document(self) -> bool:
-        """Whether the clusters are documents."""
-        return bool(self.documents.max(initial=-1) + 1 >= FEWEST_DOCUMENTS)
-
-    @property
-    def clusters(self) -> NDArray[np.int64]:
-        """Codes of what is taken as independent: documents if there are enough, else windows."""
-        return self.documents if self.by_document else self.windows
-
-    @cached_property
-    def count(self) -> int:
-        """The number of clusters."""
-        return int(self.clusters.max(initial=-1)) + 1
-
-    @cached_property
-    def error(self) -> float | None:
-        """The standard error of the mean; None for a single cluster.
-
-        Clusters are the documents, or with few of them the windows: numbers of one cluster are not
-        independent. With documents as clusters the error is from a bootstrap. With windows, the
-        weights w_i, the values x_i and the mean m, it is
-
-            sqrt(sum_c (sum_{i in c} w_i (x_i - m))^2) / sum_i w_i
-
-        Both are multiplied by sqrt(n / (n - 1)) for n clusters, since few clusters would otherwise
-        give an error that is too small.
-        """
-        if self.count < 2:
-            return None
-        # np.bincount(clusters, numbers) is the sum of the numbers in each cluster
-        weights = np.bincount(self.clusters, self.weights)
-        if self.by_document:
-            sums = np.bincount(self.clusters, self.weights * self.values)
-            error = bootstrap_error(sums, weights, self.seed)
-        else:
-            weighted_deviations = self.weights * (self.values - self.mean)
-            deviations = np.bincount(self.clusters, weighted_deviations)
-            error = float(np.sqrt((deviations**2).sum()) / weights.sum())
-        return error * math.sqrt(self.count / (self.count - 1))
-
-    @property
-    def margin(self) -> float | None:
-        """How far from 0 the mean must be to be significant; None where that cannot be tested."""
-        return margin(self.error, self.count)
-
-    @property
-    def decided(self) -> bool:
-        """Whether the mean is significantly different from 0."""
-        return self.margin is not None and abs(self.mean) > self.margin
-
-
-def bootstrap_error(sums: NDArray[Any], weights: NDArray[Any], seed: int) -> float:
-    """Return the standard error of a weighted mean, from draws of clusters with replacement.
-
-    Args:
-        sums: The weighted sum of each cluster, float64 [n].
-        weights: The weight of each cluster, float64 [n].
-        seed: The seed of the draws.
-    """
-    from scipy.stats import bootstrap  # takes a second to import
-
-    count = len(sums)
-    result = bootstrap(
-        (sums, weights),
-        _ratio_of_sums,
-        paired=True,
-        n_resamples=RESAMPLES,
-        method="percentile",  # of the interval, which is not used; the default needs more draws
-        rng=np.random.default_rng((seed, count)),
-    )
-    return float(result.standard_error)
-
-
-def _ratio_of_sums(sums: NDArray[Any], weights: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return the weighted mean of each draw."""
-    ratio: NDArray[Any] = sums.sum(axis) / weights.sum(axis)
-    return ratio
-
-
-def sample_of(
-    observations: Sequence[Observation], seed: int, values: Iterable[float] | None = None
-) -> Sample:
-    """Return a sample of observations, at least one.
-
-    Args:
-        observations: The observations.
-        seed: The seed of the bootstrap.
-        values: Replace the values of the observations.
-    """
-    if values is None:
-        values = [observation.value for observation in observations]
-    weights = [observation.weight for observation in observations]
-    documents = [observation.document for observation in observations]
-    # windows are numbered in each document, so that both numbers name one
-    windows = [(observation.document, observation.window) for observation in observations]
-    return Sample(
-        values=np.array(list(values), np.float64),
-        weights=np.array(weights, np.float64),
-        documents=codes(documents),
-        windows=codes(windows),
-        seed=seed,
-    )
-
-
-def differences(own: Pairs, other: Pairs, seed: int) -> Sample | None:
-    """Return a sample of differences, `own` minus `other`; None where nothing can be paired.
-
-    Args:
-        own: Observations by the key that pairs them, such as document and window.
-        other: Those of another row or length.
-        seed: The seed of the bootstrap.
-    """
-    common = [key for key in own if key in other]
-    if not common:
-        return None
-    values = [own[key].value - other[key].value for key in common]
-    return sample_of([own[key] for key in common], seed, values)
-
-
-def codes(names: Iterable[Hashable]) -> NDArray[np.int64]:
-    """Return a number from 0 on for each different name, int64 [n]: 0, 1, 0 for a, b, a."""
-    known: dict[Hashable, int] = {}
-    numbers = []
-    for name in names:
-        if name not in known:
-            known[name] = len(known)
-        numbers.append(known[name])
-    return np.array(numbers, np.int64)
-
-
-NORMAL_95 = 1.959964
-
-
-def wilson(share: float, count: float, errors: float = NORMAL_95) -> tuple[float, float]:
-    """Return the interval of a share.
-
-    As in Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953. scipy.stats.binomtest has it
-    for whole numbers of answers; those that `effective_count` returns are fractions.
-
-    Args:
-        share: The share, from 0 to 1.
-        count: The number of answers.
-        errors: The width of the interval, in standard errors to each side.
-    """
-    # (p + z^2/2n +- z sqrt(p (1 - p) / n + z^2/4n^2)) / (1 + z^2/n)
-    square = errors**2 / count
-    middle = (share + square / 2) / (1 + square)
-    variance = share * (1 - share) / count + square / (4 * count)
-    half = errors * variance**0.5 / (1 + square)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def effective_count(sample: Sample) -> float:
-    """Return how many independent answers a sample of shares is worth.
-
-    They are fewer than it has where those of one document are alike.
-    """
-    answers = len(sample.values)
-    if not sample.by_document or not sample.error:
-        return answers
-    # n independent answers have the variance p (1 - p) / n, which is solved for n
-    share = sample.mean
-    independent = share * (1 - share) / sample.error**2
-    return max(1.0, min(answers, independent))
-
-
-def mcnemar_error(sample: Sample) -> float:
-    """Return the standard error of a paired difference of shares if there is no difference.
-
-    McNemar's test has this error. Ten answers that are all lost are three errors, as in an
-    exact test; the spread of their differences is 0. At least one answer is taken to differ.
-    """
-    share = sample.weights / sample.weights.sum()
-    squares = float(((share * sample.values) ** 2).sum())
-    of_one_answer = float((share**2).mean())
-    return math.sqrt(max(squares, of_one_answer))
-
-
-def difference_error(sample: Sample, share: bool) -> tuple[float | None, float | None]:
-    """Return the standard error of a paired difference, and the margin of its significance.
-
-    For a difference of shares, such as of right answers, the spread between clusters can be 0:
-    where all answers change in the same way. Its error is therefore at least that of McNemar's
-    test, and its margin at least three of these errors.
-
-    Args:
-        sample: The differences.
-        share: Whether they are differences of shares.
-    """
-    if not share:
-        return sample.error, sample.margin
-    least_error = mcnemar_error(sample)
-    error = max(least_error, sample.error or 0.0)
-    if sample.margin is None:
-        return error, None
-    least_significant = max(3 * least_error, sample.margin)
-    return error, least_significant
-
-
 def cells_of(
-    row: str, observations: Sequence[Observation], first: Sequence[Observation] | None, seed: int
+    row: str, observations: Sequence[Observation], first: Sequence[Observation] | None
 ) -> list[Cell]:
     """Return the cells of a row, over all depths and for each.
 
@@ -263,7 +43,6 @@ def cells_of(
         row: The name of the row.
         observations: Its observations.
         first: The observations of the first row; None in that row.
-        seed: The seed of the bootstrap.
     """
     # For each cell, the observations of this row and of the first one. Those of one window have the
     # same key in both, so that they can be paired.
@@ -272,7 +51,7 @@ def cells_of(
     cells = []
     for key, pairs in by_cell.items():
         first_pairs = first_by_cell.get(key, {})
-        cells.append(_cell(row, key, pairs, first_pairs, seed))
+        cells.append(_cell(row, key, pairs, first_pairs))
     return cells
 
 
@@ -309,7 +88,7 @@ def _by_key(
     return {key: cells[key] for key in sorted(cells, key=place)}
 
 
-def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
+def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
     """Compute a cell: its mean, its error, and its difference to the same cell of the first row.
 
     Errors are standard errors. Those of a share, such as the right answers, are from Wilson's
@@ -321,31 +100,22 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
         key: Measure, metric, column and depth.
         pairs: The observations of the row, by the key that pairs them.
         first: The observations of the first row; empty in that row.
-        seed: The seed of the bootstrap.
     """
     measure, metric, column, depth = key
     is_share = metric_of(metric).share
-    sample = sample_of(list(pairs.values()), seed)
+    sample = sample_of(list(pairs.values()))
     error = sample.error
     low = None
     high = None
     if is_share:
-        count = effective_count(sample)
+        count = independent_answers(sample)
         low, high = wilson(sample.mean, count)
         share = min(1.0, max(0.0, sample.mean))  # a mean of ones may be rounded to above 1
         lower, upper = wilson(share, count, errors=1.0)
         error = (upper - lower) / 2
 
     # the difference to the first row, over the windows that both have read
-    paired = differences(pairs, first, seed)
-    difference = None
-    paired_error = None
-    least_significant = None
-    clusters = sample.count
-    if paired:
-        difference = paired.mean
-        paired_error, least_significant = difference_error(paired, is_share)
-        clusters = paired.count
+    proof = prove(pairs, first, is_share)
     return Cell(
         row=row,
         measure=measure,
@@ -358,14 +128,14 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs, seed: int) -> Cell:
         high=high,
         windows=len(set(sample.windows.tolist())),
         documents=len(set(sample.documents.tolist())),
-        clusters=clusters,
-        difference=difference,
-        difference_error=paired_error,
-        margin=least_significant,
+        clusters=sample.count if proof is None else proof.count,
+        difference=None if proof is None else proof.difference,
+        difference_error=None if proof is None else proof.error,
+        margin=None if proof is None else proof.margin,
     )
 
 
-def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> int | None:
+def holds_to(observations: Sequence[Observation], trained: int) -> int | None:
     """Return the longest length at which the loss is not significantly above the row's lowest.
 
     The measure growth has the loss of the same tokens after contexts of several lengths, so two
@@ -375,11 +145,10 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
     Args:
         observations: The observations of a row.
         trained: The trained context in tokens.
-        seed: The seed of the bootstrap.
 
     Returns:
         The length in tokens; None where the trained length was not measured, and with fewer than
-        four clusters.
+        six clusters.
     """
     by_length: dict[int, dict[tuple[object, ...], Observation]] = {}
     for observation in observations:
@@ -392,7 +161,7 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
     best = _length_of_lowest_loss(by_length)
     if best is None:
         return None
-    sample_at_best = sample_of(list(by_length[best].values()), seed)
+    sample_at_best = sample_of(list(by_length[best].values()))
     if sample_at_best.count < FEWEST:
         return None
 
@@ -400,7 +169,7 @@ def holds_to(observations: Sequence[Observation], trained: int, seed: int) -> in
     for length in sorted(by_length):
         if length <= best:
             continue
-        difference = differences(by_length[length], by_length[best], seed)
+        difference = differences(by_length[length], by_length[best])
         if difference is None or difference.margin is None:
             break
         is_worse = difference.mean > difference.margin
@@ -517,7 +286,7 @@ def summarise(
         compared_with = None
         if first is not None and row.name != first:
             compared_with = observations[first]
-        cells += cells_of(row.name, observations.get(row.name, []), compared_with, sizes.seed)
+        cells += cells_of(row.name, observations.get(row.name, []), compared_with)
 
     results = [_row_result(row, outcome, cells, sizes) for row in rows]
     sentences = [*_run_notes(outcome, rows, first, sizes.trained), *notes(cells)]
@@ -533,7 +302,7 @@ def _row_result(
         row: The row.
         outcome: The measurements, and the refusals.
         cells: The cells of all rows.
-        sizes: The trained length, and the seed of the bootstrap.
+        sizes: The sizes of the evaluation.
     """
     price = None
     price_error = None
@@ -550,7 +319,7 @@ def _row_result(
         refused=outcome.refused(row.name),
         price=price,
         price_error=price_error,
-        holds_to=holds_to(observations, sizes.trained, sizes.seed),
+        holds_to=holds_to(observations, sizes.trained),
     )
 
 

@@ -3,18 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
+from ropeconv.bake.proof import ALPHA
 from ropeconv.inspection.receipts.metrics import GROWTH
 from ropeconv.views.plot_style import Picture
 from ropeconv.views.sheet import GROWTH as COLUMNS
 from ropeconv.views.sheet import Sheet, legend
 
 from .plots import evaluation_pictures
-from .result import ALPHA, MOST_SHOWN, SIGNIFICANT, Entry, Result, Table, read_result, tables
+from .result import MOST_SHOWN, SIGNIFICANT, Entry, Result, Table, read_result, tables
 
 STYLES = {True: "bold", False: "bright_black", None: ""}
 
 
-LEVEL = f"p < {ALPHA:.4f} (Student's t)"
+LEVEL = f"p < {ALPHA:.4f} (docs/evaluating.md)"
 
 
 def show_evaluation(path: Path, sheet: Sheet) -> list[Picture]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ropeconv.features.evaluation.result import FEWEST, critical
-from ropeconv.features.evaluation.statistics import Sample
+from ropeconv.bake.proof import FEWEST, Sample, critical
 
 from .measuring import Numbers
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ropeconv.features.evaluation.result import ALPHA
+from ropeconv.bake.proof import ALPHA
 from ropeconv.views.plot_style import GREY, Panel, figure, line, write
 
 from .comparing import Comparison, Estimate

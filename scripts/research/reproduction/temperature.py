@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeconv.features.evaluation.result import critical
+from ropeconv.bake.proof import critical
 from ropeconv.rope.forms import temperature_attention_factor
 
 from .comparing import Estimate, compare, estimate

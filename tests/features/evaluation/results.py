@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ropeconv.features.evaluation.cases import EvaluationSizes, Observation
-from ropeconv.features.evaluation.result import Result
+from ropeconv.features.evaluation.result import Result, items_of
 from ropeconv.features.evaluation.run import RunOutcome
 from ropeconv.features.evaluation.statistics import summarise
 from ropeconv.verbs.rows import Row, parse_rows
@@ -66,6 +66,7 @@ def made(
         seconds=612.5,
         rows=summary.rows,
         cells=summary.cells,
+        items=items_of(points, texts),
         notes=summary.notes,
         ropeconv="0.1.0",
     )

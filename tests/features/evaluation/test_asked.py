@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from ropeconv import METHODS, Recipe, RopeconvError, UsageError
-from ropeconv.features.evaluation.cases import EvaluationSizes, parse_lengths
+from ropeconv.features.evaluation.cases import EvaluationSizes, Observation, parse_lengths
 from ropeconv.features.evaluation.evaluation import parse_duration, parse_measures
 from ropeconv.features.evaluation.ranking import Condition, parse_condition
-from ropeconv.features.evaluation.result import Cell, Result
+from ropeconv.features.evaluation.result import Result, items_of
+from ropeconv.features.evaluation.run import RunOutcome
+from ropeconv.features.evaluation.statistics import summarise
 from ropeconv.verbs.rows import parse_rows
 
 from .results import LENGTHS, ROWS, TRAINED, made
@@ -140,27 +143,30 @@ def parsed(text: str) -> Condition:
     return condition
 
 
-def with_cells(*cells: tuple[str, dict[str, float | None]]) -> Result:
-    """A result with growth of rows at 2T, by name and what differs from the first."""
-    same = {
-        "measure": "growth",
-        "metric": "loss",
-        "column": 2 * TRAINED,
-        "windows": 8,
-        "documents": 8,
-        "clusters": 8,
-    }
-    measurements = [
-        Cell(row=name, **same | {"value": 3.0, "error": 0.1} | values) for name, values in cells
-    ]
-    return msgspec.structs.replace(made("base", ["growth"]), cells=measurements)
+NOISE = np.random.default_rng(4).normal(size=10)
+NOISE = (NOISE - NOISE.mean()) / NOISE.std(ddof=1)
+"""Ten numbers with the mean 0 and the standard deviation 1."""
 
 
-def differing(row: str, difference: float) -> tuple[str, dict[str, float | None]]:
-    return row, {"difference": difference, "difference_error": 0.1, "margin": 0.453}
+def with_rows(count: int = 10, **losses: float) -> Result:
+    """A result of so many texts with growth at 2T, by row: yarn_4 for yarn:4.
 
-
-BASE: tuple[str, dict[str, float | None]] = ("base", {})
+    All rows have the noise of the texts in common, and the others than base a noise of their own,
+    so that a difference to base has an error of 0.01.
+    """
+    noise = NOISE[:count]
+    rows = {}
+    for name, loss in losses.items():
+        own = 0.01 * 10**0.5 * (noise if name != "base" else 0 * noise)
+        values = loss + 3 * noise[::-1] + own
+        place = ("growth", "loss", 2 * TRAINED)
+        rows[name.replace("_", ":")] = [
+            Observation(*place, number, 0, float(value)) for number, value in enumerate(values)
+        ]
+    parsed = parse_rows(",".join(rows))
+    summary = summarise(RunOutcome(rows), parsed, EvaluationSizes(LENGTHS, TRAINED))
+    items = items_of(rows, [f"{number}.txt" for number in range(count)])
+    return msgspec.structs.replace(made("base", ["growth"]), cells=summary.cells, items=items)
 
 
 @pytest.mark.parametrize(
@@ -213,34 +219,24 @@ def test_other_texts_are_refused(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cells", "met"),
+    ("text", "losses", "met"),
     [
-        # the values of both rows are equal, so only the paired difference decides
-        ("yarn:4 > base @2T", [BASE, differing("yarn:4", 0.46)], True),
-        ("yarn:4 > base @2T", [BASE, differing("yarn:4", 0.44)], False),
-        ("yarn:4 > base @2T", [BASE, differing("yarn:4", -0.46)], False),
-        ("yarn:4 < base @2T", [BASE, differing("yarn:4", -0.46)], True),
-        ("base > yarn:4 @2T", [BASE, differing("yarn:4", -0.46)], True),
-        # a number is compared with the value, at 4.53 errors for eight windows
-        ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.94})], False),
-        ("yarn:4 > 3.5 @2T", [("yarn:4", {"value": 3.96})], True),
-        # rows behind the first have two margins, which are added
-        (
-            "yarn:4 > linear:4 @2T",
-            [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.92)],
-            True,
-        ),
-        (
-            "yarn:4 > linear:4 @2T",
-            [BASE, differing("yarn:4", 0.0), differing("linear:4", -0.89)],
-            False,
-        ),
+        # the losses of texts differ by 3 nats; paired, 0.1 is ten errors
+        ("yarn:4 > base @2T", {"base": 3.0, "yarn_4": 3.1}, True),
+        ("yarn:4 > base @2T", {"base": 3.0, "yarn_4": 3.03}, False),
+        ("yarn:4 > base @2T", {"base": 3.0, "yarn_4": 2.9}, False),
+        ("yarn:4 < base @2T", {"base": 3.0, "yarn_4": 2.9}, True),
+        ("base > yarn:4 @2T", {"base": 3.0, "yarn_4": 2.9}, True),
+        # a number is compared with the loss, whose error between texts is 1 nat
+        ("base > 3.5 @2T", {"base": 4.5}, False),
+        ("base > 3.5 @2T", {"base": 12.5}, True),
+        # two rows behind the first are paired with each other: their noise is the same
+        ("yarn:4 > linear:4 @2T", {"base": 3.0, "yarn_4": 3.0, "linear_4": 2.999}, True),
+        ("yarn:4 > linear:4 @2T", {"base": 3.0, "yarn_4": 3.0, "linear_4": 3.001}, False),
     ],
 )
-def test_it_is_true_beyond_the_margin(
-    text: str, cells: list[tuple[str, dict[str, float]]], met: bool
-) -> None:
-    assert parsed(text).judge(with_cells(*cells))[0] == met
+def test_it_is_true_beyond_the_margin(text: str, losses: dict[str, float], met: bool) -> None:
+    assert parsed(text).judge(with_rows(**losses))[0] == met
 
 
 @pytest.mark.parametrize(
@@ -248,9 +244,9 @@ def test_it_is_true_beyond_the_margin(
     [
         ("ntk:4 > base @2T", "ntk:4 has no growth at 16,384 tokens"),
         ("position base < 0.9 @2T", "no position"),
-        ("yarn:4 > base @2T", "needs at least 4 windows"),
+        ("yarn:4 > base @2T", "needs at least 6 independent windows"),
     ],
 )
 def test_what_was_not_measured_cannot_be_judged(text: str, message: str) -> None:
     with pytest.raises(RopeconvError, match=message):
-        parsed(text).judge(with_cells(BASE, ("yarn:4", {"difference": 1.0, "clusters": 3})))
+        parsed(text).judge(with_rows(5, base=3.0, yarn_4=4.0))

@@ -10,9 +10,9 @@ import logging
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from ropeconv.engines.engine import Engine, TokenLosses
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.environment import require
 from ropeconv.errors import UsageError
+from ropeconv.formats.files import scratch
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.lengths import format_tokens
 
 from ..cases import Case, EvaluationSizes, Observation
 from ..texts import CheckpointTokenizer, Texts, Tokenizer
@@ -32,13 +34,31 @@ if TYPE_CHECKING:
 
 LM_EVAL = "lm-eval:"
 """Before the name of a task."""
+RULER = (
+    "niah_single_1",
+    "niah_single_2",
+    "niah_single_3",
+    "niah_multikey_1",
+    "niah_multikey_2",
+    "niah_multikey_3",
+    "niah_multiquery",
+    "niah_multivalue",
+    "ruler_vt",
+    "ruler_cwe",
+    "ruler_fwe",
+    "ruler_qa_squad",
+    "ruler_qa_hotpot",
+)
+"""The tasks of RULER (Hsieh et al. 2024): lm_eval makes their prompts, of a length in tokens."""
+RULER_LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
+"""The lengths for which the files of these tasks have a metric."""
 
 
 class LmEval(Measure):
     """The numbers that a task gives for each of its documents, so that rows are paired by document.
 
     `EvaluationSizes.windows` is how many documents of each task are read, and the longest length
-    what the model sees of one at most.
+    what the model sees of one at most. The tasks of RULER are run at each length.
     """
 
     summary = (
@@ -65,6 +85,7 @@ class LmEval(Measure):
         self.folder: Path | None = None
         self.checksum = 0
         self.task = task
+        self.by_length = task in RULER or task == "ruler"
         if task.endswith((".yaml", ".yml")):
             self._read_file(Path(task))
         # a class variable of other measures, since only this one has a name per task
@@ -86,28 +107,43 @@ class LmEval(Measure):
             )
         self.folder = path.parent
         self.task = named[1]
+        self.by_length = False  # a file has prompts of its own
         # `cases` puts it among the tokens that name this task in the journal, which are int32
         self.checksum = zlib.crc32(text.encode()) >> 1
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
-        """Yield one case for the whole task; its tokens and targets are not those of a text.
+        """Yield a case for the whole task, or for each length; its tokens are not those of a text.
 
         lm_eval makes the prompts, so there are no tokens to list. But the journal finds a result by
         the digest of a case's tokens and targets. So these are made of all that decides the result:
         the length, the seed, the contents of a task file, and the number of documents.
+
+        Raises:
+            UsageError: RULER has no metric for a length.
         """
-        ids = np.full(sizes.longest, sizes.seed, np.int32)
-        ids[0] += self.checksum  # of the task file; 0 without one
-        documents = min(sizes.windows, sizes.longest - 1)  # targets are indices into the tokens
-        targets = np.arange(1, documents + 1, dtype=np.int32)
-        yield Case(
-            measure=self.name,
-            column=sizes.longest,
-            document=0,
-            window=sizes.seed,
-            ids=ids,
-            targets=targets,
-        )
+        lengths = [sizes.longest]
+        if self.by_length:
+            lengths = list(sizes.lengths)
+            for length in lengths:
+                if length not in RULER_LENGTHS:
+                    known = ",".join(format_tokens(known) for known in RULER_LENGTHS)
+                    raise UsageError(
+                        f"{self.name} has no score at {length:,} tokens; give --lengths some of"
+                        f" {known}"
+                    )
+        for length in lengths:
+            ids = np.full(length, sizes.seed, np.int32)
+            ids[0] += self.checksum  # of the task file; 0 without one
+            documents = min(sizes.windows, length - 1)  # targets are indices into the tokens
+            targets = np.arange(1, documents + 1, dtype=np.int32)
+            yield Case(
+                measure=self.name,
+                column=length,
+                document=0,
+                window=sizes.seed,
+                ids=ids,
+                targets=targets,
+            )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         raise NotImplementedError(self.name)
@@ -163,10 +199,16 @@ class LmEval(Measure):
         suffix = "" if answer_filter == "none" else f",{answer_filter}"
         for name in sample.get("metrics", ()):
             value = sample.get(name)
+            metric = f"{name}{suffix}"
+            if self.by_length:
+                # RULER's metrics are lengths, with -1 for those that a prompt does not have
+                if name != str(column):
+                    continue
+                metric = "accuracy"
             if isinstance(value, (bool, int, float, np.number)):
                 yield Observation(
                     measure=self.name,
-                    metric=f"{name}{suffix}",
+                    metric=metric,
                     column=column,
                     document=int(sample["doc_id"]),
                     window=task_number,
@@ -195,10 +237,16 @@ class LmEval(Measure):
         from lm_eval.tasks import TaskManager
 
         try:
-            with _silent():
-                options = {}
+            with _silent(), ExitStack() as stack:
+                options: dict[str, Any] = {}
                 if self.folder:
                     options["task_manager"] = TaskManager(include_path=str(self.folder))
+                if self.by_length:
+                    folder = stack.enter_context(_saved(tokenizer))
+                    options["metadata"] = {
+                        "tokenizer": str(folder),
+                        "max_seq_lengths": [case.column],
+                    }
                 # HFLM accepts a loaded model, so the patched RoPE is the one that is measured
                 loaded = HFLM(pretrained=model, tokenizer=tokenizer, max_length=case.column)
                 results = lm_eval.simple_evaluate(
@@ -209,7 +257,7 @@ class LmEval(Measure):
                     random_seed=case.window,
                     **options,
                 )
-        except (KeyError, ValueError, OSError, ImportError) as problem:
+        except (KeyError, ValueError, OSError, ImportError, AssertionError) as problem:
             lines = str(problem).splitlines() or [type(problem).__name__]
             raise RopeconvError(
                 f"lm_eval does not run the task {self.task} ({lines[0]}); `lm_eval ls tasks` lists"
@@ -217,6 +265,29 @@ class LmEval(Measure):
             ) from None
         samples: dict[str, list[JsonObject]] = (results or {}).get("samples") or {}
         return samples
+
+
+@contextmanager
+def _saved(tokenizer: PreTrainedTokenizerBase) -> Iterator[Path]:
+    """Save a tokenizer in a temporary folder, from which lm_eval loads it for its prompts.
+
+    lm_eval loads it with trust_remote_code=True (lm_eval/tasks/ruler/common_utils.py), so the
+    folder has its numbers alone, and no code of the model.
+
+    Raises:
+        RopeconvError: It is a tokenizer of Python code, which has no such file.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise RopeconvError(
+            "RULER needs a tokenizer with a tokenizer.json; convert that of the model first"
+        )
+    with scratch() as folder:
+        plain = PreTrainedTokenizerFast(tokenizer_object=backend)
+        plain.save_pretrained(str(folder))
+        yield folder
 
 
 @contextmanager

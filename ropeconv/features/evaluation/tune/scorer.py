@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ropeconv.bake.proof import FEWEST, Sample, codes
 from ropeconv.engines.engine import Engine
 from ropeconv.errors import BadSource, NotFinite
 from ropeconv.formats.disk import text_digest
@@ -29,8 +30,6 @@ from ropeconv.rope.schedule import Schedule
 
 from ..cases import Case, EvaluationSizes
 from ..measures.retrieval import Passkey
-from ..result import FEWEST
-from ..statistics import Sample, codes
 from ..texts import TextDocument, Texts, window_ends
 from .result import Candidate, TuningRow, WindowMeasurement
 
@@ -226,16 +225,13 @@ BLOCKS = 16
 """Points of a curve by position."""
 
 
-def rows(
-    scorer: Scorer, candidates: Sequence[Candidate], reference: str, seed: int
-) -> list[TuningRow]:
+def rows(scorer: Scorer, candidates: Sequence[Candidate], reference: str) -> list[TuningRow]:
     """Return the row of each candidate in the table of held-out losses.
 
     Args:
         scorer: The scorer of held-out windows.
         candidates: The candidates.
         reference: The name of the candidate that the others are compared with.
-        seed: The seed of the bootstrap between documents.
     """
     losses = {candidate.name: scorer.losses(candidate.schedule) for candidate in candidates}
     table = []
@@ -243,7 +239,7 @@ def rows(
         compared_with = None
         if candidate.name != reference:
             compared_with = losses[reference]
-        table.append(_row(candidate, losses[candidate.name], compared_with, scorer, seed))
+        table.append(_row(candidate, losses[candidate.name], compared_with, scorer))
     return table
 
 
@@ -252,7 +248,6 @@ def _row(
     losses: Sequence[Losses],
     reference: Sequence[Losses] | None,
     scorer: Scorer,
-    seed: int,
 ) -> TuningRow:
     """Make the row of a candidate.
 
@@ -261,7 +256,6 @@ def _row(
         losses: Its losses on each window.
         reference: Those of the candidate to compare with; None in the row of that candidate.
         scorer: The scorer of these windows.
-        seed: The seed of the bootstrap.
     """
     columns = ["beyond", "inside", "total"]
     if scorer.windows[0].needle is not None:
@@ -273,7 +267,7 @@ def _row(
         reference_values = None
         if reference is not None:
             reference_values = _values_of(column, reference, scorer.price)
-        measurements[column] = measurement(scorer.windows, values, reference_values, seed)
+        measurements[column] = measurement(scorer.windows, values, reference_values)
     return TuningRow(
         name=candidate.name,
         recipe=candidate.recipe.to_dict() if candidate.recipe else None,
@@ -336,7 +330,6 @@ def measurement(
     windows: Sequence[TextWindow],
     values: NDArray[np.float64],
     reference: NDArray[np.float64] | None,
-    seed: int,
 ) -> WindowMeasurement:
     """Return a mean loss of a row, and its difference from the reference, window by window.
 
@@ -345,12 +338,11 @@ def measurement(
         values: A number of the row on each window, such as the mean loss beyond the trained
             context, float64 [windows].
         reference: The same number of the reference; None in the row of the reference itself.
-        seed: The seed of the bootstrap.
     """
     if reference is None:
         return WindowMeasurement(value=float(values.mean()))
 
-    # windows of one text are not independent, so the bootstrap draws texts
+    # windows of one text are not independent, so texts are the clusters
     documents = [window.text.document for window in windows]
     places = [(window.text.document, window.text.window) for window in windows]
     sample = Sample(
@@ -358,7 +350,6 @@ def measurement(
         weights=np.ones(len(values)),
         documents=codes(documents),
         windows=codes(places),
-        seed=seed,
     )
     return WindowMeasurement(
         value=float(values.mean()),

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ropeconv.bake.proof import Sample
 from ropeconv.engines.engine import Progress
 from ropeconv.rope.errors import RopeconvError
 
 from ..options import TuneOptions
-from ..statistics import Sample
 from .result import Candidate, Start
 from .scorer import PassLine, Scorer, TextWindow
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ropeconv.bake.proof import FEWEST
 from ropeconv.engines.engine import Progress
 from ropeconv.engines.transformers.differentiable import check_gradient
 from ropeconv.engines.transformers.load import out_of_memory
@@ -30,7 +31,6 @@ from ropeconv.verbs.rows import BASE, Row
 from ..cases import EvaluationSizes
 from ..evaluation import over_budget
 from ..options import TuneOptions
-from ..result import FEWEST
 from ..runners.checkpoint import CheckpointRunner
 from ..runners.opening import open_runner
 from ..runners.runner import RunnerRequest
@@ -259,7 +259,7 @@ class Tuning:
         candidates = [self.start.unscaled(), *by_loss]
         if best not in by_loss:
             candidates.append(best)
-        table = rows(self.judge, candidates, reference.name, settings.seed)
+        table = rows(self.judge, candidates, reference.name)
         return self._make_result(task, best, reference, table)
 
     def _make_result(

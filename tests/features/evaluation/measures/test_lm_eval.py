@@ -32,6 +32,8 @@ class Standin:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
+        self.tokens: list[list[int]] = []
+        """What the tokenizer that lm_eval is pointed at makes of a sentence."""
 
     def HFLM(self, **given: Any) -> dict[str, Any]:
         return given
@@ -49,6 +51,12 @@ class Standin:
         print("100%|####| a bar of lm_eval", file=sys.stderr)
         if tasks == ["unknown"]:
             raise KeyError("unknown")
+        if tasks == ["ruler_vt"] and not given.get("metadata"):
+            # as lm_eval/tasks/ruler/common_utils.py does without a tokenizer
+            raise AssertionError("No tokenizer or pretrained provided.")
+        metadata = given.get("metadata")
+        if metadata:
+            return {"samples": {tasks[0]: self.made_of_a_length(metadata, limit)}}
 
         def loss(number: int) -> float:
             ids = torch.randint(4, 320, (1, 96), generator=torch.Generator().manual_seed(number))
@@ -59,6 +67,18 @@ class Standin:
         return {
             "samples": {tasks[0]: [{"doc_id": n, "score": loss(n), **same} for n in range(limit)]}
         }
+
+    def made_of_a_length(self, metadata: dict[str, Any], limit: int) -> list[dict[str, Any]]:
+        """Samples as RULER has them: a metric for each length, -1 for those of other prompts."""
+        from transformers import AutoTokenizer
+
+        (length,) = metadata["max_seq_lengths"]
+        tokenizer = AutoTokenizer.from_pretrained(metadata["tokenizer"])
+        self.tokens.append(tokenizer("a sentence of words")["input_ids"])
+        scores = {str(known): -1.0 for known in (4096, 8192)}
+        scores[str(length)] = 0.5
+        metrics = {"filter": "none", "metrics": list(scores), **scores}
+        return [{"doc_id": number, **metrics} for number in range(limit)]
 
 
 @pytest.fixture
@@ -78,12 +98,17 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Standin:
 def run(tiny_llama: Path, tmp_path: Path) -> Run:
     """What is measured of a tiny model by the name of a row."""
 
-    def measured(task: str, rows: str = "base,linear:4", times: int = 1) -> Any:
+    def measured(
+        task: str,
+        rows: str = "base,linear:4",
+        times: int = 1,
+        asked: EvaluationSizes = ASKED,
+    ) -> Any:
         (measure,) = parse_measures(f"lm-eval:{task}")
         with open_runner(RunnerRequest(str(tiny_llama), [], device="cpu")) as (runner, _):
             for _ in range(times):
                 evaluation = Evaluation(
-                    parse_rows(rows), [measure], prose(runner.tokenizer), ASKED, runner
+                    parse_rows(rows), [measure], prose(runner.tokenizer), asked, runner
                 )
                 with Journal(tmp_path / "journal.jsonl", EVAL, runner.source) as journal:
                     observations = evaluation.run(journal).observations
@@ -142,3 +167,27 @@ def test_a_task_of_a_persons_own_file_runs_and_nothing_of_lm_eval_is_on_the_scre
 def test_a_task_that_lm_eval_does_not_run_is_a_sentence(standin: Standin, run: Run) -> None:
     with pytest.raises(RopeconvError, match="task unknown .*`lm_eval ls tasks`"):
         run("unknown", "base")
+
+
+def test_a_task_of_ruler_gets_the_tokenizer_and_is_run_at_each_length(
+    standin: Standin, run: Run, tiny_llama: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    observations = run("ruler_vt", "base", asked=EvaluationSizes((4096, 8192), 64, windows=3))
+    assert [call["metadata"]["max_seq_lengths"] for call in standin.asked] == [[4096], [8192]]
+    assert [call["max_length"] for call in standin.asked] == [4096, 8192]
+    scores = [(item.metric, item.column, item.value) for item in observations["base"]]
+    assert scores == [("accuracy", length, 0.5) for length in (4096, 8192) for _ in range(3)]
+
+    # the tokenizer of the model, and none of its code: the folder is gone afterwards
+    own = AutoTokenizer.from_pretrained(tiny_llama)("a sentence of words")["input_ids"]
+    assert standin.tokens == [own, own]
+    folders = [Path(call["metadata"]["tokenizer"]) for call in standin.asked]
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_lengths_for_which_ruler_has_no_score_are_refused(standin: Standin, run: Run) -> None:
+    with pytest.raises(UsageError, match="no score at 96 tokens; give --lengths some of 4k,8k"):
+        run("niah_multikey_1")
+    assert standin.asked == []

@@ -108,7 +108,7 @@ def test_a_window_is_read_once_for_each_schedule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("worse", "read"), [(1.0, 4), (0.0, 12), (-1.0, 12)], ids=["clearly worse", "alike", "better"]
+    ("worse", "read"), [(1.0, 6), (0.0, 12), (-1.0, 12)], ids=["clearly worse", "alike", "better"]
 )
 def test_a_race_ends_early_for_what_is_worse_beyond_its_error(worse: float, read: int) -> None:
     noise = np.random.default_rng(0).normal(0, 0.1, 12)
@@ -126,9 +126,11 @@ def test_a_race_ends_early_for_what_is_worse_beyond_its_error(worse: float, read
 @pytest.mark.parametrize(
     ("values", "error", "decided"),
     [
-        ([-5, -5, -6, -6], math.sqrt(1 / 12), True),  # 19 errors, of 9.22 that are needed
-        ([-1, -1, -2, -2], math.sqrt(1 / 12), False),
-        ([-5, -5, -5], 0.0, False),
+        # 63 and 9 errors; two numbers that alternate need about ten by the bootstrap
+        ([-10, -11] * 5, math.sqrt(1 / 36), True),
+        ([-1, -2] * 5, math.sqrt(1 / 36), False),
+        ([0, -2, 1, -3, 0] * 2, math.sqrt(21.6 / 90), False),
+        ([-5] * 5, 0.0, False),
         ([-5], None, False),
     ],
 )

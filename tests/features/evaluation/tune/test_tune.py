@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ropeconv.bake.proof import critical
 from ropeconv.errors import UsageError
-from ropeconv.features.evaluation.result import critical
 from ropeconv.features.evaluation.tune.result import TuningResult, write_tuned
 from ropeconv.features.evaluation.tune.tuning import SearchCost, SearchSettings, tune_model
 from ropeconv.rope.errors import RopeconvError

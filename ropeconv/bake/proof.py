@@ -1,0 +1,393 @@
+"""The rule by which two rows of numbers differ, for `eval`, `tune`, `--fail-if` and `advise` alike.
+
+Two rows are compared on the items that both have: the same tokens of the same text, or the same
+question. `prove` pairs them and is the function to read first; `Sample.margin` is the rule.
+
+A difference counts where its mean is farther from 0 than `Sample.margin`:
+
+- Items of one text are alike, so a text is one number where there are enough texts. With few texts
+  the numbers are windows, and neighbours in a text may be alike too: `effective_count` of them are
+  independent.
+- Student's t assumes a normal distribution. Losses of a model that fails on some texts are skewed,
+  so the bootstrap-t distribution of the mean (Efron and Tibshirani 1993, chapter 12.5) counts where
+  it is wider.
+- A difference of shares passes McNemar's test too.
+
+`scripts/research/coverage.py` simulates how often the rule marks a difference that is none.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALPHA = math.erfc(3 / math.sqrt(2))
+"""The level of a test: the two-sided probability of more than three standard errors in a normal
+distribution.
+"""
+FEWEST = 6
+"""Texts or windows below which no difference is tested."""
+LEAST_FREEDOM = 3
+"""Degrees of freedom of windows that are much alike: their error has grown enough by then."""
+FEWEST_DOCUMENTS = 6
+"""Texts from which errors are between texts, otherwise between windows."""
+
+DRAWS = 20_000
+"""Draws of the bootstrap-t. Of so many, 1.3 lie beyond the quantile that is read."""
+TAIL = 20
+"""The bootstrap-t quantile is read at ALPHA / TAIL on the side of the mean.
+
+That is a tenth of ALPHA / 2. With 6 to 50 skewed numbers the distribution of the draws is too
+narrow in its tail; read at ALPHA / 2 it marks 0.8 to 2 % instead of 0.27 %.
+"""
+MOST_DRAWN = 512
+"""Numbers from which on the mean is taken as normal, and the bootstrap is left out."""
+
+
+@cache
+def critical(freedom: float, alpha: float = ALPHA) -> float:
+    """Return the two-sided critical value of Student's t.
+
+    It is 9.22 for 3 degrees of freedom, and 3.00 for many.
+    """
+    from scipy.stats import t as student  # takes a second to import
+
+    return float(student.isf(alpha / 2, freedom))
+
+
+class Measured(Protocol):
+    """A number with its place: an observation of `eval`, or an item of the record."""
+
+    @property
+    def value(self) -> float:
+        """The number."""
+
+    @property
+    def weight(self) -> int:
+        """How many tokens it is a mean over, where items differ in that."""
+
+    @property
+    def document(self) -> Hashable:
+        """The text."""
+
+    @property
+    def window(self) -> int:
+        """The place in the text, or the number of the question."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Numbers that are averaged."""
+
+    values: NDArray[np.float64]
+    """float64 [n]"""
+
+    weights: NDArray[np.float64]
+    """float64 [n]"""
+
+    documents: NDArray[np.int64]
+    """The code of the text of each number, from 0 on, int [n]."""
+
+    windows: NDArray[np.int64]
+    """The code of the window in the text of each number, from 0 on, int [n]."""
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean."""
+        return float(np.average(self.values, weights=self.weights))
+
+    @cached_property
+    def by_document(self) -> bool:
+        """Whether the clusters are texts."""
+        return bool(self.documents.max(initial=-1) + 1 >= FEWEST_DOCUMENTS)
+
+    @property
+    def clusters(self) -> NDArray[np.int64]:
+        """Codes of what is one number: texts if there are enough, else windows."""
+        return self.documents if self.by_document else self.windows
+
+    @cached_property
+    def count(self) -> int:
+        """The number of clusters."""
+        return int(self.clusters.max(initial=-1)) + 1
+
+    @cached_property
+    def by_cluster(self) -> NDArray[np.float64]:
+        """A number for each cluster whose plain mean is the weighted mean, float64 [count].
+
+        With the weights w_i, the values x_i, the mean m and n clusters, that of cluster c is
+
+            m + n sum_{i in c} w_i (x_i - m) / sum_i w_i
+        """
+        mean = self.mean
+        deviations = np.bincount(self.clusters, self.weights * (self.values - mean))
+        numbers: NDArray[np.float64] = mean + self.count * deviations / self.weights.sum()
+        return numbers
+
+    @cached_property
+    def error(self) -> float | None:
+        """The standard error of the mean between clusters; None for a single cluster."""
+        if self.count < 2:
+            return None
+        return float(self.by_cluster.std(ddof=1) / math.sqrt(self.count))
+
+    @cached_property
+    def effective_count(self) -> float:
+        """How many independent numbers the clusters are worth; texts are independent."""
+        if self.by_document:
+            return float(self.count)
+        documents_of_windows = np.zeros(self.count, np.int64)
+        documents_of_windows[self.windows] = self.documents
+        return effective_count(self.by_cluster, documents_of_windows)
+
+    @cached_property
+    def student_margin(self) -> float | None:
+        """The margin of Student's t alone; None where nothing can be tested."""
+        if self.error is None or self.count < FEWEST:
+            return None
+        effective = self.effective_count
+        freedom = max(effective - 1, LEAST_FREEDOM)
+        return critical(freedom) * self.error * math.sqrt(self.count / effective)
+
+    @cached_property
+    def margin(self) -> float | None:
+        """How far from 0 the mean must be to be significant; None where that cannot be tested.
+
+        The bootstrap is drawn only for a mean beyond the margin of Student's t, which is returned
+        for others.
+        """
+        margin = self.student_margin
+        if margin is None or self.error is None or abs(self.mean) <= margin:
+            return margin
+        if not self.by_cluster.std():  # equal numbers have no skew
+            return margin
+
+        quantile = bootstrap_t(self.by_cluster)
+        error = self.error * math.sqrt(self.count / self.effective_count)
+        return max(margin, quantile * error)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the mean is significantly different from 0."""
+        return self.margin is not None and abs(self.mean) > self.margin
+
+
+def effective_count(values: NDArray[np.float64], documents: NDArray[np.int64]) -> float:
+    """Return how many independent numbers the windows of a few texts are worth.
+
+    Neighbours with the correlation r are worth n (1 - r) / (1 + r) numbers. Few windows
+    underestimate r by (1 + 4 r) / n in the mean (Marriott and Pope 1954), which is added, and half
+    a standard error, 0.5 / sqrt(n), on top.
+
+    Args:
+        values: A number for each window, in the order of the text, float64 [n].
+        documents: The text of each, int [n].
+    """
+    count = len(values)
+    deviations = values - values.mean()
+    squares = float((deviations**2).sum())
+    if squares == 0.0:
+        return float(count)
+    is_neighbour = documents[1:] == documents[:-1]
+    products = deviations[1:] * deviations[:-1]
+    correlation = float(products[is_neighbour].sum()) / squares
+
+    correlation += (1 + 4 * max(correlation, 0.0)) / count + 0.5 / math.sqrt(count)
+    correlation = min(max(correlation, 0.0), 0.95)
+    return count * (1 - correlation) / (1 + correlation)
+
+
+@lru_cache(4)
+def _draws(count: int) -> NDArray[np.float64]:
+    """How often each of `count` numbers is drawn, float64 [DRAWS, count]; always the same."""
+    random = np.random.default_rng((0, count))
+    return random.multinomial(count, np.full(count, 1 / count), DRAWS).astype(np.float64)
+
+
+def bootstrap_t(values: NDArray[np.float64]) -> float:
+    """Return how many standard errors from 0 a mean must be by the bootstrap-t distribution.
+
+    The numbers are drawn with replacement, and each draw gives t = (mean - m) / error with the mean
+    m of the numbers and an error of its own. The quantile on the side of the mean is read: a mean
+    above 0 is significant where it is far above 0 in comparison with draws that are far above m.
+
+    Args:
+        values: The numbers, float64 [n].
+
+    Returns:
+        The quantile; 0 for so many numbers that Student's t is enough.
+    """
+    count = len(values)
+    if count > MOST_DRAWN:
+        return 0.0
+    deviations = values - values.mean()
+    if values.mean() < 0:
+        deviations = -deviations
+    draws = _draws(count)
+    means = draws @ deviations / count
+    variances = (draws @ deviations**2 / count - means**2) * count / (count - 1)
+
+    # A draw of one number alone has no variance, and would lie infinitely far on its side. Such
+    # draws of few numbers get the variance that their mean would have as one of `count` numbers.
+    least = float(deviations.var(ddof=1)) / count**2
+    distances = means / np.sqrt(np.maximum(variances, least) / count)
+    return float(np.quantile(distances, 1 - ALPHA / TAIL, method="higher"))
+
+
+def sample_of(measured: Sequence[Measured], values: Iterable[float] | None = None) -> Sample:
+    """Return a sample of numbers, at least one.
+
+    Args:
+        measured: The numbers, windows of one text in the order of the text.
+        values: Replace the numbers.
+    """
+    if values is None:
+        values = [item.value for item in measured]
+    # windows are numbered in each text, so that both numbers name one
+    documents = [item.document for item in measured]
+    windows = [(item.document, item.window) for item in measured]
+    return Sample(
+        values=np.array(list(values), np.float64),
+        weights=np.array([item.weight for item in measured], np.float64),
+        documents=codes(documents),
+        windows=codes(windows),
+    )
+
+
+def codes(names: Iterable[Hashable]) -> NDArray[np.int64]:
+    """Return a number from 0 on for each different name, int64 [n]: 0, 1, 0 for a, b, a."""
+    known: dict[Hashable, int] = {}
+    numbers = []
+    for name in names:
+        if name not in known:
+            known[name] = len(known)
+        numbers.append(known[name])
+    return np.array(numbers, np.int64)
+
+
+def differences(
+    own: Mapping[Hashable, Measured], other: Mapping[Hashable, Measured]
+) -> Sample | None:
+    """Return a sample of differences, `own` minus `other`; None where nothing can be paired.
+
+    Args:
+        own: Numbers by the key that pairs them, such as text and window.
+        other: Those of another row or length.
+    """
+    # texts one after the other, and each from its beginning: neighbours may be alike
+    common = [key for key in own if key in other]
+    if not common:
+        return None
+    common.sort(key=lambda key: (str(own[key].document), own[key].window))
+    values = [own[key].value - other[key].value for key in common]
+    return sample_of([own[key] for key in common], values)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A paired difference of two rows."""
+
+    difference: float
+    """The first minus the second."""
+
+    error: float | None
+    """Its standard error; None for a single text or window."""
+
+    margin: float | None
+    """How far from 0 the difference must be to count; None where that cannot be tested."""
+
+    count: int
+    """The number of texts, or of windows where there are few texts."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether the difference counts."""
+        return self.margin is not None and abs(self.difference) > self.margin
+
+
+def prove(
+    own: Mapping[Hashable, Measured], other: Mapping[Hashable, Measured], share: bool = False
+) -> Proof | None:
+    """Compare two rows of numbers on what both have; None where that is nothing.
+
+    Args:
+        own: Numbers of the first row, by the key that pairs them.
+        other: Numbers of the second row.
+        share: Whether they are shares of right answers.
+    """
+    sample = differences(own, other)
+    return None if sample is None else judge(sample, share)
+
+
+def judge(sample: Sample, share: bool = False) -> Proof:
+    """Return whether the mean of differences counts, by the rule of this module.
+
+    For a difference of shares, such as of right answers, the spread between clusters can be 0:
+    where all answers change in the same way. Its error is therefore at least that of McNemar's
+    test, and its margin at least three of these errors. Answers are right or wrong, so that
+    McNemar's test takes the place of the bootstrap.
+
+    Args:
+        sample: The differences.
+        share: Whether they are differences of shares.
+    """
+    if not share:
+        return Proof(sample.mean, sample.error, sample.margin, sample.count)
+    least_error = mcnemar_error(sample)
+    error = max(least_error, sample.error or 0.0)
+    margin = sample.student_margin
+    if margin is not None:
+        margin = max(3 * least_error, margin)
+    return Proof(sample.mean, error, margin, sample.count)
+
+
+def mcnemar_error(sample: Sample) -> float:
+    """Return the standard error of a paired difference of shares if there is no difference.
+
+    McNemar's test has this error. Ten answers that are all lost are three errors, as in an
+    exact test; the spread of their differences is 0. At least one answer is taken to differ.
+    """
+    share = sample.weights / sample.weights.sum()
+    squares = float(((share * sample.values) ** 2).sum())
+    of_one_answer = float((share**2).mean())
+    return math.sqrt(max(squares, of_one_answer))
+
+
+NORMAL_95 = 1.959964
+
+
+def wilson(share: float, count: float, errors: float = NORMAL_95) -> tuple[float, float]:
+    """Return the interval of a share.
+
+    As in Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953. scipy.stats.binomtest has it
+    for whole numbers of answers; those that `independent_answers` returns are fractions.
+
+    Args:
+        share: The share, from 0 to 1.
+        count: The number of answers.
+        errors: The width of the interval, in standard errors to each side.
+    """
+    # (p + z^2/2n +- z sqrt(p (1 - p) / n + z^2/4n^2)) / (1 + z^2/n)
+    square = errors**2 / count
+    middle = (share + square / 2) / (1 + square)
+    variance = share * (1 - share) / count + square / (4 * count)
+    half = errors * variance**0.5 / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def independent_answers(sample: Sample) -> float:
+    """Return how many independent answers a sample of shares is worth.
+
+    They are fewer than it has where those of one text are alike.
+    """
+    answers = len(sample.values)
+    if not sample.by_document or not sample.error:
+        return answers
+    # n independent answers have the variance p (1 - p) / n, which is solved for n
+    share = sample.mean
+    independent = share * (1 - share) / sample.error**2
+    return max(1.0, min(answers, independent))

@@ -1,0 +1,211 @@
+"""Studies of methods, computed from the items of the public record or from published means.
+
+`study_of_items` is the function to read first. `python -m scripts.pages evidence` computes all of
+them, and writes `evidence.toml`.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+from .evidence import BASE, Study
+from .items import RecordItem
+from .proof import FEWEST, Proof, critical, independent_answers, prove, sample_of, wilson
+
+GROWTH = ("growth", "loss")
+RETRIEVAL = (("passkey", "exact"), ("needle", "exact"))
+"""Questions about a hidden fact: a number, or a token that a small model has learned to find."""
+DIGITS = 4
+"""Decimals of losses in nats per token."""
+
+Place = tuple[str, int]
+"""A row and a length in tokens."""
+Items = dict[Hashable, RecordItem]
+"""Items of a row at a length, by the key that pairs them with those of another row."""
+
+
+class Group(NamedTuple):
+    """What makes items one study."""
+
+    model: str
+    factor: float
+    on_top: str
+
+
+def group_items(items: Iterable[RecordItem]) -> dict[Group, list[RecordItem]]:
+    """Return the items of each study: of one model, with methods of one factor.
+
+    The unchanged model is part of every study of the model.
+    """
+    groups: dict[Group, list[RecordItem]] = {}
+    unchanged: list[RecordItem] = []
+    for item in items:
+        if item.method == BASE:
+            unchanged.append(item)
+        elif item.factor is not None and item.row == plain_row(item):
+            group = Group(item.model, item.factor, item.on_top)
+            groups.setdefault(group, []).append(item)
+    for group, members in groups.items():
+        samples = {item.sample for item in members}
+        for item in unchanged:
+            is_of_model = (item.model, item.on_top) == (group.model, group.on_top)
+            if is_of_model and item.sample in samples:
+                members.append(item)
+    return groups
+
+
+def plain_row(item: RecordItem) -> str:
+    """Return the name of the row of a method without settings, such as `yarn:4`."""
+    return BASE if item.method == BASE else f"{item.method}:{item.factor:g}"
+
+
+def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> Study | None:
+    """Compute what the items of a study say; None where the wanted length has no loss.
+
+    Args:
+        group: The model and the factor.
+        items: Its items.
+        source: Where they are.
+    """
+    trained = items[0].trained
+    longest = round(group.factor * trained)
+    losses = _by_place(items, GROWTH)
+    answers: dict[Place, Items] = {}
+    for wanted in RETRIEVAL:
+        answers = answers or _by_place(items, wanted)
+    if (BASE, longest) not in losses:
+        return None
+
+    methods = list(dict.fromkeys(item.method for item in items))
+    at_length = {name: losses[name, longest] for name in methods if (name, longest) in losses}
+    unchanged = losses.get((BASE, trained), {})
+    beyond = {}
+    errors = {}
+    inside = {}
+    lost = {}
+    for name, measured in at_length.items():
+        against_base = prove(measured, losses[BASE, longest])
+        if against_base is not None:
+            beyond[name] = round(against_base.difference, DIGITS)
+            if name != BASE and against_base.error is not None:
+                errors[name] = round(against_base.error, DIGITS)
+        price = prove(losses.get((name, trained), {}), unchanged)
+        if price is not None:
+            inside[name] = round(price.difference, DIGITS)
+        # the same tokens, predicted after the trained length by the unchanged model
+        above = prove(measured, unchanged)
+        if above is not None:
+            lost[name] = round(above.difference, DIGITS)
+
+    shares = {name: answers[name, longest] for name in methods if (name, longest) in answers}
+    retrieval, low, high = _describe_shares(shares)
+    texts = max(len({item.text for item in row.values()}) for row in at_length.values())
+    questions = min((len(row) for row in shares.values()), default=0)
+    start = None
+    if unchanged:
+        start = round(sample_of(list(unchanged.values())).mean, DIGITS)
+    words = f"{texts} texts"
+    if questions:
+        words += f", {questions} questions"
+    return Study(
+        model=f"{group.model} ({trained:,} tokens)",
+        factor=group.factor,
+        on_top=group.on_top,
+        unit="nats per token, minus the model without a method",
+        n=words,
+        source=source,
+        trained=trained,
+        texts=texts,
+        questions=questions,
+        start=start,
+        beyond=beyond,
+        errors=errors,
+        inside=inside,
+        lost=lost,
+        retrieval=retrieval,
+        low=low,
+        high=high,
+        better=_decided_pairs(at_length),
+    )
+
+
+def _by_place(items: Iterable[RecordItem], wanted: tuple[str, str]) -> dict[Place, Items]:
+    """Return the items of a measure and metric, by method and length."""
+    places: dict[Place, Items] = {}
+    for item in items:
+        if (item.measure, item.metric) == wanted:
+            places.setdefault((item.method, item.length), {})[item.place] = item
+    return places
+
+
+def _describe_shares(
+    rows: dict[str, Items],
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Return the right answers of each method in percent, and the ends of their interval."""
+    values = {}
+    low = {}
+    high = {}
+    for name, items in rows.items():
+        sample = sample_of(list(items.values()))
+        lower, upper = wilson(sample.mean, independent_answers(sample))
+        values[name] = round(100 * sample.mean, 1)
+        low[name] = round(100 * lower, 1)
+        high[name] = round(100 * upper, 1)
+    return values, low, high
+
+
+def _decided_pairs(rows: dict[str, Items]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of methods whose losses differ, the better one first."""
+    pairs = []
+    names = list(rows)
+    for place, first in enumerate(names):
+        for second in names[place + 1 :]:
+            proof = prove(rows[first], rows[second])
+            if proof is None or not proof.decided:
+                continue
+            is_lower = proof.difference < 0
+            pairs.append((first, second) if is_lower else (second, first))
+    return tuple(pairs)
+
+
+class Mean(NamedTuple):
+    """A loss that was published as a mean, with its difference to the unchanged model."""
+
+    value: float
+    difference: float
+    error: float
+    """The standard error of the difference."""
+
+    count: int
+    """The number of texts."""
+
+
+def pairs_of_means(losses: dict[str, Mean]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of methods that means decide, the better one first.
+
+    Only the differences to the unchanged model are known, so two other methods are compared by the
+    difference of both, beyond the sum of both margins. By Student's t, since means say nothing of
+    the skewness. Fewer than six texts decide nothing.
+
+    Args:
+        losses: The mean of each method.
+    """
+    pairs = []
+    names = list(losses)
+    for place, first in enumerate(names):
+        for second in names[place + 1 :]:
+            proof = _proof_of_means(losses[first], losses[second])
+            if proof.decided:
+                is_lower = proof.difference < 0
+                pairs.append((first, second) if is_lower else (second, first))
+    return tuple(pairs)
+
+
+def _proof_of_means(first: Mean, second: Mean) -> Proof:
+    """Compare two published means."""
+    difference = first.difference - second.difference
+    error = first.error + second.error
+    count = min(first.count, second.count)
+    margin = None
+    if count >= FEWEST:
+        margin = critical(count - 1) * error
+    return Proof(difference, error, margin, count)

@@ -1,0 +1,163 @@
+"""Writes ropeconv/bake/evidence.toml, by which `ropeconv advise` ranks methods.
+
+    python -m scripts.pages evidence
+
+It computes studies from the items in docs/evidence/items, takes those of docs/evidence that have
+means alone, and adds docs/evidence/published.toml. tests/bake/test_studies.py compares the file.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli
+
+from ropeconv.bake.evidence import BASE, EvidenceTable, Study
+from ropeconv.bake.items import RecordItem, read_items
+from ropeconv.bake.studies import DIGITS, Mean, group_items, pairs_of_means, study_of_items
+from ropeconv.features.evaluation.result import Cell, Result
+from ropeconv.formats.drafts import write_file
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "evidence"
+TABLE = ROOT / "ropeconv" / "bake" / "evidence.toml"
+HEADER = """\
+# What is known about methods: the table by which `ropeconv advise` ranks them.
+# `python -m scripts.pages evidence` writes it from docs/evidence: change items or published.toml
+# there. `Study` in evidence.py explains the fields.
+"""
+MEANS = {2: ("2T", "2T"), 4: ("4T", "4T-passkey"), 8: ("8T", "8T-passkey")}
+"""By factor, the results of SmolLM2 whose items were not kept: with losses, and with passkeys."""
+
+
+def record(folder: Path = FOLDER / "items") -> list[RecordItem]:
+    """All items of the record, in the order of its files."""
+    items = []
+    for path in sorted(folder.glob("*.jsonl*")):
+        items += read_items(path)
+    return items
+
+
+def measured(name: str) -> Result:
+    """What `eval` wrote on the real model."""
+    return msgspec.json.decode((FOLDER / f"smollm2-{name}.json").read_bytes(), type=Result)
+
+
+def studies_of_means(groups: set[tuple[str, float]]) -> Iterator[Study]:
+    """Studies of results that have means alone. groups: models and factors with items."""
+    for factor, (losses, passkeys) in MEANS.items():
+        result = measured(losses)
+        if (result.source, float(factor)) not in groups:
+            yield study_of_result(result, measured(passkeys), factor)
+
+
+def study_of_result(result: Result, passkeys: Result, factor: int) -> Study:
+    """A study from the means of two results of one model: losses, and passkeys."""
+    length = factor * result.trained
+    methods = {row.name: _method(row.recipe) for row in result.rows}
+    base = _loss(result, BASE, result.trained).value
+    means = {}
+    numbers: dict[str, dict[str, float]] = {
+        name: {} for name in ("beyond", "errors", "inside", "lost", "retrieval", "low", "high")
+    }
+    for row, method in methods.items():
+        at_length = _loss(result, row, length)
+        difference = at_length.difference or 0.0
+        error = at_length.difference_error or 0.0
+        means[method] = Mean(at_length.value, difference, error, at_length.clusters)
+        numbers["beyond"][method] = round(difference, DIGITS)
+        if error:
+            numbers["errors"][method] = round(error, DIGITS)
+        price = _loss(result, row, result.trained).difference
+        numbers["inside"][method] = round(price or 0.0, DIGITS)
+        numbers["lost"][method] = round(at_length.value - base, DIGITS)
+        found = passkeys.cell(row, "passkey", "exact", length)
+        assert found is not None
+        numbers["retrieval"][method] = round(100 * found.value, 1)
+        numbers["low"][method] = round(100 * (found.low or 0.0), 1)
+        numbers["high"][method] = round(100 * (found.high or 0.0), 1)
+    questions = len(passkeys.texts)
+    texts = means[BASE].count
+    return Study(
+        model=f"{result.source} ({result.trained:,} tokens)",
+        factor=factor,
+        unit="nats per token, minus the model without a method",
+        n=f"{texts} texts, {questions} questions, means alone",
+        source="docs/evaluating.md, a real model",
+        trained=result.trained,
+        texts=texts,
+        questions=questions,
+        start=round(base, DIGITS),
+        better=pairs_of_means(means),
+        **numbers,
+    )
+
+
+def _method(recipe: dict[str, Any] | None) -> str:
+    return BASE if recipe is None else str(recipe["method"])
+
+
+def _loss(result: Result, row: str, length: int) -> Cell:
+    cell = result.cell(row, "growth", "loss", length)
+    assert cell is not None, (row, length)
+    return cell
+
+
+def table(items: list[RecordItem] | None = None) -> EvidenceTable:
+    """The whole table. items: those of the record by default."""
+    if items is None:
+        items = record()
+    studies = []
+    groups = group_items(items)
+    for group, members in sorted(
+        groups.items(), key=lambda entry: (-entry[1][0].trained, entry[0])
+    ):
+        study = study_of_items(group, members, "docs/evidence/items")
+        if study is not None:
+            studies.append(study)
+    studies += studies_of_means({(group.model, group.factor) for group in groups})
+    published = msgspec.convert(
+        tomli.loads((FOLDER / "published.toml").read_text("utf-8")), EvidenceTable
+    )
+    studies += published.studies
+    return EvidenceTable(tuple(studies), published.recommendations)
+
+
+def text(evidence: EvidenceTable) -> str:
+    """The table as TOML."""
+    lines = [HEADER]
+    for name, rows in (
+        ("studies", evidence.studies),
+        ("recommendations", evidence.recommendations),
+    ):
+        for row in rows:
+            lines.append(f"[[{name}]]")
+            defaults = {field.name: field.default for field in msgspec.structs.fields(row)}
+            for key, value in msgspec.structs.asdict(row).items():
+                if value not in (defaults[key], {}, (), None):
+                    lines.append(f"{key} = {_toml(value)}")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    """A value of the table as TOML."""
+    if isinstance(value, dict):
+        parts = [f"{key} = {_toml(number)}" for key, number in value.items()]
+        return f"{{ {', '.join(parts)} }}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def main() -> None:
+    """Writes the file."""
+    write_file(TABLE, text(table()))
+
+
+if __name__ == "__main__":
+    main()

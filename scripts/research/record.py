@@ -1,0 +1,180 @@
+"""Measures every method on small models that are trained for it: items of the public record.
+
+    python -m scripts.research.record [MODELS [FOLDER]]
+
+Each model is a Llama of 0.71M parameters that learns 128 tokens of the manual of Python, and to
+find needles: its windows hide values whose cues ask for them. It is measured without further
+training at 4, 2 and 8 times, on texts that it has not seen:
+
+- the loss of the last 64 tokens of a text after 128 to 1,024 tokens, one item per text;
+- needles at five depths, one question per text and depth.
+
+Then each model is trained with 512 tokens and a scaling of 4, and measured at 1,024 tokens with
+methods on top of that. A model takes about ten minutes on an idle core.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import ropeconv
+from ropeconv.bake.items import RecordItem, write_items
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.forms import Plain
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.spec import RopeSpec
+
+from .on_top import SCALINGS, trained_longer, with_rope
+from .reproduction.measuring import predict, with_needles
+from .reproduction.text import Corpus, corpus, manual
+from .reproduction.training import Training, train
+
+FACTORS = (4, 2, 8)
+TEXTS = 16
+STEPS = 300
+"""Steps of training, of 1,024 tokens each."""
+TARGETS = 64
+"""Tokens at the end of a text whose loss is measured."""
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+NEAREST = 8
+"""Tokens between a needle and its cue at depth 1."""
+ON_TOP = ("yarn", "llama3", "ntk", "linear", "by-parts", "mixed")
+FOLDER = Path("docs/evidence/items")
+
+
+def methods(training: Training, factor: int) -> Iterator[tuple[str, ropeconv.Recipe]]:
+    """Every method that has a form for a factor, with its recipe for a model of this training."""
+    spec = RopeSpec(
+        training.head_dim, training.head_dim, Plain(training.base), training.length, training.length
+    )
+    for name, kind in REGISTRY.items():
+        try:
+            method = kind.for_context(spec, factor * training.length)
+        except RopeconvError:
+            continue
+        if method is not None and name not in ("dynamic", "theta-bound"):
+            yield name, ropeconv.Recipe(method)
+
+
+class Measuring:
+    """Makes the items of one model."""
+
+    def __init__(self, text: Corpus, seed: int, trained: int, identity: str, on_top: str = ""):
+        self.text = text
+        name = f"Llama-0.7M-{trained}-seed{seed}"
+        if on_top:
+            name = f"Llama-0.7M-{trained}-{on_top}-seed{seed}"
+        self.shared: dict[str, Any] = {
+            "model": name,
+            "identity": identity,
+            "trained": trained,
+            "on_top": on_top,
+            "runtime": "transformers",
+            "dtype": "float32",
+            "sample": text.sha256[:16],
+        }
+
+    def items(
+        self, model: Any, method: str, factor: int | None, recipe: Any, lengths: list[int]
+    ) -> Iterator[RecordItem]:
+        """The losses and answers of a row at each length."""
+        row = method if factor is None else f"{method}:{factor}"
+        of_row = {**self.shared, "row": row, "method": method, "factor": factor}
+        longest = self.text.test.shape[1]
+        for length in lengths:
+            # the same tokens at the end, after fewer tokens or more
+            ids = self.text.test[:, longest - length - 1 :]
+            losses = predict(model, ids, recipe, last=TARGETS).loss.mean(1)
+            for name, loss in zip(self.text.names, losses, strict=True):
+                yield RecordItem(
+                    measure="growth",
+                    metric="loss",
+                    length=length,
+                    text=name,
+                    window=0,
+                    value=round(float(loss), 6),
+                    **of_row,
+                )
+
+    def needles(
+        self, model: Any, method: str, factor: int | None, recipe: Any, lengths: list[int]
+    ) -> Iterator[RecordItem]:
+        """The answers of a row to needles at each depth and length."""
+        row = method if factor is None else f"{method}:{factor}"
+        of_row = {**self.shared, "row": row, "method": method, "factor": factor}
+        for length in lengths:
+            pieces = self.text.test[:, :length]
+            for number, depth in enumerate(DEPTHS):
+                distance = round((1 - depth) * (length - 2 - NEAREST)) + NEAREST
+                distance -= distance % 2  # training has needles at even distances
+                asked = with_needles(pieces, distance, self.text.vocabulary, seed=number)
+                right = predict(model, asked, recipe, last=1).right[:, 0]
+                for name, answer in zip(self.text.names, right, strict=True):
+                    yield RecordItem(
+                        measure="needle",
+                        metric="exact",
+                        length=length,
+                        text=name,
+                        window=number,
+                        depth=depth,
+                        value=float(answer),
+                        **of_row,
+                    )
+
+
+def measure_plain(model: Any, training: Training, text: Corpus) -> Iterator[list[RecordItem]]:
+    """The items of a model without scaling: those of the unchanged model, then of each factor."""
+    trained = training.length
+    identity = sha256(repr(asdict(training)).encode()).hexdigest()
+    measuring = Measuring(text, training.seed, trained, identity)
+    every_length = [trained, *(factor * trained for factor in FACTORS)]
+    unchanged = list(measuring.items(model, "base", None, None, every_length))
+    unchanged += measuring.needles(model, "base", None, None, every_length)
+    yield unchanged
+    for factor in FACTORS:
+        lengths = [trained, factor * trained]
+        items: list[RecordItem] = []
+        for name, recipe in methods(training, factor):
+            items += measuring.items(model, name, factor, recipe, lengths)
+            items += measuring.needles(model, name, factor, recipe, lengths[1:])
+        yield items
+
+
+def measure_on_top(model: Any, kind: str, seed: int, text: Corpus) -> Iterator[RecordItem]:
+    """The items of a model that is trained on with a scaling. kind: of the scaling."""
+    longer = trained_longer(model, kind, text, seed, needles=0.5)
+    identity = sha256(f"{kind} {seed} 512".encode()).hexdigest()
+    measuring = Measuring(text, seed, 512, identity, kind)
+    yield from measuring.items(longer, "base", None, None, [512, 1024])
+    yield from measuring.needles(longer, "base", None, None, [512, 1024])
+    for name in ON_TOP:
+        data = {"method": name, "parameters": {"factor": 2.0}, "on_top": True}
+        recipe = ropeconv.Recipe.from_dict(data)
+        yield from measuring.items(longer, name, 2, recipe, [512, 1024])
+        yield from measuring.needles(longer, name, 2, recipe, [1024])
+
+
+def main(models: str = "3", folder: str = str(FOLDER)) -> None:
+    """Trains the models, and writes a file of items for each."""
+    text = corpus(manual(), 1025, TEXTS)
+    for seed in range(int(models)):
+        training = Training(seed=seed, needles=1.0, tiled=0.0, steps=STEPS)
+        model = train(training, text.train, text.vocabulary)
+        items: list[RecordItem] = []
+        for part in measure_plain(model, training, text):  # a run that is stopped has some
+            items += part
+            write_items(items, Path(folder) / f"Llama-0.7M-seed{seed}.jsonl.gz")
+
+        plain = with_rope(model, {"rope_type": "default"}, training.length)
+        print(f"seed {seed}: {len(items):,} items", flush=True)
+        for kind in SCALINGS:
+            on_top = list(measure_on_top(plain, kind, seed, text))
+            write_items(on_top, Path(folder) / f"Llama-0.7M-{kind}-seed{seed}.jsonl.gz")
+            print(f"seed {seed}, {kind}: {len(on_top):,} items", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,183 @@
+"""The public record: what is written is read, wrong files are refused, and what follows from it."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from ropeconv.bake.evidence import evidence
+from ropeconv.bake.items import RecordItem, compare_rows, read_items, write_items
+from ropeconv.bake.studies import Group, Mean, group_items, pairs_of_means, study_of_items
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.rope.errors import RopeconvError
+from scripts.pages.evidence import TABLE, record, table, text
+
+replaced = msgspec.structs.replace
+TRAINED = 1024
+ROWS = {"base": 2.0, "yarn": 0.1, "ntk": 0.15}
+"""What a row adds at four times the trained length."""
+
+
+def item(method: str, length: int, number: int, value: float, **more: Any) -> RecordItem:
+    given: dict[str, Any] = {
+        "row": "base" if method == "base" else f"{method}:4",
+        "measure": "growth",
+        "metric": "loss",
+        "window": 0,
+        "factor": None if method == "base" else 4.0,
+        "model": "Tiny",
+        "trained": TRAINED,
+    }
+    return RecordItem(
+        method=method, length=length, text=f"{number}.txt", value=value, **given | more
+    )
+
+
+def items() -> Iterator[RecordItem]:
+    """Losses of 16 texts whose difficulty differs by more than the rows, and answers."""
+    draw = np.random.default_rng(6)
+    for number in range(16):
+        hard = float(draw.normal(3, 0.5))
+        for method, added in ROWS.items():
+            for length, lost in ((TRAINED, 0.01 * (method != "base")), (4 * TRAINED, added)):
+                noise = float(draw.normal(0, 0.005))
+                yield item(method, length, number, hard + lost + noise)
+            right = float(method == "yarn" and number < 12)
+            answer = {"measure": "passkey", "metric": "exact", "depth": 0.5}
+            yield item(method, 4 * TRAINED, number, right, **answer)
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[RecordItem]:
+    return list(items())
+
+
+@pytest.mark.parametrize("name", ["record.jsonl.gz", "record.jsonl"])
+def test_what_was_written_is_read(measured: list[RecordItem], tmp_path: Path, name: str) -> None:
+    write_items(measured, tmp_path / name)
+    assert read_items(tmp_path / name) == measured
+    first = (tmp_path / name).read_bytes()
+    write_items(measured, tmp_path / name)
+    assert (tmp_path / name).read_bytes() == first, "git sees no change where there is none"
+    lines = gzip.decompress(first) if name.endswith("gz") else first
+    assert json.loads(lines.splitlines()[0])["method"] == "base"
+
+
+def line(**changes: Any) -> bytes:
+    return json.dumps(msgspec.to_builtins(item("yarn", 4096, 0, 3.0)) | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has no item"),
+        (b"{", "line 1"),
+        (line() + b"\n[]", "line 2"),
+        (line() + b"\n" + line(), "item 2: yarn:4 has this growth of 0.txt twice"),
+        (line(value=None), "line 1"),
+        (line(unit="nat"), "unit"),
+        (line(metric="exact", value=1.5), "a share is from 0 to 1"),
+        (line(depth=2.0), "a depth is from 0 to 1"),
+        (line(row="base"), "its row is base, and its method yarn"),
+        (line(model=""), "is empty"),
+        (gzip.compress(line())[:-9], "ends too early"),
+        (b"\x1f\x8bnothing", "is damaged"),
+    ],
+)
+def test_a_wrong_file_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl.gz").write_bytes(content)
+    with pytest.raises(BadSource, match=message):
+        read_items(tmp_path / "x.jsonl.gz")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="eval -o"):
+        read_items(tmp_path / "none.jsonl.gz")
+
+
+def test_two_rows_are_paired_on_their_texts(measured: list[RecordItem]) -> None:
+    """The losses of texts differ by 0.5 nats, and the rows by a tenth of that."""
+    proof = compare_rows(measured, "yarn:4", "ntk:4", 4 * TRAINED, "growth", "loss")
+    assert proof is not None
+    assert proof.difference == pytest.approx(-0.05, abs=0.006)
+    assert (proof.count, proof.decided) == (16, True)
+    assert compare_rows(measured, "yarn:4", "mixed:4", 4 * TRAINED, "growth", "loss") is None
+
+
+def test_items_of_other_samples_are_not_paired(measured: list[RecordItem]) -> None:
+    changed = [replaced(one, sample="other") if one.method == "ntk" else one for one in measured]
+    assert compare_rows(changed, "yarn:4", "ntk:4", 4 * TRAINED, "growth", "loss") is None
+
+
+def test_a_study_is_the_means_of_its_items(measured: list[RecordItem]) -> None:
+    ((group, members),) = group_items(measured).items()
+    assert group == Group("Tiny", 4.0, "")
+    study = study_of_items(group, members, "here")
+    assert study is not None
+    assert (study.texts, study.questions) == (16, 16)
+    assert study.beyond == {
+        "base": 0,
+        "yarn": pytest.approx(-1.9, abs=0.01),
+        "ntk": pytest.approx(-1.85, abs=0.01),
+    }
+    assert study.lost["yarn"] == pytest.approx(0.1, abs=0.01)
+    assert study.inside["ntk"] == pytest.approx(0.01, abs=0.01)
+    assert study.retrieval == {"base": 0, "yarn": 75, "ntk": 0}
+    assert study.low["yarn"] < 75 < study.high["yarn"]
+    assert set(study.better) == {("yarn", "base"), ("ntk", "base"), ("yarn", "ntk")}
+    assert [study.meets_bar(name) for name in ("base", "yarn", "ntk", "mixed")] == [
+        False,
+        True,
+        False,  # it loses little, and finds nothing
+        None,
+    ]
+
+
+def test_means_decide_what_is_far_beyond_both_errors() -> None:
+    """Two rows behind the first: 0.9 apart, 4.4 errors of 0.1 each for 12 texts are 0.9."""
+    base = Mean(9.0, 0.0, 0.0, 12)
+    near = Mean(4.0, -5.0, 0.1, 12)
+    assert pairs_of_means({"base": base, "yarn": near}) == (("yarn", "base"),)
+    far = Mean(4.9, -4.1, 0.1, 12)
+    less = Mean(4.5, -4.5, 0.1, 12)
+    assert pairs_of_means({"yarn": near, "linear": far}) == (("yarn", "linear"),)
+    assert pairs_of_means({"yarn": near, "mixed": less}) == ()
+    few = near._replace(count=5)
+    assert pairs_of_means({"base": base, "yarn": few}) == ()
+
+
+# The record of this repository
+
+
+def test_the_table_of_advise_is_that_of_the_record() -> None:
+    assert TABLE.read_text("utf-8") == text(table()), "run python -m scripts.pages evidence"
+
+
+def test_one_changed_item_changes_the_table() -> None:
+    """The negative control: a number of the record that somebody edits is seen."""
+    changed = record()
+    place = next(
+        number
+        for number, one in enumerate(changed)
+        if one.measure == "growth" and one.factor and one.length == one.factor * one.trained
+    )
+    changed[place] = replaced(changed[place], value=changed[place].value + 1)
+    assert text(table(changed)) != TABLE.read_text("utf-8")
+
+
+def test_a_study_without_texts_decides_nothing() -> None:
+    for study in evidence().studies:
+        if not study.texts:
+            assert not study.better, study.source
+    published = [study for study in evidence().studies if "Peng et al." in study.source]
+    assert published
+    assert all(study.sign("yarn", "linear") == 0 for study in published if "yarn" in study.beyond)
+
+
+def test_wrong_files_of_the_record_are_refused_by_one_kind_of_error() -> None:
+    assert issubclass(BadSource, RopeconvError)

@@ -20,6 +20,7 @@ from ..formats.gguf.header import string
 from ..formats.jsontext import JsonObject
 from ..inspection.document import Document, KvCacheDocument, SourceDocument
 from ..inspection.kv_cache import KvCache
+from ..inspection.memory.shape import ModelShape
 from ..inspection.receipts import receipt as records
 from ..inspection.receipts.companion import CompanionReceipt
 from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord
@@ -287,6 +288,9 @@ class Plan(FilePlan):
 
     kv_cache: KvCache | None
     """The cache of the output; None where the source does not give the number of heads."""
+
+    shape: ModelShape | None = field(default=None, kw_only=True)
+    """What the memory of the output depends on; None where the source leaves some of that out."""
 
     draft: DraftKind | None = field(default=None, kw_only=True)
     """The kind of draft model that it is; None for a whole model."""

@@ -34,6 +34,13 @@ from ..runtimes.runtime import newest
 from ..runtimes.verdict import Judge, PlannedConfig, Verdict, describe, difference, rows_for
 from .document import InspectionDocument, Problem, layer_groups
 from .kv_cache import KvCache, config_cache, gguf_cache
+from .memory.shape import (
+    ModelShape,
+    checkpoint_bytes,
+    config_shape,
+    gguf_bytes,
+    gguf_shape,
+)
 from .problems import (
     check_weights,
     config_problems,
@@ -122,6 +129,9 @@ class Inspection(TableSummary):
 
     kv_cache: KvCache | None = None
     """Its key-value cache; None if the number of heads is not given."""
+
+    shape: ModelShape | None = None
+    """What its memory depends on; None if its files leave some of that out."""
 
     custom_code: str = ""
     """A sentence about code in the checkpoint, or empty."""
@@ -397,13 +407,18 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     problems = list(gguf_problems(reading, file, rope_tensors(file)))
     problems += ramp_problems(reading, file, receipt)
     problems += limit_problems(modelfile_limits(source), spec, (), "--as-is --ollama")
+    cache = gguf_cache(file, arch)
+    shape = gguf_shape(file, arch, cache)
+    if shape is not None:
+        shape = shape.with_weights(gguf_bytes(file.tensors.values()))
     return Inspection(
         source=source,
         name=arch.name,
         display_name=f"GGUF, {file.get('general.name', 'unnamed')}",
         spec=spec,
         problems=_without_planned(problems, spec, receipt),
-        kv_cache=gguf_cache(file, arch),
+        kv_cache=cache,
+        shape=shape,
         first=first,
         fine_tuning=fine_tuning,
         draft=find_kind(arch.draft) if arch.draft else None,
@@ -454,6 +469,10 @@ def inspect_config(source: Source) -> ConfigInspection:
             verdicts.append(planned.verdict(row))
     problems = _problems_of_checkpoint(source, spec, _as_draft(verdicts, draft, family))
 
+    cache = config_cache(config, family)
+    shape = config_shape(config, family, cache)
+    if shape is not None:
+        shape = shape.with_weights(checkpoint_bytes(source))
     return ConfigInspection(
         source=source,
         name=family.name,
@@ -461,7 +480,8 @@ def inspect_config(source: Source) -> ConfigInspection:
         spec=spec,
         problems=_without_planned(problems, spec, receipt),
         refuse=family.refuse,
-        kv_cache=config_cache(config, family),
+        kv_cache=cache,
+        shape=shape,
         custom_code=CUSTOM_CODE if config.get("auto_map") else "",
         first=first,
         encoder=family.encoder,

@@ -19,6 +19,7 @@ from ..models.length_limits import length_limits, modelfile_limits
 from ..models.registry import assumption
 from ..models.schema import Config
 from ..models.source import ADAPTER, Origin, Source, no_config_error
+from ..options import MachineOptions
 from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.methods.vectors import AsIs
@@ -34,6 +35,7 @@ from ..runtimes.runtime import newest
 from ..runtimes.verdict import Judge, PlannedConfig, Verdict, describe, difference, rows_for
 from .document import InspectionDocument, Problem, layer_groups
 from .kv_cache import KvCache, config_cache, gguf_cache
+from .memory.fit import Fit, all_fits
 from .memory.shape import (
     ModelShape,
     checkpoint_bytes,
@@ -285,11 +287,32 @@ class Inspection(TableSummary):
         """
         return ""
 
-    def to_dict(self, repairs: Sequence[Problem] | None = None) -> JsonObject:
+    def fits(self, machine: MachineOptions | None = None) -> list[Fit]:
+        """Return whether it fits a machine at its context, for each runtime that is known.
+
+        A runtime without the type of the cache that is asked for is left out.
+
+        Args:
+            machine: The machine and the type of the cache, by default this one and the usual type.
+
+        Raises:
+            UsageError: The memory is not a size.
+        """
+        if self.draft:  # it runs beside its target
+            return []
+        is_folder = not isinstance(self.source, GgufSource)
+        return all_fits(self.shape, self.context, is_folder, machine or MachineOptions())
+
+    def to_dict(
+        self,
+        repairs: Sequence[Problem] | None = None,
+        machine: MachineOptions | None = None,
+    ) -> JsonObject:
         """Return the inspection as JSON-ready data; keys stay within a schema.
 
         Args:
             repairs: The repairs that the command prints; None if they were not computed.
+            machine: As in `fits`.
         """
         data: dict[str, object] = {
             "source": self.source.to_dict(),
@@ -302,6 +325,7 @@ class Inspection(TableSummary):
             "problems": self.problems,
             "runtimes": [verdict.to_dict() for verdict in self.verdicts],
             "kv_cache": self.kv_cache.document(self.spec.context) if self.kv_cache else None,
+            "memory": [fit.document() for fit in self.fits(machine)],
         }
         if repairs is not None:
             data["repairs"] = repairs

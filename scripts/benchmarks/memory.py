@@ -98,12 +98,14 @@ SHAPES = {
             "num_experts_per_tok": 2,
             "intermediate_size": 1024,
             "sliding_window": 128,
-            # vLLM's class loads no model without YaRN
+            # vLLM's class loads no model without these keys
             "rope_parameters": {
                 "rope_type": "yarn",
                 "rope_theta": 150000.0,
                 "factor": 2.0,
                 "original_max_position_embeddings": 4096,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
             },
         },
     ),
@@ -385,9 +387,9 @@ def compare(measured: dict[str, int], need: MemoryNeed) -> dict[str, Any]:
 
 
 RUNS = {
-    "transformers": ((1024, ""), (2560, "")),
-    "llama-cpp": ((4096, "f16"), (16384, "f16"), (16384, "q8_0")),
-    "vllm": ((2048, ""), (6000, "")),
+    "transformers": ((2560, ""),),
+    "llama-cpp": ((16384, "f16"), (16384, "q8_0")),
+    "vllm": ((6000, ""),),
 }
 """Lengths and types of the cache that are measured in each runtime."""
 
@@ -414,27 +416,8 @@ def main() -> None:
     else:
         runtimes = [name for name in runtimes if name != "vllm"]
 
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in options.shapes.split(","):
-            checkpoint = build(name, Path(folder))
-            gguf = convert(checkpoint)
-            for runtime in runtimes:
-                path = gguf if runtime == "llama-cpp" else checkpoint
-                for tokens, cache_type in RUNS[runtime]:
-                    if runtime == "llama-cpp":
-                        measured = measure_llamacpp(path, tokens, cache_type)
-                    elif runtime == "vllm":
-                        measured = measure_vllm(path, tokens, options.vllm)
-                    else:
-                        measured = measure_transformers(path, tokens)
-                    row = compare(measured, predict(runtime, path, tokens, cache_type))
-                    about = {"shape": name, "runtime": runtime, "tokens": tokens}
-                    rows.append({**about, "cache_type": cache_type, **row})
-                    print(json.dumps(rows[-1]), flush=True)
-
     command = "scripts/bench memory --vllm PYTHON" if options.vllm else "scripts/bench memory"
-    record = {
+    record: dict[str, Any] = {
         "command": command,
         "versions": versions,
         "common": COMMON,
@@ -442,8 +425,42 @@ def main() -> None:
             name: {"what": shape.what, "model_type": shape.model_type, "config": shape.changes}
             for name, shape in SHAPES.items()
         },
-        "rows": rows,
+        "rows": [],
     }
-    write_file(options.out, json.dumps(record, indent=1) + "\n")
+    rows = record["rows"]
+    for name in options.shapes.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = build(name, Path(folder))
+            for runtime in runtimes:
+                rows += measure_shape(name, checkpoint, runtime, options.vllm)
+        write_file(options.out, json.dumps(record, indent=1) + "\n")
+
     worst = max(rows, key=lambda row: abs(row["error"]))
     print(f"{len(rows)} rows; the largest error is {worst['error']:+.1%}: {worst['shape']}")
+
+
+def measure_shape(
+    name: str, checkpoint: Path, runtime: str, vllm_python: str
+) -> list[dict[str, Any]]:
+    """Measure a shape in a runtime, and return the rows of the record.
+
+    Args:
+        name: The name of the shape.
+        checkpoint: Its folder.
+        runtime: A key of RUNS.
+        vllm_python: The Python with vLLM.
+    """
+    path = convert(checkpoint) if runtime == "llama-cpp" else checkpoint
+    rows = []
+    for tokens, cache_type in RUNS[runtime]:
+        if runtime == "llama-cpp":
+            measured = measure_llamacpp(path, tokens, cache_type)
+        elif runtime == "vllm":
+            measured = measure_vllm(path, tokens, vllm_python)
+        else:
+            measured = measure_transformers(path, tokens)
+        row = compare(measured, predict(runtime, path, tokens, cache_type))
+        about = {"shape": name, "runtime": runtime, "tokens": tokens, "cache_type": cache_type}
+        rows.append({**about, **row})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows

@@ -6,10 +6,12 @@ beside the memory of a machine.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-from ..document import Document
-from .machine import GIB, Machine
+from ...options import MachineOptions
+from ..document import FitDocument, MachineDocument, ThriftyDocument
+from .machine import GIB, Machine, given_memory, this_machine
 from .runtime import MEMORY, RuntimeMemory
 from .shape import ModelShape
 
@@ -17,54 +19,6 @@ LONGEST = 1 << 24
 """Tokens up to which the longest context is searched."""
 STEP = 256
 """It is a multiple of so many tokens."""
-
-
-class ThriftyDocument(Document, frozen=True, kw_only=True):
-    """The longest context with a smaller type of the cache."""
-
-    cache_type: str
-    option: str
-    """The option of the runtime that sets it."""
-
-    longest: int
-
-
-class MachineDocument(Document, frozen=True, kw_only=True):
-    """The memory that a need was compared with."""
-
-    kind: str
-    name: str
-    bytes: int
-    """The memory of one device."""
-
-    count: int
-    usable: int
-    """The bytes of one device that the model can have in the runtime."""
-
-
-class FitDocument(Document, frozen=True, kw_only=True):
-    """The memory that a model needs, and whether it fits."""
-
-    runtime: str
-    tokens: int
-    cache_type: str
-    weights: int | None
-    kv_cache: int
-    activations: int
-    total: int
-    machine: MachineDocument
-
-    fits: bool
-    """On the devices together."""
-
-    devices: int
-    """How many of them it needs; 0 where all are too small."""
-
-    longest: int
-    """The longest context that fits; 0 where even the weights do not."""
-
-    thrifty: ThriftyDocument | None
-    """A type of the cache with which more fits; null where none helps or is needed."""
 
 
 @dataclass(frozen=True)
@@ -152,13 +106,18 @@ class Fit:
             return f"not known without the weights; the rest takes {size(need.total)} of {where}"
         if self.fits:
             among = f", over {self.devices} of them" if self.devices > 1 else ""
-            return f"yes, {_bare(need.total)} of {where}{among}; up to {self.longest:,} tokens"
+            return f"yes, {_bare(need.total)} of {where}{among}; up to {self._up_to} tokens"
 
         text = f"no, {_bare(need.total)} of {where}; "
-        text += f"up to {self.longest:,} tokens" if self.longest else "the weights are too large"
+        text += f"up to {self._up_to} tokens" if self.longest else "the weights are too large"
         if self.thrift:
             text += f", {self.thrift.longest:,} with {self.thrift.option}"
         return text
+
+    @property
+    def _up_to(self) -> str:
+        """The longest context for people; layers that all have a window fit any."""
+        return "any number of" if self.longest >= LONGEST else f"{self.longest:,}"
 
     @property
     def short(self) -> str:
@@ -230,6 +189,16 @@ def needed(
     )
 
 
+def chosen_machine(options: MachineOptions) -> Machine:
+    """Return the machine of `--memory`, else that of ROPECONV_MEMORY, else this one.
+
+    Raises:
+        UsageError: The value is not a size.
+    """
+    given = options.memory or os.environ.get("ROPECONV_MEMORY", "")
+    return given_memory(given) if given else this_machine()
+
+
 def find_fit(
     runtime: str, shape: ModelShape, tokens: int, machine: Machine, cache_type: str = ""
 ) -> Fit:
@@ -255,6 +224,31 @@ def find_fit(
     if not devices and not cache_type and shape.weights is not None:
         thrift = _thrift(formulas, shape, machine, longest)
     return Fit(formulas, need, machine, devices, longest, thrift)
+
+
+def all_fits(
+    shape: ModelShape | None, tokens: int, is_folder: bool, options: MachineOptions
+) -> list[Fit]:
+    """Return whether a model fits, for every runtime that loads its format.
+
+    A runtime without the type of `--cache-type` is left out.
+
+    Args:
+        shape: The model; None where its memory is not known.
+        tokens: The context.
+        is_folder: Whether it is a checkpoint, and not a GGUF file.
+        options: The machine and the type of the cache.
+    """
+    fits: list[Fit] = []
+    if shape is None:
+        return fits
+    for name, formulas in MEMORY.items():
+        if (formulas.format == "folder") != is_folder:
+            continue
+        if options.cache_type and options.cache_type not in formulas.cache_types(shape):
+            continue
+        fits.append(find_fit(name, shape, tokens, chosen_machine(options), options.cache_type))
+    return fits
 
 
 def _devices(runtime: RuntimeMemory, need: MemoryNeed, machine: Machine) -> int:

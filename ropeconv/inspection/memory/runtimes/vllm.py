@@ -29,10 +29,10 @@ class _Group:
 class VllmMemory(RuntimeMemory):
     """`vllm serve --max-model-len N` for one sequence of N tokens.
 
-    The cache has blocks of 16 tokens (128 on most CPUs), and one block more that is never used. Layers
-    with different windows are in groups of equally many layers, which share the pool: a block has
-    the size of the largest group. A layer with a window keeps `window - 1` tokens and those of the
-    batch, and one block more (SlidingWindowSpec).
+    The cache has blocks of 16 tokens (128 on most CPUs), and one block more that is never used.
+    Layers with different windows are in groups of equally many layers, which share the pool: a
+    block has the size of the largest group. A layer with a window keeps `window - 1` tokens and
+    those of the batch, and one block more (SlidingWindowSpec).
 
     The activations are those of the largest batch (max_num_batched_tokens): the residual and three
     hidden states, and the MLP, of which the CPU build has one tensor more than the kernel

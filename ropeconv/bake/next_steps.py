@@ -48,15 +48,17 @@ class NextSteps:
     check: str = ""
     """Compares the output with its source."""
 
+    def answers(self) -> list[str]:
+        """Return what people ask of an output, with the question before each answer."""
+        answers = {"Fits:": self.fits, "Quality:": self.quality}
+        return [f"{question:<8} {answer}" for question, answer in answers.items() if answer]
+
     def lines(self) -> list[str]:
-        """Return the answers, and the commands in the order in which they are run."""
-        parts = {
-            "Fits:": self.fits,
-            "Quality:": self.quality,
-            "Train:": self.train,
-            "Check:": self.check,
-        }
-        lines = [f"{title:<8} {text}" for title, text in parts.items() if text]
+        """Return the commands with what each does, in the order in which they are run."""
+        lines = []
+        for title, command in (("Train:", self.train), ("Check:", self.check)):
+            if command:
+                lines.append(f"{title:<8} {command}")
         title = "Run:"
         for command in self.run:
             lines.append(f"{title:<8} {command}")

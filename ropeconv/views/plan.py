@@ -289,5 +289,10 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
             "A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert"
             " that."
         )
+    for line in output.steps.answers():
+        if "ropeconv " in line:  # a command, which is not wrapped
+            sheet.copyable(line)
+        else:
+            sheet.say(line)
     for line in output.steps.lines():
         sheet.copyable(line)

@@ -43,6 +43,9 @@ def inspect_command(
     if is_graph(source):
         if python:
             raise UsageError("--python does not go with a compiled graph; leave it out")
+        if machine.memory or machine.cache_type:
+            flag = "--memory" if machine.memory else "--cache-type"
+            raise UsageError(f"{flag} does not go with a compiled graph; leave it out")
         hook("inspect_graphs")(source, family, explain, screen)
         return
     from ...bake.warnings import repairs

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -152,12 +153,13 @@ SHAPES = {
 }
 
 
-def build(name: str, folder: Path) -> Path:
+def build(name: str, folder: Path, changes: Mapping[str, Any] | None = None) -> Path:
     """Write the checkpoint of a shape in bfloat16, and return its folder.
 
     Args:
         name: A key of SHAPES.
         folder: Where it is written.
+        changes: Config keys that differ from the shape.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -166,7 +168,7 @@ def build(name: str, folder: Path) -> Path:
     from ropeconv.features.vectors.tokenizer import tokenizer_files
 
     shape = SHAPES[name]
-    settings = {**COMMON, "rope_parameters": ROPE, **shape.changes}
+    settings = {**COMMON, "rope_parameters": ROPE, **shape.changes, **(changes or {})}
     for key in shape.without:
         del settings[key]
     logging.disable_progress_bar()

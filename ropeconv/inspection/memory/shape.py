@@ -68,6 +68,10 @@ DENSE_TOO = (
 """Config keys of models with experts in which some layers have one MLP instead."""
 
 
+VOCABULARY = 262_208
+"""That of Gemma 3, whose published configs leave it to the class (Gemma3TextConfig)."""
+
+
 @dataclass(frozen=True)
 class Latent:
     """The widths of multi-head latent attention (MLA)."""
@@ -181,7 +185,7 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
         vocabulary = positive_int(part, ("vocab_size", "padded_vocab_size"))
     except RopeconvError:
         return None
-    if not (heads and hidden and vocabulary):
+    if not (heads and hidden):
         return None
 
     queries = heads * sizes.head_dim
@@ -214,7 +218,7 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
         layers=cache.layers,
         states=cache.states,
         dtype=dtype_of(config, family),
-        vocabulary=vocabulary,
+        vocabulary=vocabulary or VOCABULARY,
         hidden=hidden,
         heads=heads,
         head_dim=sizes.head_dim,

@@ -151,6 +151,9 @@ class RunKeywords(TypedDict, total=False):
     """The source, and how the output is written.
 
     Attributes:
+        memory: Memory that the model must fit, such as 24GB (default: that of this machine).
+        cache_type: Type of the key-value cache in it: q8_0, q4_0, fp8, ... (default: the
+            runtime's).
         force: Replace an earlier output of ropeconv.
         family: Treat the model as one of this family, whatever its model_type (`ropeconv list
             families`).
@@ -173,6 +176,8 @@ class RunKeywords(TypedDict, total=False):
         reporter: Receives progress, and sentences for the user.
     """
 
+    memory: str
+    cache_type: str
     force: bool
     family: str
     python: str

@@ -362,6 +362,24 @@ class TargetOptions:
 
 
 @dataclass(frozen=True)
+class MachineOptions:
+    """The machine that a model is to fit, and the type of its key-value cache."""
+
+    memory: str = option(
+        "",
+        "Memory that the model must fit, such as 24GB (default: that of this machine).",
+        RUNTIMES,
+        metavar="SIZE",
+    )
+    cache_type: str = option(
+        "",
+        "Type of the key-value cache in it: q8_0, q4_0, fp8, ... (default: the runtime's).",
+        RUNTIMES,
+        metavar="TYPE",
+    )
+
+
+@dataclass(frozen=True)
 class DeviceOptions:
     """Where a model runs, and in which precision."""
 

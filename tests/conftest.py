@@ -40,6 +40,7 @@ __all__ = [
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["ROPECONV_MEMORY"] = "24GB"  # else what is shown depends on the machine
 os.environ["ROPECONV_VALIDATE"] = "off"  # else every output is run once more after it was written
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -201,6 +201,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         ),
         notes=(*start.notes, *_notes(source, result, schedule, target, raised, spec.mrope_section)),
         kv_cache=inspection.kv_cache,
+        shape=inspection.shape,
         draft=first.draft,
         fine_tuning=start.fine_tuning,
     )

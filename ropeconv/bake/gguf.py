@@ -27,9 +27,11 @@ from ..formats.gguf.edit import (
     write_new,
 )
 from ..formats.gguf.file import GgufFile, shard_names
+from ..formats.gguf.header import GgufHeader
 from ..formats.safetensors import INDEX
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_gguf
 from ..inspection.kv_cache import gguf_cache
+from ..inspection.memory.shape import gguf_shape
 from ..inspection.problems import refused_tensors
 from ..inspection.receipts.folder import original_record
 from ..inspection.receipts.gguf import (
@@ -151,6 +153,7 @@ def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:
             *modelfile_notes(source, start.schedule.context),
         ),
         kv_cache=inspection.kv_cache,
+        shape=inspection.shape,
         draft=inspection.draft,
         undo=undo,
         fine_tuning=start.fine_tuning,
@@ -381,6 +384,12 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     exported = export(source, inspection.model_family, start.spec.unscaled(), label, target)
     result = _select_encoding(start, exported.model, target)
 
+    arch = arch_of_header(exported.model)
+    cache = gguf_cache(exported.model, arch)
+    shape = gguf_shape(exported.model, arch, cache)
+    if shape is not None:
+        shape = shape.with_weights(_data_size(exported, exported.model.header))
+
     out = target.out or Path(file_name(exported.description, exported.outtype))
     plan = ExportPlan(
         source=source,
@@ -400,7 +409,8 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
             *_notes(source, inspection, exported),
         ),
         notes=(*start.notes, *source.conversion_notes(), *list_notes(start.schedule)),
-        kv_cache=gguf_cache(exported.model, arch_of_header(exported.model)),
+        kv_cache=cache,
+        shape=shape,
         exported=exported,
         fine_tuning=start.fine_tuning,
     )
@@ -418,7 +428,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     return replace(plan, files=(file,))
 
 
-def _data_size(exported: GgufExport, header: RewrittenHeader) -> int:
+def _data_size(exported: GgufExport, header: GgufHeader | RewrittenHeader) -> int:
     """The bytes of the tensors of a conversion; an estimate where llama.cpp quantises them."""
     if exported.quantised:
         _, bits_per_weight = FTYPES[exported.quantised]

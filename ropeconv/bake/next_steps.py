@@ -22,19 +22,25 @@ from ..models.source import Source
 from ..rope.errors import command_line
 from ..runtimes.llamacpp.archs import Arch, arch_of_header, assumed_keys
 from ..runtimes.llamacpp.purpose import diffusion_schedule, gives_no_logits, purpose_of
-from ..runtimes.runtime import LLAMA_CPP, RUNS, UNTESTED, canonical
+from ..runtimes.runtime import RUNS
 from .plan import GgufOutput, Plan
+from .shown_runtime import shown_runtime
 
-SERVERS = ("vllm", "sglang", "transformers")
-"""Runtimes whose command is shown by default."""
 PORTS = {"vllm": 8000, "sglang": 30000, "llama-cpp": 8080}
 """Where the servers that `validate` compares listen by default."""
 
 
 @dataclass(frozen=True)
 class NextSteps:
-    """The commands that follow an output; empty texts where there is nothing to do."""
+    """What people ask of an output, and the commands that follow it.
 
+    Texts are empty where there is nothing to say or to do.
+    """
+
+    fits: str = ""
+    """Whether the output fits the machine, and the longest context that does."""
+    quality: str = ""
+    """What was measured of its method, or the command that measures it."""
     train: str = ""
     """Makes the config of a trainer, for an output that needs fine-tuning."""
     run: tuple[str, ...] = ()
@@ -42,17 +48,21 @@ class NextSteps:
     check: str = ""
     """Compares the output with its source."""
 
+    def answers(self) -> list[str]:
+        """Return what people ask of an output, with the question before each answer."""
+        answers = {"Fits:": self.fits, "Quality:": self.quality}
+        return [f"{question:<8} {answer}" for question, answer in answers.items() if answer]
+
     def lines(self) -> list[str]:
         """Return the commands with what each does, in the order in which they are run."""
         lines = []
-        if self.train:
-            lines.append(f"Train: {self.train}")
-        title = "Next:"
+        for title, command in (("Train:", self.train), ("Check:", self.check)):
+            if command:
+                lines.append(f"{title:<8} {command}")
+        title = "Run:"
         for command in self.run:
-            lines.append(f"{title:<5} {command}")
+            lines.append(f"{title:<8} {command}")
             title = ""
-        if self.check:
-            lines.append(f"Check: {self.check}")
         return lines
 
 
@@ -176,10 +186,7 @@ def feature_extraction(path: str) -> str:
 def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
     """Return the runtime whose command is shown; empty where none supports the output.
 
-    It must support the output, and its draft if it has one:
-
-    1. the first runtime that the user named with --runtime, if some version does;
-    2. else the first of the usual ones (SERVERS, or llama.cpp for GGUF) whose newest version does.
+    It must support the output, and its draft if it has one; `shown_runtime` chooses among these.
 
     Args:
         plan: The plan of the output.
@@ -193,33 +200,8 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         }
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
 
-    # the names of the runtimes without a version, as in `vllm@0.20`; with --allow-untested an
-    # untested one counts as supported if the user named it
-    named = [canonical(name).partition("@")[0] for name in plan.target.runtimes]
-    accepted_of_named = RUNS
-    if plan.target.allow_untested:
-        accepted_of_named = (*RUNS, UNTESTED)
-
-    # Verdicts go from the oldest version of a runtime to the newest, so the last one is that of the
-    # newest. The tables have llama.cpp with GGUF files as a runtime of its own, llama-cpp-gguf.
-    runs_in_some_version = set()
-    runs_in_newest = {}
-    for verdict in verdicts:
-        name = verdict.runtime.partition("@")[0].removesuffix("-gguf")
-        accepted = accepted_of_named if name in named else RUNS
-        is_supported = verdict.status in accepted
-        runs_in_newest[name] = is_supported
-        if is_supported:
-            runs_in_some_version.add(name)
-
-    for name in named:
-        if name in runs_in_some_version:
-            return name
-    usual = SERVERS if plan.is_folder else (LLAMA_CPP,)
-    for name in usual:
-        if runs_in_newest.get(name):
-            return name
-    return ""
+    target = plan.target
+    return shown_runtime(verdicts, plan.is_folder, target.runtimes, target.allow_untested)
 
 
 def _is_found(plan: Plan, path: Path) -> bool:

@@ -18,15 +18,17 @@ from ..formats.gguf.edit import Edit
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import string
 from ..formats.jsontext import JsonObject
-from ..inspection.document import Document, KvCacheDocument, SourceDocument
+from ..inspection.document import Document, FitDocument, KvCacheDocument, SourceDocument
 from ..inspection.kv_cache import KvCache
+from ..inspection.memory.fit import Fit
+from ..inspection.memory.shape import ModelShape
 from ..inspection.receipts import receipt as records
 from ..inspection.receipts.companion import CompanionReceipt
 from ..inspection.receipts.receipt import Action, OriginalRecord, Receipt, SourceRecord
 from ..inspection.receipts.storage import embedded
 from ..inspection.support import support
 from ..models.source import RECEIPT, Origin, Source
-from ..options import copied
+from ..options import MachineOptions, copied
 from ..rope.bound.reach import effective_length, source_reach
 from ..rope.errors import counted
 from ..rope.ramps import RampApproximation
@@ -37,6 +39,7 @@ from ..rope.summary import Summary, SummaryTable
 from ..runtimes.drafts import DraftKind
 from ..runtimes.verdict import Verdict, describe, frequencies
 from ..version import SCHEMA, __version__
+from .fits import shown_fit
 
 
 def source_record(source: Origin) -> SourceRecord:
@@ -252,6 +255,10 @@ class PlanDocument(Document, frozen=True, kw_only=True):
 
     warnings: tuple[str, ...]
     kv_cache: KvCacheDocument | None
+
+    memory: FitDocument | None
+    """In the runtime whose command is shown; null where its formulas are not known."""
+
     fine_tuning: records.FineTuningRecord
     notes: tuple[str, ...]
     validating: ValidationDocument | None = None
@@ -288,11 +295,34 @@ class Plan(FilePlan):
     kv_cache: KvCache | None
     """The cache of the output; None where the source does not give the number of heads."""
 
+    shape: ModelShape | None = field(default=None, kw_only=True)
+    """What the memory of the output depends on; None where the source leaves some of that out."""
+
+    asked: MachineOptions = field(default_factory=MachineOptions, kw_only=True)
+    """The machine that the output is to fit."""
+
     draft: DraftKind | None = field(default=None, kw_only=True)
     """The kind of draft model that it is; None for a whole model."""
 
     fine_tuning: records.FineTuningRecord = field(kw_only=True)
     """The training that the recipe needs at its length."""
+
+    @cached_property
+    def fit(self) -> Fit | None:
+        """Whether the output fits the machine; None where its memory is not known.
+
+        Raises:
+            UsageError: For a `--memory` or `--cache-type` that the runtime cannot have.
+        """
+        shape = None if self.draft else self.shape  # a draft runs beside its target
+        return shown_fit(
+            shape,
+            self.schedule.context,
+            self.result.verdicts,
+            self.is_folder,
+            self.asked,
+            self.target.runtimes,
+        )
 
     @cached_property
     def original(self) -> OriginalRecord:
@@ -450,6 +480,7 @@ class Plan(FilePlan):
             bytes=self.bytes,
             warnings=self.warnings,
             kv_cache=cache,
+            memory=self.fit.document() if self.fit else None,
             fine_tuning=self.fine_tuning,
             notes=self.notes,
         )

@@ -114,6 +114,8 @@ class BatchView:
             return
         self._separate(unit)
         show_plan(plan, screen, self.explain)
+        if plan.fit:
+            screen.say(f"Fits: {plan.fit.sentence}")
         screen.note(self.batch.validation_of(plan).sentence)
         # an output that is only published has no place on this disk
         if not self.batch.publication_alone(plan):

@@ -151,6 +151,7 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
         "local": "/" not in repo_id,
         "companion": companion(upload.receipt, repo_id),
         "kv_cache": upload.kv_cache,
+        "memory": upload.memory,
         "purpose": upload.purpose,
         "schedule": upload.schedule,
         "weights": upload.quantised,

@@ -12,6 +12,7 @@ import msgspec
 from ..bake.gguf import ExportPlan, GgufPlan
 from ..bake.next_steps import plan_purpose
 from ..bake.plan import Plan
+from ..bake.shown_runtime import SERVERS
 from ..convert.gguf_encoding import GgufModel
 from ..errors import BadSource
 from ..formats.files import read_text
@@ -20,6 +21,9 @@ from ..formats.jsontext import JsonObject, parse
 from ..formats.kind import has_gguf_name
 from ..inspection.inspection import inspect_source
 from ..inspection.kv_cache import KvCache
+from ..inspection.memory.fit import find_fit
+from ..inspection.memory.machine import GIB, Machine
+from ..inspection.memory.shape import ModelShape
 from ..inspection.receipts.receipt import FileRecord, Receipt
 from ..inspection.receipts.storage import has_own_card, read_receipt
 from ..models.folder import FolderSource
@@ -30,8 +34,11 @@ from ..models.source import CARD, RECEIPT, SOURCE_CARD, Source
 from ..rope.errors import RopeconvError
 from ..runtimes.llamacpp.purpose import diffusion_schedule, purpose_of
 from ..runtimes.llamacpp.read_header import arch_of, read_file
+from ..runtimes.runtime import LLAMA_CPP, RUNS
 
 CONFIG = "config.json"
+Sizes = tuple[KvCache | None, ModelShape | None]
+"""The key-value cache of an output, and what its memory depends on."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,9 @@ class UploadSet:
 
     kv_cache: str = ""
     """A sentence on the size of the key-value cache, or empty."""
+
+    memory: str = ""
+    """A sentence on all memory that the context takes, or empty."""
 
     purpose: Purpose = "text"
     """The purpose that the model is run for."""
@@ -119,7 +129,7 @@ def from_plan(plan: Plan, staged: Path) -> UploadSet:
             origin = plan.origin(file)
             assert origin is not None, file
             adds[file.name] = origin
-    files = _complete_upload(adds, copies, read_receipt(staged), plan.kv_cache)
+    files = _complete_upload(adds, copies, read_receipt(staged), (plan.kv_cache, plan.shape))
     return replace(files, purpose=plan_purpose(plan))
 
 
@@ -155,7 +165,7 @@ def planned_upload(plan: Plan) -> UploadSet:
 
     # the plan is not written, so facts that are otherwise read from the files are from the plan
     receipt = msgspec.structs.replace(plan.receipt(), files=tuple(records))
-    upload = _complete_upload(adds, copies, receipt, plan.kv_cache, is_there=False)
+    upload = _complete_upload(adds, copies, receipt, (plan.kv_cache, plan.shape), is_there=False)
     return replace(
         upload,
         quantised=quantisation_of(config_text),
@@ -192,6 +202,7 @@ def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
         known=known,
         sizes=sizes,
         kv_cache=plan.kv_cache.short(context) if plan.kv_cache else "",
+        memory=_describe_memory(plan.shape, context, plan.receipt(), is_folder=False),
         purpose=purpose,
         schedule=diffusion_options,
     )
@@ -239,7 +250,7 @@ def from_folder(folder: Path) -> UploadSet:
 
     own_card = CARD in adds and has_own_card(folder, receipt)
     output = open_source(str(folder), receipt.source.family or "")
-    upload = _complete_upload(adds, copies, receipt, _cache_of(output), own_card)
+    upload = _complete_upload(adds, copies, receipt, _sizes_of(output), own_card)
     purpose: Purpose = "text"
     if isinstance(output, Source):
         purpose = checkpoint_purpose(output)
@@ -269,7 +280,7 @@ def from_gguf(path: Path) -> UploadSet:
 
     # what the card says about running the file
     context = read_file(source.file).spec.context
-    cache = _cache_of(source)
+    cache, shape = _sizes_of(source)
     arch = arch_of(source.file)
     purpose = purpose_of(source.file, arch)
     diffusion_options = ""
@@ -281,17 +292,49 @@ def from_gguf(path: Path) -> UploadSet:
         context=context,
         known=gguf_metadata(source.file),
         kv_cache=cache.short(context) if cache else "",
+        memory=_describe_memory(shape, context, read_receipt(path), is_folder=False),
         purpose=purpose,
         schedule=diffusion_options,
     )
 
 
-def _cache_of(source: Source | GgufSource) -> KvCache | None:
-    """Return the key-value cache of an output; None where its keys do not say it."""
+def _sizes_of(source: Source | GgufSource) -> Sizes:
+    """Return the key-value cache and the shape of an output; None where its keys do not say it."""
     try:
-        return inspect_source(source).kv_cache
+        inspection = inspect_source(source)
     except RopeconvError:
-        return None
+        return None, None
+    return inspection.kv_cache, inspection.shape
+
+
+ONE_GPU = Machine(kind="given", name="--memory", bytes=24 * GIB)
+"""The machine of a card: a GPU on which a server has its smaller defaults."""
+
+
+def _describe_memory(
+    shape: ModelShape | None, context: int, receipt: Receipt, is_folder: bool
+) -> str:
+    """Return a sentence on the memory that the context takes in a usual runtime, or empty.
+
+    Args:
+        shape: The output.
+        context: Its context in tokens.
+        receipt: Its receipt, with the runtimes that support it.
+        is_folder: Whether it is a checkpoint, and not a GGUF file.
+    """
+    supported = {}
+    for row in receipt.runtimes:
+        name = row.runtime.partition("@")[0].removesuffix("-gguf")
+        supported[name] = row.status in RUNS  # the last row is that of the newest version
+    usual = SERVERS if is_folder else (LLAMA_CPP,)
+    names = [name for name in usual if supported.get(name)]
+    if shape is None or not names:
+        return ""
+    fit = find_fit(names[0], shape, context, ONE_GPU)
+    return (
+        f"Memory: {fit.memory} in {fit.runtime.display_name}, with one sequence of"
+        f" {context:,} tokens."
+    )
 
 
 def gguf_metadata(file: GgufFile | GgufModel) -> JsonObject:
@@ -394,7 +437,7 @@ def _complete_upload(
     adds: dict[str, Path],
     copies: dict[str, str],
     receipt: Receipt,
-    cache: KvCache | None,
+    sizes: Sizes,
     own_card: bool = False,
     is_there: bool = True,
 ) -> UploadSet:
@@ -407,7 +450,7 @@ def _complete_upload(
         adds: Local files, by their name in the repository.
         copies: Names of files in the repository of the source, by their name in the new one.
         receipt: The receipt of the output.
-        cache: Its key-value cache.
+        sizes: Its key-value cache and its shape.
         own_card: Whether the user has written its README.md.
         is_there: Whether the files were written; if not, another output may be in their place,
             and none is read.
@@ -432,6 +475,7 @@ def _complete_upload(
     if is_there and config is not None and config.is_file():
         quantised = quantisation_of(read_text(config, CONFIG))
 
+    cache, shape = sizes
     context = receipt.schedule.context
     return UploadSet(
         adds=adds,
@@ -442,4 +486,5 @@ def _complete_upload(
         own_card=own_card,
         quantised=quantised,
         kv_cache=cache.short(context) if cache else "",
+        memory=_describe_memory(shape, context, receipt, is_folder=True),
     )

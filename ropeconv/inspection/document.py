@@ -127,6 +127,60 @@ class KvCacheDocument(Document, frozen=True, kw_only=True):
     """The cache at the length that the source of a plan declares."""
 
 
+class ThriftyDocument(Document, frozen=True, kw_only=True):
+    """The longest context with a smaller type of the cache."""
+
+    cache_type: str
+    option: str
+    """The option of the runtime that sets it."""
+
+    longest: int
+
+
+class MachineDocument(Document, frozen=True, kw_only=True):
+    """The memory that a need was compared with."""
+
+    kind: str
+    name: str
+    bytes: int
+    """The memory of one device."""
+
+    count: int
+    usable: int
+    """The bytes of one device that the model can have in the runtime."""
+
+
+class FitDocument(Document, frozen=True, kw_only=True):
+    """The memory that a context takes in a runtime in bytes, and whether it fits."""
+
+    runtime: str
+    tokens: int
+    cache_type: str
+
+    weights: int | None
+    """Null where the source has none."""
+
+    kv_cache: int
+
+    activations: int
+    """All else, at the peak."""
+
+    total: int
+    machine: MachineDocument
+
+    fits: bool
+    """On the devices together."""
+
+    devices: int
+    """How many of them it needs; 0 where all are too small."""
+
+    longest: int
+    """The longest context that fits; 0 where even the weights do not."""
+
+    thrifty: ThriftyDocument | None
+    """A type of the cache with which more fits; null where none helps or is needed."""
+
+
 class Problem(msgspec.Struct, frozen=True):
     """A problem in the settings of a model."""
 
@@ -188,6 +242,9 @@ class InspectionDocument(Document, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
     runtimes: tuple[RuntimeRecord, ...]
     kv_cache: KvCacheDocument | None
+    memory: tuple[FitDocument, ...]
+    """At the declared context, for each runtime whose formulas are known."""
+
     schedule: ScheduleRecord
 
     repairs: tuple[Problem, ...] | UnsetType = UNSET

@@ -19,6 +19,7 @@ from ..models.length_limits import length_limits, modelfile_limits
 from ..models.registry import assumption
 from ..models.schema import Config
 from ..models.source import ADAPTER, Origin, Source, no_config_error
+from ..options import MachineOptions
 from ..rope.bound.reach import effective_length
 from ..rope.errors import counted
 from ..rope.methods.vectors import AsIs
@@ -34,6 +35,14 @@ from ..runtimes.runtime import newest
 from ..runtimes.verdict import Judge, PlannedConfig, Verdict, describe, difference, rows_for
 from .document import InspectionDocument, Problem, layer_groups
 from .kv_cache import KvCache, config_cache, gguf_cache
+from .memory.fit import Fit, all_fits
+from .memory.shape import (
+    ModelShape,
+    checkpoint_bytes,
+    config_shape,
+    gguf_bytes,
+    gguf_shape,
+)
 from .problems import (
     check_weights,
     config_problems,
@@ -122,6 +131,9 @@ class Inspection(TableSummary):
 
     kv_cache: KvCache | None = None
     """Its key-value cache; None if the number of heads is not given."""
+
+    shape: ModelShape | None = None
+    """What its memory depends on; None if its files leave some of that out."""
 
     custom_code: str = ""
     """A sentence about code in the checkpoint, or empty."""
@@ -275,11 +287,32 @@ class Inspection(TableSummary):
         """
         return ""
 
-    def to_dict(self, repairs: Sequence[Problem] | None = None) -> JsonObject:
+    def fits(self, machine: MachineOptions | None = None) -> list[Fit]:
+        """Return whether it fits a machine at its context, for each runtime that is known.
+
+        A runtime without the type of the cache that is asked for is left out.
+
+        Args:
+            machine: The machine and the type of the cache, by default this one and the usual type.
+
+        Raises:
+            UsageError: The memory is not a size.
+        """
+        if self.draft:  # it runs beside its target
+            return []
+        is_folder = not isinstance(self.source, GgufSource)
+        return all_fits(self.shape, self.context, is_folder, machine or MachineOptions())
+
+    def to_dict(
+        self,
+        repairs: Sequence[Problem] | None = None,
+        machine: MachineOptions | None = None,
+    ) -> JsonObject:
         """Return the inspection as JSON-ready data; keys stay within a schema.
 
         Args:
             repairs: The repairs that the command prints; None if they were not computed.
+            machine: As in `fits`.
         """
         data: dict[str, object] = {
             "source": self.source.to_dict(),
@@ -292,6 +325,7 @@ class Inspection(TableSummary):
             "problems": self.problems,
             "runtimes": [verdict.to_dict() for verdict in self.verdicts],
             "kv_cache": self.kv_cache.document(self.spec.context) if self.kv_cache else None,
+            "memory": [fit.document() for fit in self.fits(machine)],
         }
         if repairs is not None:
             data["repairs"] = repairs
@@ -397,13 +431,18 @@ def inspect_gguf(source: GgufSource) -> Inspection:
     problems = list(gguf_problems(reading, file, rope_tensors(file)))
     problems += ramp_problems(reading, file, receipt)
     problems += limit_problems(modelfile_limits(source), spec, (), "--as-is --ollama")
+    cache = gguf_cache(file, arch)
+    shape = gguf_shape(file, arch, cache)
+    if shape is not None:
+        shape = shape.with_weights(gguf_bytes(file.tensors.values()))
     return Inspection(
         source=source,
         name=arch.name,
         display_name=f"GGUF, {file.get('general.name', 'unnamed')}",
         spec=spec,
         problems=_without_planned(problems, spec, receipt),
-        kv_cache=gguf_cache(file, arch),
+        kv_cache=cache,
+        shape=shape,
         first=first,
         fine_tuning=fine_tuning,
         draft=find_kind(arch.draft) if arch.draft else None,
@@ -454,6 +493,10 @@ def inspect_config(source: Source) -> ConfigInspection:
             verdicts.append(planned.verdict(row))
     problems = _problems_of_checkpoint(source, spec, _as_draft(verdicts, draft, family))
 
+    cache = config_cache(config, family)
+    shape = config_shape(config, family, cache)
+    if shape is not None:
+        shape = shape.with_weights(checkpoint_bytes(source))
     return ConfigInspection(
         source=source,
         name=family.name,
@@ -461,7 +504,8 @@ def inspect_config(source: Source) -> ConfigInspection:
         spec=spec,
         problems=_without_planned(problems, spec, receipt),
         refuse=family.refuse,
-        kv_cache=config_cache(config, family),
+        kv_cache=cache,
+        shape=shape,
         custom_code=CUSTOM_CODE if config.get("auto_map") else "",
         first=first,
         encoder=family.encoder,

@@ -137,12 +137,12 @@ def config_cache(config: Config, family: Family) -> KvCache | None:
     if cached is None:
         return None
     layers, states = cached
-    dtype = OF_CHECKPOINTS.get(_dtype_of(config, family), OF_CHECKPOINTS["bfloat16"])
+    dtype = OF_CHECKPOINTS.get(dtype_of(config, family), OF_CHECKPOINTS["bfloat16"])
     return KvCache(layers, (dtype, OF_CHECKPOINTS["fp8"]), states)
 
 
-def _dtype_of(config: Config, family: Family) -> str:
-    """The dtype that a config declares, in its text part or around it."""
+def dtype_of(config: Config, family: Family) -> str:
+    """Return the dtype that a config declares, in its text part or around it."""
     for part in (text_part(config, family), config):
         for key in ("dtype", "torch_dtype"):
             if part.get(key):

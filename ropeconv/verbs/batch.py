@@ -37,7 +37,7 @@ from ..inspection.receipts.places import remember_source
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import Source
-from ..options import ValidateOn, copied
+from ..options import MachineOptions, ValidateOn, copied
 from ..reporting import Reporter
 from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
@@ -334,6 +334,7 @@ class Batch:
             by_length=request.by_length,
             with_draft=self.pair,
             card=not is_only_published,
+            machine=copied(MachineOptions, request),
             place=unit.move_into_folder,
         )
         if request.ollama and not plan.is_folder:

@@ -16,6 +16,7 @@ from ..bake.execution import ApplyOptions
 from ..bake.next_steps import NextSteps, check_command, run_commands
 from ..bake.output import Output
 from ..bake.plan import Plan
+from ..bake.quality import quality
 from ..bake.warnings import planned_modelfile, write_modelfile
 from ..convert.target import Target
 from ..engines.probe import Probe
@@ -24,6 +25,7 @@ from ..formats.gguf.inplace import recover
 from ..hub.card import with_card
 from ..models.gguf import GgufSource
 from ..models.source import Source
+from ..options import MachineOptions
 from ..reporting import Reporter
 from ..rope.errors import command_line
 from ..rope.features import find_hook
@@ -53,6 +55,7 @@ def plan_output(
     by_length: bool = False,
     with_draft: bool = False,
     card: bool = True,
+    machine: MachineOptions | None = None,
     place: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> Plan:
     """Plan an output: its schedule, encoding, verdicts and files.
@@ -64,6 +67,7 @@ def plan_output(
         by_length: Whether --context chose the method, which then must work without training.
         with_draft: Whether its draft model is extended too, which its receipt names.
         card: Whether a folder gets a model card.
+        machine: The machine that the output is to fit, by default this one.
         place: Changes where the output is written.
 
     Raises:
@@ -71,6 +75,9 @@ def plan_output(
         RopeconvError: As `make_plan` does, and for a package that is missing.
     """
     plan = place(make_plan(source, recipe, target))
+    if machine is not None:
+        plan = replace(plan, asked=machine)
+        _ = plan.fit  # raises for a size or a type that cannot be, before anything is written
     if with_draft:
         plan = paired(plan)
     if by_length:
@@ -200,7 +207,13 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     check = ""
     if not output.validation:
         check = check_command(plan, path, not output.uncomputed, against)
-    return NextSteps(train=train, run=tuple(run), check=check)
+    return NextSteps(
+        fits=plan.fit.sentence if plan.fit else "",
+        quality=quality(plan),
+        train=train,
+        run=tuple(run),
+        check=check,
+    )
 
 
 def recover_file(source: str, reporter: Reporter) -> None:

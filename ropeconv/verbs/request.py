@@ -24,6 +24,7 @@ from ..options import (
     OUTPUT,
     RUNNING,
     RUNTIMES,
+    MachineOptions,
     TargetOptions,
     ValidateOn,
     from_command_line,
@@ -273,7 +274,7 @@ def check_folder(units: Sequence[OutputUnit]) -> None:
 
 
 @dataclass(frozen=True)
-class ApplyRequest(WriteOptions):
+class ApplyRequest(WriteOptions, MachineOptions):
     """The options of `apply` beside method and target."""
 
     family: str = option("", FAMILY, GENERAL, metavar="NAME")

@@ -20,12 +20,14 @@ from ..models.config import modality_note
 from ..models.gguf import GgufSource
 from ..models.schema import Config
 from ..models.source import Source
+from ..options import MachineOptions
 from ..rope.errors import command_line
 from ..rope.lengths import factor_text, format_tokens
 from ..rope.schedule import QueryScaling
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import draft_sizes, header_sizes, mtp_note
 from ..runtimes.verdict import describe
+from .memory import inspection_fit, memory_rows, show_fits
 from .sheet import Sheet, statuses
 
 if TYPE_CHECKING:
@@ -33,7 +35,11 @@ if TYPE_CHECKING:
 
 
 def show_inspection(
-    inspection: Inspection, sheet: Sheet, repairs: Iterable[Problem] = (), explain: bool = False
+    inspection: Inspection,
+    sheet: Sheet,
+    repairs: Iterable[Problem] = (),
+    explain: bool = False,
+    machine: MachineOptions | None = None,
 ) -> None:
     """Show an inspection.
 
@@ -44,11 +50,14 @@ def show_inspection(
         sheet: The sheet that shows it.
         repairs: Problems with repairs that would help runtimes that do not support it.
         explain: Whether every number and every runtime is shown.
+        machine: The machine that it is to fit, by default this one.
     """
+    options = machine or MachineOptions()
     if explain:
         _show_details(inspection, sheet, tuple(repairs))
+        show_fits(inspection.fits(options), sheet)
     else:
-        _show_summary(inspection, sheet)
+        _show_summary(inspection, sheet, options)
 
     reference = inspection.source.reference
     if inspection.refuse:
@@ -98,8 +107,8 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         sheet.copyable(f"Next: {command}")
 
 
-def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
-    """Show the RoPE, and the popular runtimes that support it."""
+def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions) -> None:
+    """Show the RoPE, whether the model fits, and the popular runtimes that support it."""
     # the RoPE and the context in words
     spec = inspection.spec
     rope = describe(spec.form)
@@ -119,6 +128,7 @@ def _show_summary(inspection: Inspection, sheet: Sheet) -> None:
     rows.append(("RoPE", rope))
     rows.append(("rotates", f"{rotates}; layers: {describe_layers(spec)}"))
     rows.append(("context", context))
+    rows += memory_rows(inspection_fit(inspection, machine))
     rows += _part_rows(inspection)
     if inspection.encoder:
         rows.append(("encoder", _describe_encoder(inspection)))

@@ -49,6 +49,8 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
         sheet.say(line)
     if plan.kv_cache:
         sheet.say(plan.kv_cache.short(plan.schedule.context, plan.source_spec.context))
+    if plan.fit:
+        sheet.say(plan.fit.detail)
 
 
 def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
@@ -155,6 +157,8 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
         sheet.say(_describe_fold(plan.result.fold, in_config))
     if plan.kv_cache:
         sheet.say(plan.kv_cache.sentence(plan.schedule.context, before.context))
+    if plan.fit:
+        sheet.say(plan.fit.detail)
 
     # the other ways to write it, where it runs, and the files
     _show_encodings(plan, sheet)
@@ -285,5 +289,10 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
             "A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert"
             " that."
         )
+    for line in output.steps.answers():
+        if "ropeconv " in line:  # a command, which is not wrapped
+            sheet.copyable(line)
+        else:
+            sheet.say(line)
     for line in output.steps.lines():
         sheet.copyable(line)

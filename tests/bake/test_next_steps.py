@@ -1,6 +1,7 @@
 """The commands that run an output fit what the file is."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -238,15 +239,16 @@ def test_the_source_is_named_where_it_is_not_found_without(
 
 @of_features
 @pytest.mark.parametrize(
-    ("factor", "labels"), [(4, ["Next", "Check"]), (64, ["Train", "Next", "Check"])]
+    ("factor", "labels"),
+    [(4, ["Fits", "Quality", "Check", "Run"]), (64, ["Fits", "Quality", "Train", "Check", "Run"])],
 )
 def test_training_comes_before_serving(
     llama: Path, run: Run, factor: int, labels: list[str]
 ) -> None:
     lines = run("apply", "model", "--yarn", factor, code=0).stdout.splitlines()
-    assert [
-        line.partition(":")[0] for line in lines if line.startswith(("Train:", "Next:", "Check:"))
-    ] == labels
+    last = lines[-len(labels) :]
+    assert [line.partition(":")[0] for line in last] == labels
+    assert {len(re.match(r"\w+: +", line)[0]) for line in last} == {9}  # one below the other
 
 
 def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: Run) -> None:

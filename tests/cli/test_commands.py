@@ -87,14 +87,15 @@ def test_the_output_is_checked_and_says_so(run: Run, llama: Path) -> None:
     assert "Checked: transformers" in done.stdout
     assert "Wrote model-yarn4\n" in done.stdout
     assert done.stdout.rstrip().endswith(
-        " vllm serve model-yarn4 --max-model-len 256\nCheck: ropeconv validate model-yarn4"
+        "Check:   ropeconv validate model-yarn4\n"
+        "Run:     vllm serve model-yarn4 --max-model-len 256"
     )
 
 
 def test_an_output_without_weights_is_not_one_to_run(run: Run, llama: Path, tmp_path: Path) -> None:
     done = run("apply", "model/config.json", "--yarn", "4", "-o", "out")
     assert "Only config.json was written." in done.stdout
-    assert "Next:" not in done.stdout
+    assert "Run:" not in done.stdout
     result = run("validate", "out", "--against", "model")
     assert (
         result.returncode,

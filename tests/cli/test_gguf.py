@@ -65,7 +65,7 @@ def test_ollama_gets_a_modelfile_with_the_new_context(
 ) -> None:
     done = run("apply", "model.gguf", "--yarn", "4", "--ollama")
     assert (
-        "Next: ollama create model-yarn4 -f model-yarn4.Modelfile && ollama run model-yarn4\n"
+        "Run:     ollama create model-yarn4 -f model-yarn4.Modelfile && ollama run model-yarn4\n"
         in done.stdout
     )
     modelfile = tmp_path / "model-yarn4.Modelfile"
@@ -89,8 +89,8 @@ def test_apply_writes_a_new_file_with_a_receipt_and_leaves_the_source_alone(
     done = run("apply", "model.gguf", "--yarn", "4")
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith(
-        "Wrote model-yarn4.gguf\nNext: llama-server -m model-yarn4.gguf -c 256\n"
-        "Check: ropeconv validate model-yarn4.gguf"
+        "Check:   ropeconv validate model-yarn4.gguf\n"
+        "Run:     llama-server -m model-yarn4.gguf -c 256"
     )
     assert model.read_bytes() == original
     file = GgufFile.open(tmp_path / "model-yarn4.gguf")

@@ -32,14 +32,20 @@ WORKS = {
     ),
     "for vLLM": (
         "apply model --yarn 4 --runtime vllm",
-        "Next: vllm serve model-yarn4 --max-model-len 256",
+        "Run:     vllm serve model-yarn4 --max-model-len 256",
     ),
-    "for a Mac": ("apply model --yarn 4 --runtime mlx", "Next: mlx_lm.server --model model-yarn4"),
-    "a GGUF file": ("apply small.gguf --yarn 4", "Next: llama-server -m small-yarn4.gguf -c 256"),
+    "for a Mac": (
+        "apply model --yarn 4 --runtime mlx",
+        "Run:     mlx_lm.server --model model-yarn4",
+    ),
+    "a GGUF file": (
+        "apply small.gguf --yarn 4",
+        "Run:     llama-server -m small-yarn4.gguf -c 256",
+    ),
     "a GGUF file itself": ("apply small.gguf --yarn 4 --in-place", "Changed small.gguf in place."),
     "for Ollama": (
         "apply small.gguf --yarn 4 --to ollama",
-        "Next: ollama create small-yarn4 -f small-yarn4.Modelfile",
+        "Run:     ollama create small-yarn4 -f small-yarn4.Modelfile",
     ),
     "for Ollama, by its runtime": (
         "apply small.gguf --yarn 4 --runtime ollama",

@@ -42,7 +42,17 @@ COMMANDS = {
     "frequencies": ("plot", "--yarn", "16"),
     "apply --help": ("apply", "--help"),
 }
-COPIED = ("ropeconv ", "Next: ", "Fix: ", "Bake: ", "Train: ", "Untuned: ", "Measure: ")
+COPIED = (
+    "ropeconv ",
+    "Next: ",
+    "Run: ",
+    "Check: ",
+    "Fix: ",
+    "Bake: ",
+    "Train: ",
+    "Untuned: ",
+    "Measure: ",
+)
 """Beginnings of lines with a command, which are never wrapped."""
 SHORT = {"apply": ("--yarn", "4", "--replace", "--dry-run"), "inspect": (), "compare": (QWEN,)}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from .in_process import Done, command
 
 STEP = re.compile(
-    r"^(?:Next|Check|Fix|Train|Measure|Bake|Untuned|[\w.-]+):\s+(ropeconv .*)$", re.MULTILINE
+    r"^(?:Next|Run|Check|Fix|Train|Measure|Bake|Untuned|[\w.-]+):\s+(ropeconv .*)$", re.MULTILINE
 )
 """A line with a command of ropeconv after what it does."""
 INLINE = re.compile(r"`(ropeconv [^`]+)`")
@@ -16,7 +16,7 @@ PLACES = re.compile(r"(?<![\w-])(?:FILE|MODEL|CHECKPOINT|TARGET|SOURCE|OUT|FOLDE
 
 
 def printed_commands(text: str) -> list[str]:
-    """The `ropeconv` commands of lines such as `Next:`, and of sentences, in their order."""
+    """The `ropeconv` commands of lines such as `Check:`, and of sentences, in their order."""
     found = [
         (match.start(), match[1]) for pattern in (STEP, INLINE) for match in pattern.finditer(text)
     ]

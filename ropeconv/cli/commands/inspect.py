@@ -8,7 +8,7 @@ import typer
 from ...errors import UsageError
 from ...formats.files import expand_home
 from ...formats.kind import is_graph
-from ...options import LENGTH, OUTPUT
+from ...options import LENGTH, OUTPUT, MachineOptions
 from ...rope.features import hook
 from ..command import expand_options
 from ..options import OR_GRAPH, ExplainOption, FamilyOption, PythonOption, SourceArgument
@@ -31,6 +31,7 @@ ropeconv inspect ./DeepSeek-V3-renamed --family deepseek_v3
 def inspect_command(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=OR_GRAPH)],
     screen: Screen,
+    machine: MachineOptions,
     family: FamilyOption = "",
     python: PythonOption = "",
     explain: ExplainOption = False,
@@ -42,6 +43,9 @@ def inspect_command(
     if is_graph(source):
         if python:
             raise UsageError("--python does not go with a compiled graph; leave it out")
+        if machine.memory or machine.cache_type:
+            flag = "--memory" if machine.memory else "--cache-type"
+            raise UsageError(f"{flag} does not go with a compiled graph; leave it out")
         hook("inspect_graphs")(source, family, explain, screen)
         return
     from ...bake.warnings import repairs
@@ -67,9 +71,9 @@ def inspect_command(
         inspection = inspect_opened(opened)
         problems = list(repairs(opened, inspection))
     if screen.as_json:
-        screen.data(inspection.to_dict(problems))
+        screen.data(inspection.to_dict(problems, machine))
     else:
-        show_inspection(inspection, screen, problems, explain)
+        show_inspection(inspection, screen, problems, explain, machine)
 
 
 ADVISE_EXAMPLES = """
@@ -94,6 +98,7 @@ def advise_command(
         ),
     ],
     screen: Screen,
+    machine: MachineOptions,
     explain: ExplainOption = False,
     measured: Annotated[
         Path | None,
@@ -115,6 +120,7 @@ def advise_command(
     from ...rope.lengths import parse_tokens
     from ...verbs.asking import asking_installed
     from ...views.advice import show_advice, show_methods
+    from ...views.memory import memory_documents, show_memory
 
     opened = open_source(source, family)
     if python and isinstance(opened, GgufSource):
@@ -124,9 +130,10 @@ def advise_command(
     if screen.as_json:
         if advice.note:
             screen.note(f"Note: {advice.note}")
-        screen.data(advice.to_dict())
+        screen.data(advice.to_dict() | {"memory": memory_documents(advice, machine)})
         return
     show_advice(advice, screen)
+    show_memory(advice, machine, screen)
     if explain:
         screen.say("")
         show_methods(advice, screen)

@@ -24,7 +24,7 @@ from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import HUB_FILE, HUB_ID, open_source
 from ropeconv.models.reference import PAGE
 from ropeconv.models.source import Source
-from ropeconv.options import Format, TargetOptions, copied, options
+from ropeconv.options import Format, MachineOptions, TargetOptions, copied, options
 from ropeconv.rope.errors import shown
 from ropeconv.rope.lengths import is_length
 from ropeconv.rope.methods.method import REGISTRY, Value
@@ -81,8 +81,8 @@ class RuntimesForm(PageForm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BakeForm(TargetOptions, PushOptions, ModelForm):
-    """An output, with the options of `apply` and `push`."""
+class BakeForm(TargetOptions, MachineOptions, PushOptions, ModelForm):
+    """An output and the machine that it is to fit, with the options of `apply` and `push`."""
 
     context: str = "128k"
     """The length to reach, or a factor."""
@@ -342,6 +342,10 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
     # file on the page, so only its name is known, and not its path on the user's disk.
     if form.recipe and "--recipe" in words:
         words[words.index("--recipe") + 1] = Path(form.recipe).name
+    for option in options(MachineOptions):
+        value = getattr(form, option.name)
+        if value:
+            words = [*words, option.flag, value]
 
     if not publishing:
         if plan.target.out is not None:

@@ -17,7 +17,7 @@ from ropeconv.convert.to_gguf import export
 from ropeconv.convert.to_gguf.write import FTYPES
 from ropeconv.formats.package_data import render
 from ropeconv.hub.options import PushOptions
-from ropeconv.options import Format, Option, TargetOptions, options
+from ropeconv.options import Format, MachineOptions, Option, TargetOptions, options
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.runtimes.gguf_readers import reader_names
 from ropeconv.version import __version__
@@ -381,6 +381,10 @@ CHOICES = {
 """Values of options that do not list them all."""
 
 
+MACHINES = ("16GB", "24GB", "80GB")
+"""Sizes that are offered: a laptop, a GPU for games, and one of a data centre."""
+
+
 def build_bake(front: Front, page: gr.Blocks) -> None:
     """Build the first page, which plans, writes and publishes an output."""
     add_heading("ropeconv", f'{WORDS}</p><p class="examples">For example: {_example_links()}')
@@ -446,7 +450,15 @@ def _add_goal() -> dict[str, Any]:
             info="Optional: where it must run correctly",
             elem_id="runtimes",
         )
-    return {"context": context, "runtimes": runtimes}
+        memory = gr.Dropdown(
+            ["", *MACHINES],
+            value="",
+            allow_custom_value=True,
+            label="Memory",
+            info="Of the machine that runs it; by default this one",
+            elem_id="memory",
+        )
+    return {"context": context, "runtimes": runtimes, "memory": memory}
 
 
 def _add_method() -> dict[str, Any]:
@@ -470,6 +482,7 @@ def _add_method() -> dict[str, Any]:
         fields["recipe"] = gr.File(
             label="A recipe instead of the method", file_types=[".json"], height=140
         )
+        fields |= add_options(MachineOptions, {}, without=("memory",))
         fields |= add_options(TargetOptions, CHOICES, without=("runtimes",))
     return fields
 

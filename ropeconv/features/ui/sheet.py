@@ -19,8 +19,8 @@ from ropeconv.reporting import Advance, Counter
 from ropeconv.views.plot_style import Picture, drawn
 from ropeconv.views.sheet import MARKS
 
-LABELLED = re.compile(r"([A-Z][a-z]+): +(.+)")
-"""A command with the word before it."""
+LABELLED = re.compile(r"([A-Z][a-z]+(?:: +not measured)?)[:;] +(.+)")
+"""A command with the words before it."""
 MOST_ROWS = 300
 """Rows of a table."""
 
@@ -155,7 +155,7 @@ class HtmlSheet:
     def copyable(self, text: str) -> None:
         """Add a command or a text, unchanged, with a button that copies it.
 
-        For "Next: COMMAND", only the command is copied.
+        For "Check: COMMAND", only the command is copied.
         """
         if not text.strip():
             return

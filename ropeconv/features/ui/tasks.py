@@ -29,7 +29,7 @@ from ropeconv.inspection.support import POPULAR, WORDS, title_of
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.hub import answers
 from ropeconv.models.source import Source
-from ropeconv.options import Format, copied
+from ropeconv.options import Format, MachineOptions, copied
 from ropeconv.rope.errors import RecipeError, RopeconvError
 from ropeconv.rope.features import hook
 from ropeconv.rope.lengths import factor_over, parse_factor, parse_tokens
@@ -43,6 +43,7 @@ from ropeconv.verbs.publishing import publish_staged
 from ropeconv.verbs.validation import ValidationChoice
 from ropeconv.views.advice import explain_columns, show_advice, show_methods
 from ropeconv.views.inspection import show_inspection, show_receipt
+from ropeconv.views.memory import show_memory
 from ropeconv.views.plan import show_outcome, show_plan
 from ropeconv.views.results import show_validation
 from ropeconv.views.schedule_plots import pictures_of
@@ -78,6 +79,8 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     """
     output_plan = _make_plan(form, task)
     show_plan(output_plan, sheet)
+    if output_plan.fit:
+        sheet.say(f"Fits: {output_plan.fit.sentence}")
     sheet.say(f"It will be written to {output_plan.out}")
     with sheet.folded("Details: frequencies, every runtime, files"):
         show_plan(output_plan, sheet, explain=True)
@@ -163,7 +166,8 @@ def _make_plan(form: BakeForm, task: TaskContext) -> Plan:
     target.check(recipe, source.kind == "gguf")
     with asking_installed(target.runtimes, ""):
         output_plan = make_plan(source, recipe, target)
-    return replace(output_plan, out=output_plan.out.absolute())
+    machine = copied(MachineOptions, form)
+    return replace(output_plan, out=output_plan.out.absolute(), asked=machine)
 
 
 def _publication(form: BakeForm) -> PublishOptions:
@@ -266,6 +270,7 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
     # below the table, only the columns whose titles do not explain themselves: each line begins
     # with the title of its column
     show_advice(advice, sheet)
+    show_memory(advice, MachineOptions(), sheet)
     explained = []
     for line in explain_columns(advice):
         if line.startswith(("Evidence", "Effective", "Outside")):

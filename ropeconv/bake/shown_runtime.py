@@ -1,0 +1,56 @@
+"""The runtime whose command and memory are shown for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..runtimes.runtime import LLAMA_CPP, RUNS, UNTESTED, canonical
+from ..runtimes.verdict import Verdict
+
+SERVERS = ("vllm", "sglang", "transformers")
+"""Runtimes of a checkpoint whose command is shown by default."""
+
+
+def shown_runtime(
+    verdicts: Iterable[Verdict],
+    is_folder: bool,
+    named: Sequence[str] = (),
+    allow_untested: bool = False,
+) -> str:
+    """Return the runtime whose command is shown; empty where none supports the model.
+
+    1. the first runtime that the user named with --runtime, if some version supports it;
+    2. else the first of the usual ones (SERVERS, or llama.cpp for GGUF) whose newest version does.
+
+    Args:
+        verdicts: From the oldest version of each runtime to the newest.
+        is_folder: Whether it is a checkpoint, and not a GGUF file.
+        named: The values of --runtime.
+        allow_untested: Whether an untested runtime counts as supported if the user named it.
+    """
+    # the names of the runtimes without a version, as in `vllm@0.20`
+    names = [canonical(name).partition("@")[0] for name in named]
+    accepted_of_named = RUNS
+    if allow_untested:
+        accepted_of_named = (*RUNS, UNTESTED)
+
+    # Verdicts go from the oldest version of a runtime to the newest, so the last one is that of the
+    # newest. The tables have llama.cpp with GGUF files as a runtime of its own, llama-cpp-gguf.
+    runs_in_some_version = set()
+    runs_in_newest = {}
+    for verdict in verdicts:
+        name = verdict.runtime.partition("@")[0].removesuffix("-gguf")
+        accepted = accepted_of_named if name in names else RUNS
+        is_supported = verdict.status in accepted
+        runs_in_newest[name] = is_supported
+        if is_supported:
+            runs_in_some_version.add(name)
+
+    for name in names:
+        if name in runs_in_some_version:
+            return name
+    usual = SERVERS if is_folder else (LLAMA_CPP,)
+    for name in usual:
+        if runs_in_newest.get(name):
+            return name
+    return ""

@@ -1,0 +1,307 @@
+"""Whether a model fits a machine, and the longest context that does.
+
+`find_fit` answers for one runtime. A `MemoryNeed` is what a length takes, and a `Fit` is a need
+beside the memory of a machine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ...options import MachineOptions
+from ..document import FitDocument, MachineDocument, ThriftyDocument
+from .machine import GIB, Machine, given_memory, this_machine
+from .runtime import MEMORY, RuntimeMemory
+from .shape import ModelShape
+
+LONGEST = 1 << 24
+"""Tokens up to which the longest context is searched."""
+STEP = 256
+"""It is a multiple of so many tokens."""
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """The memory that a context takes in a runtime, in bytes."""
+
+    tokens: int
+
+    cache_type: str
+    """The type of the numbers in the key-value cache."""
+
+    weights: int | None
+    """None where the source has no weights to count."""
+
+    cache: int
+
+    activations: int
+    """All else, at the peak: hidden states, scores and logits."""
+
+    @property
+    def total(self) -> int:
+        """The sum."""
+        return (self.weights or 0) + self.cache + self.activations
+
+
+@dataclass(frozen=True)
+class Thrift:
+    """A smaller type of the cache, and what fits with it."""
+
+    cache_type: str
+    option: str
+    """The option of the runtime that sets it."""
+
+    longest: int
+    """The longest context that fits, in tokens."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A need beside the memory of a machine."""
+
+    runtime: RuntimeMemory
+    need: MemoryNeed
+    machine: Machine
+
+    devices: int
+    """The devices over which the model is divided; 0 where it does not fit all of them."""
+
+    longest: int
+    """The longest context that fits all of them, in tokens; 0 where none does."""
+
+    thrift: Thrift | None
+    """A smaller type of the cache, where the need does not fit and that helps."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the need fits."""
+        return self.devices > 0
+
+    @property
+    def memory(self) -> str:
+        """The parts of the need in words."""
+        need = self.need
+        parts = [f"KV cache {size(need.cache)}", f"activations {size(need.activations)}"]
+        if need.weights is None:
+            return f"{' + '.join(parts)}, and the weights, which this source does not have"
+        parts.insert(0, f"weights {size(need.weights)}")
+        return f"{' + '.join(parts)} = {size(need.total)}"
+
+    @property
+    def detail(self) -> str:
+        """The parts of the need with the runtime and the length, as a sentence."""
+        kind = self.need.cache_type
+        return (
+            f"Memory in {self.runtime.display_name} at {self.need.tokens:,} tokens ({kind} cache):"
+            f" {self.memory}."
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The answer in a line: `yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens`."""
+        need = self.need
+        where = f"{self.machine.sentence} in {self.runtime.display_name}"
+        if need.weights is None:
+            return f"not known without the weights; the rest takes {size(need.total)} of {where}"
+        if self.fits:
+            among = f", over {self.devices} of them" if self.devices > 1 else ""
+            return f"yes, {_bare(need.total)} of {where}{among}; up to {self._up_to} tokens"
+
+        text = f"no, {_bare(need.total)} of {where}; "
+        text += f"up to {self._up_to} tokens" if self.longest else "the weights are too large"
+        if self.thrift:
+            text += f", {self.thrift.longest:,} with {self.thrift.option}"
+        return text
+
+    @property
+    def _up_to(self) -> str:
+        """The longest context for people; layers that all have a window fit any."""
+        return "any number of" if self.longest >= LONGEST else f"{self.longest:,}"
+
+    @property
+    def short(self) -> str:
+        """The answer for a cell of a table: `yes`, `24,576`, or `no` where no length fits."""
+        if self.need.weights is None:
+            return "?"
+        if self.fits:
+            return "yes"
+        return f"{self.longest:,}" if self.longest else "no"
+
+    def document(self) -> FitDocument:
+        """Return the fit as documents have it."""
+        machine = MachineDocument(
+            kind=self.machine.kind,
+            name=self.machine.name,
+            bytes=self.machine.bytes,
+            count=self.machine.count,
+            usable=self.runtime.usable(self.machine),
+        )
+        thrifty = None
+        if self.thrift is not None:
+            thrifty = ThriftyDocument(
+                cache_type=self.thrift.cache_type,
+                option=self.thrift.option,
+                longest=self.thrift.longest,
+            )
+        return FitDocument(
+            runtime=self.runtime.name,
+            tokens=self.need.tokens,
+            cache_type=self.need.cache_type,
+            weights=self.need.weights,
+            kv_cache=self.need.cache,
+            activations=self.need.activations,
+            total=self.need.total,
+            machine=machine,
+            fits=self.fits,
+            devices=self.devices,
+            longest=self.longest,
+            thrifty=thrifty,
+        )
+
+
+def needed(
+    runtime: RuntimeMemory,
+    shape: ModelShape,
+    tokens: int,
+    machine: Machine,
+    cache_type: str = "",
+) -> MemoryNeed:
+    """Return the memory that a context takes in a runtime.
+
+    Args:
+        runtime: Its formulas, from `MEMORY`.
+        shape: The model.
+        tokens: The length of one sequence.
+        machine: Where it runs, which decides the kernels and the size of batches.
+        cache_type: The type of the cache; empty for the usual one.
+
+    Raises:
+        UsageError: The runtime has no such type.
+    """
+    name, dtype = runtime.cache_type(shape, cache_type)
+    return MemoryNeed(
+        tokens=tokens,
+        cache_type=name,
+        weights=None if shape.weights is None else runtime.weights(shape),
+        cache=runtime.cache(shape, tokens, dtype, machine),
+        activations=runtime.activations(shape, tokens, machine),
+    )
+
+
+def chosen_machine(options: MachineOptions) -> Machine:
+    """Return the machine of `--memory`, else that of ROPECONV_MEMORY, else this one.
+
+    Raises:
+        UsageError: The value is not a size.
+    """
+    given = options.memory or os.environ.get("ROPECONV_MEMORY", "")
+    return given_memory(given) if given else this_machine()
+
+
+def find_fit(
+    runtime: str, shape: ModelShape, tokens: int, machine: Machine, cache_type: str = ""
+) -> Fit:
+    """Return whether a context fits a machine, and the longest that does.
+
+    Args:
+        runtime: The name of the runtime, a key of `MEMORY`.
+        shape: The model.
+        tokens: The length of one sequence.
+        machine: The machine.
+        cache_type: The type of the cache; empty for the usual one.
+
+    Raises:
+        UsageError: The runtime has no such type.
+    """
+    formulas = MEMORY[runtime]
+    need = needed(formulas, shape, tokens, machine, cache_type)
+    devices = _devices(formulas, need, machine)
+
+    # a smaller type of the cache is named where the context does not fit, and nobody chose a type
+    thrift = None
+    longest = _longest(formulas, shape, machine, need.cache_type)
+    if not devices and not cache_type and shape.weights is not None:
+        thrift = _thrift(formulas, shape, machine, longest)
+    return Fit(formulas, need, machine, devices, longest, thrift)
+
+
+def all_fits(
+    shape: ModelShape | None, tokens: int, is_folder: bool, options: MachineOptions
+) -> list[Fit]:
+    """Return whether a model fits, for every runtime that loads its format.
+
+    A runtime without the type of `--cache-type` is left out.
+
+    Args:
+        shape: The model; None where its memory is not known.
+        tokens: The context.
+        is_folder: Whether it is a checkpoint, and not a GGUF file.
+        options: The machine and the type of the cache.
+    """
+    fits: list[Fit] = []
+    if shape is None:
+        return fits
+    for name, formulas in MEMORY.items():
+        if (formulas.format == "folder") != is_folder:
+            continue
+        if options.cache_type and options.cache_type not in formulas.cache_types(shape):
+            continue
+        fits.append(find_fit(name, shape, tokens, chosen_machine(options), options.cache_type))
+    return fits
+
+
+def _devices(runtime: RuntimeMemory, need: MemoryNeed, machine: Machine) -> int:
+    """Return over how many devices a model must be divided; 0 where all are too small.
+
+    Weights and cache are divided, and each device has activations of its own.
+    """
+    usable = runtime.usable(machine)
+    for count in range(1, machine.count + 1):
+        shared = (need.weights or 0) + need.cache
+        if shared / count + need.activations <= usable:
+            return count
+    return 0
+
+
+def _longest(runtime: RuntimeMemory, shape: ModelShape, machine: Machine, cache_type: str) -> int:
+    """Return the longest context that fits a machine, a multiple of STEP; 0 where none does."""
+    # the need grows with the length, so the boundary is found by halving
+    low = 0
+    high = LONGEST // STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        need = needed(runtime, shape, middle * STEP, machine, cache_type)
+        if _devices(runtime, need, machine):
+            low = middle
+        else:
+            high = middle - 1
+    return low * STEP
+
+
+def _thrift(
+    runtime: RuntimeMemory, shape: ModelShape, machine: Machine, longest: int
+) -> Thrift | None:
+    """Return the first type of the cache with which a longer context fits; None without one."""
+    for name, option in runtime.cache_options.items():
+        dtype = runtime.cache_types(shape)[name]
+        if any(group.keys % dtype.block or group.values % dtype.block for group in shape.layers):
+            continue
+        reached = _longest(runtime, shape, machine, name)
+        if reached > longest:
+            return Thrift(name, option, reached)
+    return None
+
+
+def size(number: int) -> str:
+    """Return a number of bytes in GiB, such as `12.3 GiB`; small ones in MiB."""
+    if number < GIB // 10:
+        return f"{number / (1 << 20):.1f} MiB"
+    return f"{number / GIB:.1f} GiB"
+
+
+def _bare(number: int) -> str:
+    """Return a number of bytes as GiB without the unit, which stands behind the next number."""
+    if number < GIB // 10:
+        return size(number)
+    return f"{number / GIB:.1f}"

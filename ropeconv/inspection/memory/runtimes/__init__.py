@@ -1,0 +1,1 @@
+"""The memory of each runtime: a module with a subclass of `RuntimeMemory`."""

@@ -1,0 +1,124 @@
+"""transformers: the whole prompt passes through each layer at once."""
+
+from __future__ import annotations
+
+from ....formats.gguf.header import TensorType
+from ....models.config import CachedLayers
+from ..machine import GIB, Machine
+from ..runtime import SYSTEM, RuntimeMemory, in_bytes, numbers, register
+from ..shape import ModelShape
+
+CONTEXT = GIB // 2
+"""Memory of a GPU that CUDA and its libraries hold beside the tensors: an assumption."""
+FLOAT = 4
+
+
+@register(order=1)
+class TransformersMemory(RuntimeMemory):
+    """`model.generate(...)` with the usual dtype, cache and attention.
+
+    The cache has K and V of every token, and of layers with a window those of `window - 1` tokens
+    (DynamicSlidingWindowLayer). The prompt is not divided: at the peak, a layer has the residual
+    and three more hidden states, and the three tensors of a gated MLP, each for all tokens. Layers
+    with a window let go of older keys only when the first token is added, since the cache has views
+    of them until then. generate() computes the logits of the last token alone (logits_to_keep).
+
+    Classes without `scaled_dot_product_attention` keep the scores of a layer, which grow with the
+    square of the length; so does multi-head latent attention on a CPU, where torch has no kernel
+    for values that are narrower than keys.
+    """
+
+    name = "transformers"
+    display_name = "transformers"
+    format = "folder"
+    source = (
+        "transformers 5.23: cache_utils.py, masking_utils.py, integrations/sdpa_attention.py,"
+        " integrations/moe.py (grouped_mm_experts_forward)"
+    )
+    measured = True
+
+    def cache(self, shape: ModelShape, tokens: int, dtype: TensorType, machine: Machine) -> int:
+        def kept(group: CachedLayers) -> int:
+            return _kept(group, tokens)
+
+        return in_bytes(numbers(shape.layers, kept), dtype)
+
+    def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
+        width = self.width(shape)
+
+        # keys and values that layers with a window still hold after the prompt
+        def held(group: CachedLayers) -> int:
+            return tokens - _kept(group, tokens)
+
+        older = width * numbers(shape.layers, held)
+
+        # for each token: the embeddings, the input of the layer, the residual, its norm, and the
+        # cosines and sines
+        common = width * (4 * shape.hidden + 2 * _rotations(shape) * shape.head_dim)
+        masks = _masks(shape, tokens, width)
+        attention, scores = _attention(shape, tokens, width, machine.on_cpu)
+        layer = max(width * _mlp(shape), attention + scores)
+        return older + tokens * (common + masks + layer)
+
+    def usable(self, machine: Machine) -> int:
+        if machine.kind == "ram":
+            return max(0, machine.bytes - SYSTEM)
+        return max(0, machine.bytes - CONTEXT)
+
+
+def _kept(group: CachedLayers, tokens: int) -> int:
+    """Return the tokens that a layer keeps; the newest token is not in the cache of a window."""
+    if group.window is None:
+        return tokens
+    return min(tokens, group.window - 1)
+
+
+def _rotations(shape: ModelShape) -> int:
+    """Return how many pairs of cosines and sines there are: one for each kind of layer."""
+    return 2 if shape.window and shape.sees_everything and not shape.sinks else 1
+
+
+def _masks(shape: ModelShape, tokens: int, width: int) -> int:
+    """Return the bytes of attention masks for each token.
+
+    scaled_dot_product_attention needs a mask only where a window is shorter than the prompt, with a
+    byte for each pair of tokens. Eager attention adds a mask for each kind of layer.
+    """
+    if shape.eager:
+        kinds = {group.window is None for group in shape.layers}
+        return len(kinds) * width * tokens
+    is_cut = shape.window is not None and shape.window < tokens
+    return tokens if is_cut else 0
+
+
+def _attention(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -> tuple[int, int]:
+    """Return the bytes of attention for each token: its vectors, and its scores."""
+    vectors = width * (3 * shape.queries + 2 * (shape.keys + shape.values))
+    if shape.latent is not None:
+        latent = shape.latent
+        # queries, keys and values of every head are computed from the latent vector
+        head = latent.nope + latent.rope
+        expanded = shape.heads * (3 * head + latent.nope + 2 * latent.value)
+        vectors = width * expanded
+        if not on_cpu:
+            return vectors, 0
+        # _scaled_dot_product_attention_math: two copies of the scores in float32, a mask of
+        # the entries that are -inf, and queries, keys and values in float32
+        scores = shape.heads * tokens * (2 * FLOAT + 1) + FLOAT * tokens
+        return vectors + 3 * FLOAT * shape.heads * head, scores
+    if not shape.eager:
+        return vectors, 0
+
+    if shape.sinks:
+        return vectors, 3 * width * shape.heads * tokens
+    # eager_attention_forward: the scores, and their softmax in float32 and in the type of the model
+    return vectors, (2 * width + FLOAT) * shape.heads * tokens
+
+
+def _mlp(shape: ModelShape) -> int:
+    """Return the numbers of an MLP or of the experts for each token."""
+    tensors = {"gated": 3, "fused": 4, "plain": 2}[shape.mlp_kind]
+    dense = tensors * shape.mlp
+    # the inputs of the experts, and their outputs, weighted outputs, and those in the first order
+    experts = shape.experts * max(4 * shape.hidden, shape.hidden + 4 * shape.expert_width)
+    return max(dense, experts)

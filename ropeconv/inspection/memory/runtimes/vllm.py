@@ -1,0 +1,157 @@
+"""vLLM: blocks of the cache in groups of layers, and a batch of tokens that was profiled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ....formats.gguf.header import TensorType
+from ..machine import GIB, Machine
+from ..runtime import RuntimeMemory, pad, register
+from ..shape import Latent, ModelShape
+
+UTILIZATION = 0.92
+"""config/cache.py: gpu_memory_utilization, on a CPU the share of its RAM."""
+BATCHES = 2
+"""VllmConfig.max_concurrent_batches: asynchronous scheduling prepares a batch while one runs."""
+FLOAT = 4
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Layers that share the numbers of their blocks."""
+
+    window: int | None
+    layers: int
+
+
+@register(order=2)
+class VllmMemory(RuntimeMemory):
+    """`vllm serve --max-model-len N` for one sequence of N tokens.
+
+    The cache has blocks of 16 tokens (128 on most CPUs), and one block more that is never used.
+    Layers with different windows are in groups of equally many layers, which share the pool: a
+    block has the size of the largest group. A layer with a window keeps `window - 1` tokens and
+    those of the batch, and one block more (SlidingWindowSpec).
+
+    The activations are those of the largest batch (max_num_batched_tokens): the residual and three
+    hidden states, and the MLP, of which the CPU build has one tensor more than the kernel
+    `silu_and_mul`. On a GPU the logits of all sequences are profiled too, with the copies that the
+    sampler makes (profile_run).
+    """
+
+    name = "vllm"
+    display_name = "vLLM"
+    format = "folder"
+    source = (
+        "vLLM 0.32: v1/kv_cache_interface.py, v1/core/kv_cache_utils.py"
+        " (_max_memory_usage_bytes_from_groups), v1/worker/gpu_model_runner.py (profile_run)"
+    )
+    measured = True
+    cache_options = {"fp8": "--kv-cache-dtype fp8"}
+
+    def compute_dtype(self, shape: ModelShape) -> str:
+        # config/model.py, _resolve_auto_dtype: float32 becomes a type of 16 bits
+        return "bfloat16" if shape.dtype == "float32" else shape.dtype
+
+    def weights(self, shape: ModelShape) -> int:
+        size = shape.weights or 0
+        return size // 2 if shape.dtype == "float32" else size
+
+    def batched_tokens(self, machine: Machine) -> int:
+        """Return max_num_batched_tokens of a server (arg_utils.py, by the memory of the GPU)."""
+        if machine.on_cpu or machine.bytes < 70 * GIB:
+            return 2048
+        return 8192 if machine.bytes < 160 * GIB else 16384
+
+    def sequences(self, machine: Machine) -> int:
+        """Return max_num_seqs of a server."""
+        return 256 if machine.bytes < 70 * GIB else 1024
+
+    def cache(self, shape: ModelShape, tokens: int, dtype: TensorType, machine: Machine) -> int:
+        # on a CPU, kernels of attention want larger blocks, and those of latent attention do not
+        block = 128 if machine.on_cpu and shape.latent is None else 16
+        groups = group_layers(shape)
+        page = block * (shape.keys + shape.values) * dtype.size // dtype.block
+        size = max(group.layers for group in groups) * page
+
+        batches = 1 if machine.on_cpu else BATCHES  # the CPU build schedules one after the other
+        in_flight = batches * self.batched_tokens(machine)
+        blocks = 1  # the null block
+        for group in groups:
+            if group.window is None:
+                blocks += pad(tokens, block) // block
+            else:
+                kept = min(group.window - 1 + in_flight, tokens)
+                blocks += pad(kept, block) // block + 1
+        return blocks * size
+
+    def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
+        width = self.width(shape)
+        batch = min(self.batched_tokens(machine), tokens)
+        mlp = width * _mlp(shape, machine.on_cpu)
+        attention = width * _attention(shape, machine.on_cpu)
+        if shape.latent is not None and machine.on_cpu:
+            attention += _latent_scores(shape.heads, shape.latent, batch)
+        forward = batch * (4 * width * shape.hidden + max(mlp, attention))
+        if machine.on_cpu:
+            return forward
+        # the logits, in float32 too, and for top-k and top-p their sorted values and indices
+        sampling = (width + 3 * FLOAT + 2 * FLOAT) * shape.vocabulary
+        return max(forward, min(self.sequences(machine), batch) * sampling)
+
+    def usable(self, machine: Machine) -> int:
+        return int(machine.bytes * UTILIZATION)
+
+
+def group_layers(shape: ModelShape) -> list[_Group]:
+    """Return the groups of layers as _get_kv_cache_groups_uniform_page_size makes them.
+
+    Layers with equal windows are divided into groups of as many layers as the rarest kind has, or,
+    where the kinds are about equally many, as the most frequent one.
+    """
+    counts = Counter[int | None]()
+    for group in shape.layers:
+        counts[group.window] += group.count
+    size = min(counts.values())
+    if max(counts.values()) < 1.5 * size:
+        size = max(counts.values())
+    groups = []
+    for window, count in counts.items():
+        groups += [_Group(window, size)] * (pad(count, size) // size)
+    return groups
+
+
+def _attention(shape: ModelShape, on_cpu: bool) -> int:
+    """Return the numbers of queries, keys and values for each token."""
+    if shape.latent is not None:
+        head = shape.latent.nope + shape.latent.rope
+        return shape.heads * (2 * head + 2 * shape.latent.value)
+    projected = shape.queries + shape.keys + shape.values
+    if shape.query_norm and on_cpu:
+        # the queries in float32 and their squares, which the kernel of a GPU does not write
+        return projected + 2 * shape.queries + 4 * shape.queries
+    return projected + 2 * shape.queries
+
+
+def _latent_scores(heads: int, latent: Latent, batch: int) -> int:
+    """Return the bytes of scores for each token, where torch has no kernel.
+
+    These are two copies in float32 with a mask, beside queries, keys, values and results in
+    float32.
+    """
+    vectors = 2 * (latent.nope + latent.rope) + 3 * latent.value
+    return FLOAT * heads * vectors + 2 * FLOAT * heads * batch + batch
+
+
+def _mlp(shape: ModelShape, on_cpu: bool) -> int:
+    """Return the numbers of an MLP or of the experts for each token."""
+    if shape.mlp_kind == "plain":
+        dense = 2 * shape.mlp
+    else:
+        dense = (4 if on_cpu else 3) * shape.mlp
+    if on_cpu:
+        return dense  # a kernel computes the experts without tensors of torch
+    # fused_moe.py: one buffer for both projections, which are not needed together, and one between
+    experts = max(2 * shape.expert_width, shape.hidden) + shape.expert_width
+    return max(dense, shape.experts * experts)

@@ -1,0 +1,106 @@
+"""The memory of a model in each runtime, and whether it fits, as sentences and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..bake.fits import shown_fit
+from ..bake.ranked import RankedMethods
+from ..formats.jsontext import JsonObject
+from ..inspection.inspection import Inspection
+from ..inspection.memory.fit import Fit, all_fits, size
+from ..models.gguf import GgufSource
+from ..options import MachineOptions
+from .sheet import Sheet
+
+
+def inspection_fit(inspection: Inspection, machine: MachineOptions) -> Fit | None:
+    """Return whether a model fits at its context, in the runtime that runs it by default.
+
+    Args:
+        inspection: The model.
+        machine: The machine and the type of the cache.
+
+    Returns:
+        The fit; None for a draft model, and where the memory is not known.
+
+    Raises:
+        UsageError: For a value that the runtime cannot have.
+    """
+    if inspection.draft:
+        return None
+    is_folder = not isinstance(inspection.source, GgufSource)
+    verdicts = inspection.verdicts
+    return shown_fit(inspection.shape, inspection.context, verdicts, is_folder, machine)
+
+
+def memory_rows(fit: Fit | None) -> list[tuple[str, str]]:
+    """Return the rows of an inspection: what the context takes, and whether it fits."""
+    if fit is None:
+        return []
+    return [("memory", fit.memory), ("fits", fit.sentence)]
+
+
+def show_fits(fits: Iterable[Fit], sheet: Sheet) -> None:
+    """Show a row for each runtime whose formulas are known."""
+    rows = []
+    for fit in fits:
+        need = fit.need
+        weights = "?" if need.weights is None else size(need.weights)
+        longest = f"{fit.longest:,}" if need.weights is not None else "?"
+        parts = (weights, size(need.cache), size(need.activations), size(need.total))
+        rows.append((fit.runtime.display_name, *parts, need.cache_type, fit.short, longest))
+    if not rows:
+        return
+    columns = (
+        "runtime",
+        "weights",
+        "KV cache",
+        "activations",
+        "total",
+        "cache type",
+        "fits",
+        "longest",
+    )
+    sheet.table("Memory", columns, rows, right=("weights", "KV cache", "activations", "total"))
+
+
+def show_memory(advice: RankedMethods, machine: MachineOptions, sheet: Sheet) -> None:
+    """Show whether the wanted context fits, which is the same for every method.
+
+    Args:
+        advice: The methods.
+        machine: The machine and the type of the cache.
+        sheet: Where it is shown.
+
+    Raises:
+        UsageError: For a value that the runtime cannot have.
+    """
+    fit = advised_fit(advice, machine)
+    if fit is not None:
+        sheet.say(f"Fits:    {fit.sentence}")
+
+
+def advised_fit(advice: RankedMethods, machine: MachineOptions) -> Fit | None:
+    """Return whether a model fits at the wanted context, in the runtime that runs it by default.
+
+    That is by the verdicts on the best method, in the format of the model.
+    """
+    inspection = advice.inspection
+    best = advice.best
+    if inspection.draft or best is None:
+        return None
+    is_folder = not isinstance(inspection.source, GgufSource)
+    writing = best.writings.get("safetensors" if is_folder else "gguf")
+    verdicts = writing.verdicts if writing else ()
+    return shown_fit(inspection.shape, advice.context, verdicts, is_folder, machine)
+
+
+def memory_documents(advice: RankedMethods, machine: MachineOptions) -> list[JsonObject]:
+    """Return whether the wanted context fits, for each runtime of the format of the model."""
+    inspection = advice.inspection
+    if inspection.draft:
+        return []
+    is_folder = not isinstance(inspection.source, GgufSource)
+    fits = all_fits(inspection.shape, advice.context, is_folder, machine)
+    return [fit.document().to_dict() for fit in fits]

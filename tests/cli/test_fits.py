@@ -1,0 +1,55 @@
+"""Whether a model fits, on the screens and in the documents of commands."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ropeconv.inspection.memory.runtime import MEMORY
+
+from ..conftest import Run
+from .conftest import Refuses
+
+GIB = 1 << 30
+
+
+def test_inspect_plan_and_advise_say_whether_it_fits(run: Run, llama: Path) -> None:
+    for command in (
+        ("inspect", "model"),
+        ("advise", "model", "--context", "256"),
+        ("apply", "model", "--yarn", "4", "--dry-run"),
+    ):
+        lines = run(*command, "--memory", "1GB", code=0).stdout.splitlines()
+        (answer,) = [line for line in lines if line.lower().startswith("fits")]
+        assert "yes, " in answer
+        small = run(*command, "--memory", "100KB", code=0).stdout
+        assert "yes, " not in small
+
+
+def test_json_has_the_parts_of_the_memory(run: Run, llama: Path) -> None:
+    document = json.loads(run("inspect", "model", "--json", "--memory", "1GB", code=0).stdout)
+    assert [row["runtime"] for row in document["memory"]] == [
+        name for name, runtime in MEMORY.items() if runtime.format == "folder"
+    ]
+    planned = json.loads(
+        run(
+            "apply", "model", "--yarn", "4", "--dry-run", "--json", "--memory", "1GB", code=0
+        ).stdout
+    )
+    memory = planned["memory"]
+    assert memory["total"] == memory["weights"] + memory["kv_cache"] + memory["activations"]
+    assert (memory["machine"]["bytes"], memory["fits"]) == (GIB, True)
+
+
+def test_a_wrong_size_is_refused_before_anything_is_written(
+    refuses: Refuses, llama: Path, tmp_path: Path
+) -> None:
+    refuses(2, "ropeconv: --memory 24XB: ", "apply", "model", "--yarn", "4", "--memory", "24XB")
+    assert not (tmp_path / "model-yarn4").exists()
+
+
+def test_the_last_lines_of_apply_are_one_below_the_other(run: Run, llama: Path) -> None:
+    pytest.importorskip("transformers")
+    done = run("apply", "model", "--yarn", "4", code=0)
+    last = done.stdout.splitlines()[-4:]
+    assert [line[:9] for line in last] == ["Fits:    ", "Quality: ", "Check:   ", "Run:     "]

@@ -340,7 +340,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"For \d+ published models in .*? running them", engine_tables.share),
     ),
     "docs/runtimes.md": (
-        (r"(?<=```\n)family .*?(?=\n```)", common_families),
+        (r"(?<=```text\n)family .*?(?=\n```)", common_families),
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
         (r"\| model \| `--ntk 4` \|.*?(?=\n\n)", engine_tables.engines),
         (r"That holds in\s+\d+\s+of\s+\d+\s+cells\.", engine_tables.engines_counted),

@@ -4,7 +4,7 @@
 
 They are docs/ and the pages that stand beside it. README.md is the first page of the site, and
 docs/README.md, the list of pages, is pages.md. Links are changed accordingly; other files of the
-repository are linked on GitHub.
+repository are linked on GitHub. Formulas become MathML.
 """
 
 import os
@@ -14,6 +14,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # this is run as a program too
+
+from scripts.formulas import with_mathml  # noqa: E402
+
 REPOSITORY = "https://github.com/ropeconv/ropeconv/blob/main/"
 RAW = "https://raw.githubusercontent.com/ropeconv/ropeconv/main/"
 """Where README.md links files and pictures of the repository, for package indexes."""
@@ -80,9 +84,8 @@ def gather(folder: Path) -> None:
         target = folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith(".md"):
-            target.write_text(
-                moved((ROOT / path).read_text("utf-8"), path, known), encoding="utf-8"
-            )
+            text = moved((ROOT / path).read_text("utf-8"), path, known)
+            target.write_text(with_mathml(text), encoding="utf-8")
         else:
             shutil.copyfile(ROOT / path, target)
     for name in ASSETS:

@@ -244,7 +244,8 @@ def _section(name: str, shared: Mapping[str, str], common: Mapping[str, str]) ->
     parts = [
         f"### ropeconv {name}",
         summary,
-        "```text\n" + "\n".join([usage, "", *lines]).rstrip() + "\n```",
+        f"```text\n{usage}\n```",
+        "```sh\n" + "\n".join(lines) + "\n```",
     ]
     described = [f"`{_usage(item)}`: {item.help}" for item in command.arguments if item.help]
     parts += [textwrap.fill(text, WIDEST, break_on_hyphens=False) for text in described]

@@ -23,6 +23,7 @@ from ropeconv.models.registry import families as all_families
 from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
+from ..formulas import FORMULAS
 from . import engine_tables, record_tables, vector_tables
 
 ROOT = Path(__file__).parents[2]
@@ -308,7 +309,9 @@ def method_sections(text: str) -> str:
             f"![--{name} on Llama 2: wavelengths and divisors per pair](pictures/method-{name}.svg)"
         )
         picture = drawn[0] if drawn else image
-        parts = [f"### `--{name}`", *(textwrap.fill(part, 119) for part in paragraphs), picture]
+        formula = [f"```math\n{FORMULAS[name]}\n```"] if name in FORMULAS else []
+        words = [textwrap.fill(part, 119) for part in paragraphs]
+        parts = [f"### `--{name}`", *words, *formula, picture]
         parts += [lines[0], "\n".join(lines[1:])] if method.departures else []
         return "\n\n".join(parts) + "\n"
 
@@ -345,7 +348,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"For \d+ published models in .*? running them", engine_tables.share),
     ),
     "docs/runtimes.md": (
-        (r"(?<=```\n)family .*?(?=\n```)", common_families),
+        (r"(?<=```text\n)family .*?(?=\n```)", common_families),
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
         (r"\| model \| `--ntk 4` \|.*?(?=\n\n)", engine_tables.engines),
         (r"That holds in\s+\d+\s+of\s+\d+\s+cells\.", engine_tables.engines_counted),

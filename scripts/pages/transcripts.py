@@ -10,6 +10,7 @@ by tests/docs/test_commands.py on a small model.
 """
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -24,6 +25,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
@@ -32,6 +34,7 @@ PAGES = (
     "methods.md",
     "training.md",
     "gguf.md",
+    "troubleshooting.md",
     "validating.md",
     "evaluating.md",
 )
@@ -169,7 +172,41 @@ def published(folder: Path) -> Path:
     (small / "Qwen3-8B").rename(folder / "tiny-qwen3")
     (small / "onnx").rename(folder / "onnx")
     shutil.copyfile(ROOT / "LICENSE", folder / "book.txt")
+    edit_by_hand(folder)
     return folder
+
+
+def edit_by_hand(folder: Path) -> None:
+    """Add the mistakes of docs/troubleshooting.md: configs with what people wrote into them.
+
+    Args:
+        folder: As `published` fills it.
+    """
+    yarn = {"rope_type": "yarn", "factor": 4.0}
+    misspelt = {"original_max_position_embedding": 4096, "attn_factor": 1.0}
+    edits: dict[str, tuple[str, dict[str, Any]]] = {
+        "phi-2-by-hand": (
+            "phi-2",
+            {
+                "rope_scaling": yarn | {"original_max_position_embeddings": 2048},
+                "max_position_embeddings": 8192,
+            },
+        ),
+        "qwen2.5-by-hand": (
+            "Qwen2.5-7B-Instruct",
+            {"rope_scaling": yarn | {"original_max_position_embeddings": 32768}},
+        ),
+        "llama-2-by-hand": (
+            "Llama-2-7b-hf",
+            {"rope_scaling": yarn | misspelt, "max_position_embeddings": 16384},
+        ),
+        "tiny-longer": ("tiny-qwen3", {"max_position_embeddings": 256}),
+    }
+    for name, (source, keys) in edits.items():
+        shutil.copytree(folder / source, folder / name)
+        config = folder / name / "config.json"
+        document = json.loads(config.read_text("utf-8")) | keys
+        config.write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
 def tutorial(folder: Path) -> Path:

@@ -21,7 +21,7 @@ RUN = ("../README.md", "engines.md")
 """Pages of which every command runs on a small model."""
 SMALL = {
     "Qwen/Qwen2.5-7B-Instruct": "Qwen3-8B",
-    "model-Q4_K_M.gguf": "Qwen3-8B-Q8_0.gguf",
+    "Qwen3-8B-Q4_K_M.gguf": "Qwen3-8B-Q8_0.gguf",
     "128k": "256",
 }
 """What stands for models and lengths of README.md. The small model is trained with 64 tokens."""

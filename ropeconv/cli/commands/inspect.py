@@ -39,6 +39,8 @@ def inspect_command(
     """Show the RoPE of a model, the runtimes that support it, and problems with their fixes.
 
     vLLM and mlx-lm are asked what they compute from the config where they are installed.
+
+    docs/troubleshooting.md leads from a symptom or a message of an engine to its cause.
     """
     if is_graph(source):
         if python:

@@ -62,6 +62,8 @@ def validate_command(
     """Check that a runtime computes the method: compare logits with the source, scaled at run time.
 
     Exit codes: 0 it does, 3 it does not (or the test is inconclusive), 130 stopped before the end.
+
+    docs/troubleshooting.md leads from a symptom or a message of an engine to its cause.
     """
     from ...bake.findings import Options
     from ...engines.probe import Probe

@@ -30,6 +30,7 @@ from ropeconv.models.config import text_part, text_parts
 from ropeconv.models.family import Family
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
+from ropeconv.models.registry import by_model_type
 from ropeconv.models.schema import Config, check_config, text_config
 from ropeconv.models.source import Source
 from ropeconv.models.unread_keys import unread_rope_keys
@@ -137,6 +138,12 @@ def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Fa
             "--trust-remote-code has no effect, since config.json names no code in auto_map; leave"
             " it out"
         )
+    missing = _missing_code(source)
+    if trust_remote_code and missing:
+        raise BadSource(
+            f"config.json names {missing} in auto_map, and {source.reference} does not have it;"
+            " give the whole repository, as a folder or as owner/name on the Hub"
+        )
     if not trust_remote_code and not _has_class(config):
         raise BadSource(_no_class(source))
     answer = ask(source, trust_remote_code)
@@ -189,6 +196,27 @@ def ask(source: Source, own_code: bool) -> Derivation:
             cache_file.parent.mkdir(parents=True, exist_ok=True)
             write_file(cache_file, msgspec.json.encode(answer).decode())
     return answer
+
+
+def _missing_code(source: Source) -> str:
+    """The first file of code that auto_map names and that a source does not have; else empty.
+
+    auto_map has {"AutoConfig": "configuration_x.XConfig"}; "owner/name--configuration_x.XConfig" is
+    in another repository, from which nothing is downloaded here.
+    """
+    named = source.config().get("auto_map")
+    if not isinstance(named, dict):
+        return ""
+    present = {file.name for file in source.files()}
+    for value in named.values():
+        classes = value if isinstance(value, list) else [value]
+        for reference in classes:
+            if not isinstance(reference, str):
+                continue
+            name = f"{reference.rpartition('.')[0]}.py"
+            if name not in present:
+                return name
+    return ""
 
 
 def _copy_code(source: Source, folder: Path) -> None:
@@ -247,8 +275,15 @@ def _refusal(source: Source, answer: Derivation) -> str:
 
 def _no_class(source: Source) -> str:
     """Why there is no class to run, for a message."""
-    name = shown(_model_type(source.config()))
-    if source.config().get("auto_map"):
+    model_type = _model_type(source.config())
+    name = shown(model_type)
+    known = by_model_type().get(model_type)
+    if known is not None:
+        return (
+            f"model_type {name} has a description already, the family {known.name}, and the"
+            " installed transformers has no class from which another could be derived"
+        )
+    if source.config().get("auto_map") and not _missing_code(source):
         return (
             f"the installed transformers has no model_type {name}, and {source.reference} has code"
             " of its own; read it, and pass --trust-remote-code to run it"

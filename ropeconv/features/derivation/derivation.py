@@ -35,7 +35,7 @@ from ropeconv.models.schema import Config, check_config, text_config
 from ropeconv.models.source import Source
 from ropeconv.models.unread_keys import unread_rope_keys
 from ropeconv.rope.errors import RopeconvError, shown
-from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.read_config import read_spec, rope_dict
 
 PATIENCE = 300.0
 """Seconds after which a class that does not answer is given up."""
@@ -90,9 +90,15 @@ class Derivation(msgspec.Struct, frozen=True):
 
 
 class DerivationProcess(ProgramProcess):
-    """`program.py`, which runs classes of models without weights."""
+    """`program.py`, which runs classes of models without weights.
 
-    def __init__(self) -> None:
+    Args:
+        patience: Seconds after which a class that does not answer is given up. The process is then
+            killed, and the next question starts another one.
+    """
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self.patience = patience
         script = HERE / "program.py"
         super().__init__([sys.executable, "-P", "-W", "ignore", str(script)], without_secrets())
 
@@ -103,13 +109,17 @@ class DerivationProcess(ProgramProcess):
             folder: The folder with its config.json.
             own_code: Whether to run the modelling file in the folder, which the caller trusts.
         """
+        if not self.is_running:
+            self.start()
         self.send(json.dumps({"path": str(folder), "own": own_code}).encode())
         try:
-            text = self.receive(PATIENCE)
+            text = self.receive(self.patience)
             answer = msgspec.json.decode(text, type=Derivation)
         except TimeoutError:
-            return Derivation("", error=f"its class did not answer in {PATIENCE:.0f} seconds")
+            self.stop()  # else its answer would come in place of that to the next question
+            return Derivation("", error=f"its class did not answer in {self.patience:.0f} seconds")
         except (msgspec.DecodeError, UnicodeError):
+            self.stop()
             return Derivation("", error="its class ended the process that ran it")
         return msgspec.structs.replace(answer, own_code=own_code)
 
@@ -149,7 +159,16 @@ def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Fa
     answer = ask(source, trust_remote_code)
     if answer.error:
         raise BadSource(_refusal(source, answer))
-    return describe(source, answer)
+    try:
+        return describe(source, answer)
+    except BadSource as problem:
+        known = by_model_type().get(_model_type(config))
+        if known is None or known.refuse:
+            raise
+        raise BadSource(
+            f"{problem}; ropeconv has a description of this model_type, the family {known.name},"
+            " with which it can be"
+        ) from None
 
 
 def family_of(source: Source) -> Family | None:
@@ -270,7 +289,11 @@ def _refusal(source: Source, answer: Derivation) -> str:
     """Why there is no family, for a message."""
     name = shown(_model_type(source.config()))
     place = f" from {answer.origin}, which was run" if answer.class_name else ""
-    return f"no family can be derived for model_type {name}{place}: {answer.error}"
+    message = f"no family can be derived for model_type {name}{place}: {answer.error}"
+    known = by_model_type().get(_model_type(source.config()))
+    if known is not None and not known.refuse:
+        message += f"; ropeconv has a description of it, the family {known.name}"
+    return message
 
 
 def _no_class(source: Source) -> str:
@@ -321,15 +344,18 @@ def describe(source: Source, answer: Derivation) -> Family:
     family = _with_prefixes(family, source.tensor_names() or ())
     _check(config, family, answer)
     # last, since the configs that were tried are read by the family that is now checked
-    return _with_types(family, answer)
+    return _with_types(family, answer, config)
 
 
-def _with_types(family: Family, answer: Derivation) -> Family:
+def _with_types(family: Family, answer: Derivation, config: Config) -> Family:
     """A family with the rope types of which ropeconv and the class compute the same.
 
     Where these are all that were tried, the types stay those of any family.
     """
-    agreed = []
+    # that of this config, which was compared already, may be one that is not tried (proportional)
+    settings, _ = rope_dict(text_part(config, family), family)
+    own = settings.get("rope_type", settings.get("type"))
+    agreed = [] if own is None or own in TRIED else [own]
     for item in answer.tried:
         if _computes(item["config"], family, item["inv_freq"]):
             agreed.append(item["kind"])

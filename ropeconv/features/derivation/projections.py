@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import torch
 
 from .asked_model import NotDerivable
 from .norms import is_norm
-from .observing import AttentionObserver, Seen, randomize
+from .observing import TOKENS, AttentionObserver, Seen, randomize
 from .rotation import Attention, NotARotation, Numbers, Rotation, measure
 from .weightless import NORM_NAME
 
@@ -180,10 +181,42 @@ def measure_layers(observer: AttentionObserver, names: Iterable[str]) -> dict[st
             queries = measure(seen.queries, observer.positions)
             keys = measure(seen.keys, observer.positions)
         except NotARotation as problem:
-            raise NotDerivable(str(problem)) from None
+            reason = _why_no_rotation(observer, seen)
+            raise NotDerivable(reason or str(problem)) from None
         heads, _, width = seen.queries.shape
         found[layer] = Attention(queries, keys, heads, width)
     return found
+
+
+def _why_no_rotation(observer: AttentionObserver, seen: Seen) -> str:
+    """Why queries or keys are not those of their own token, for a message; else empty.
+
+    Args:
+        observer: The model.
+        seen: The attention of a layer.
+    """
+    for name in seen.ran_before:
+        if isinstance(observer.modules[name], torch.nn.Conv1d):  # Zaya
+            return (
+                f"a convolution ({name}) mixes the queries and keys of several tokens behind their"
+                " projections"
+            )
+
+    # JetMoE: experts make queries, and get the tokens that were given to them, in their order
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note_shape(name: str, output: torch.Tensor) -> None:
+        shapes[name] = tuple(output.shape)
+
+    observer.run(note_shape)
+    for name in seen.ran_before:
+        module = observer.modules[name]
+        if name in shapes and is_projection(module) and TOKENS not in shapes[name][:-1]:
+            return (
+                f"its queries or keys are made by experts ({name}), which are chosen by the token,"
+                " so that no row of a projection makes a dimension of them"
+            )
+    return ""
 
 
 def _why_still(attention: dict[str, Attention]) -> str:

@@ -135,18 +135,21 @@ def test_a_chain_of_fixes_that_is_too_long_is_found() -> None:
     [
         (
             "x is scaled; pass --on-top to go on, --as-is to keep it, or --replace",
-            [("--on-top", ""), ("--as-is", ""), ("--replace", "")],
+            [[("--on-top", "")], [("--as-is", "")], [("--replace", "")]],
         ),
         ("it is too short; pass --yarn 256k, or --context 8k if you mean it", [
-            ("--yarn", "256k"), ("--context", "8k"),
+            [("--yarn", "256k")], [("--context", "8k")],
+        ]),
+        ("it needs training; pass --yarn 20M --replace, or leave it", [
+            [("--yarn", "20M"), ("--replace", "")],
         ]),
         ("--yarn 0.5: the factor must be at least 1", []),
-        ("it is unknown; pass --family qwen3 to treat it as that", [("--family", "qwen3")]),
+        ("it is unknown; pass --family qwen3 to treat it as that", [[("--family", "qwen3")]]),
         ("nobody knows; pass --runtime NAME", []),
     ],
 )  # fmt: skip
-def test_options_in_the_fix_of_a_message(message: str, options: list[tuple[str, str]]) -> None:
-    assert list(named_options(message)) == options
+def test_options_in_the_fix_of_a_message(message: str, options: list[list[Any]]) -> None:
+    assert [list(fix) for fix in named_options(message)] == options
 
 
 def test_an_option_takes_the_place_of_the_one_that_it_excludes() -> None:

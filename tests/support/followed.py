@@ -32,6 +32,7 @@ FOLLOWED = ("apply", "advise", "inspect", "family")
 """Commands that are run where a message names them; they need no weights."""
 
 Words = tuple[str, ...]
+Options = tuple[tuple[str, str], ...]
 
 
 @dataclass
@@ -115,10 +116,12 @@ def next_steps(words: Words, done: Done) -> Iterator[Words]:
             yield complete(words, named)
     if done.returncode == 0:
         return
-    for option, value in named_options(done.stderr):
-        # a message about an option of the command repeats it
-        if option not in words or (value and value not in words):
-            yield with_option(words, option, value)
+    for fix in named_options(done.stderr):
+        step = words
+        for option, value in fix:
+            step = with_option(step, option, value)
+        if set(step) != set(words):  # a message about an option of the command repeats it
+            yield step
 
 
 def _options_in(text: str) -> Words:
@@ -132,20 +135,30 @@ def _options_in(text: str) -> Words:
     return tuple(found)
 
 
-def named_options(message: str) -> Iterator[tuple[str, str]]:
-    """Yield the options that the fix of a message names, with their values; "" for none.
+def named_options(message: str) -> Iterator[Options]:
+    """Yield the options of each fix that a message names, with their values; "" for none.
 
-    The fix follows the last semicolon. An option whose value people choose is left out.
+    Fixes follow the first semicolon. Options with a space between them are one fix: "pass --yarn
+    20M --replace". An option whose value people choose is left out.
     """
     plain = re.sub(r"`ropeconv [^`]*`", "", message)
-    _, _, fix = plain.partition(";")
-    for match in OPTION.finditer(fix):
+    _, _, fixes = plain.partition(";")
+    group: list[tuple[str, str]] = []
+    end = -1
+    for match in OPTION.finditer(fixes):
+        if group and match.start() > end + 1:
+            yield tuple(group)
+            group = []
         option, _, value = match[0].replace("=", " ").partition(" ")
+        end = match.end()
         if not takes_value(option):
+            end = match.start() + len(option)
             value = ""
         elif not value or PLACE.fullmatch(value) or value in ("of", "to", "and", "or"):
             continue
-        yield option, value.strip("'\"`.:")
+        group.append((option, value.strip("'\"`.:")))
+    if group:
+        yield tuple(group)
 
 
 def with_option(words: Words, option: str, value: str) -> Words:

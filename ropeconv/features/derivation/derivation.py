@@ -433,8 +433,8 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
     grows_with_position = bool(measured["grows"])
     if grows_with_position and spec.query_scaling is None:
         raise BadSource(
-            f"{answer.origin} scales its queries by the position, which no field of a family"
-            " describes, so it cannot be extended"
+            f"{answer.origin} scales its queries by the position, by keys that are not"
+            " derived, so it cannot be extended"
         )
 
 

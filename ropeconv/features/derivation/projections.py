@@ -92,7 +92,7 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
     attention = measure_layers(observer, every)
     layer = next((name for name, item in attention.items() if item.rotates), "")
     if not layer:
-        raise NotDerivable(_why_still(attention))
+        raise NotDerivable(_why_still(observer, attention))
 
     queries = attention[layer].queries
     keys = attention[layer].keys
@@ -219,8 +219,17 @@ def _why_no_rotation(observer: AttentionObserver, seen: Seen) -> str:
     return ""
 
 
-def _why_still(attention: dict[str, Attention]) -> str:
+def _why_still(observer: AttentionObserver, attention: dict[str, Attention]) -> str:
     """Why no layer rotates, for a message."""
+    for module in observer.model.modules():
+        # RoFormer's angles are the weights of a module, which have no numbers here
+        own_class = type(module)
+        is_table = isinstance(module, torch.nn.Embedding) and own_class is not torch.nn.Embedding
+        if is_table and "Position" in own_class.__name__:
+            return (
+                f"its positions come from a table ({own_class.__name__}) whose numbers no key of"
+                " its config sets"
+            )
     if any(item.queries is not None for item in attention.values()):
         return "its queries are scaled by the position, and nothing rotates"
     return (

@@ -543,6 +543,8 @@ def nothing_fits(
     has_two_lists = request.schedule.short_inv_freq is not None
     if has_two_lists and "native" in refusals:  # the only encoding that can hold two lists
         repairs.append(refusals["native"].alternatives)
+        if not request.target.runtimes:  # those that are named read folders
+            repairs.append("take --to gguf")
     else:
         repairs.append(_dropped_key(request) or _repair(results, request))
     return UnsupportedBake(

@@ -73,7 +73,7 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family, spec)
     yield from _dual_chunk(config, family)
-    yield from _scaling_problems(spec, rope)
+    yield from _scaling_problems(spec, rope, family)
     yield from _doubtful(family, spec, part)
     if is_of_class:
         yield Problem(
@@ -113,12 +113,13 @@ def _misspelt_keys(rope: Config, family: Family) -> Iterator[Problem]:
             yield Problem("misspelt", message)
 
 
-def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
+def _scaling_problems(spec: RopeSpec, rope: Config, family: Family) -> Iterator[Problem]:
     """Yield the problems of dynamic scaling, linear scaling and YaRN.
 
     Args:
         spec: The RoPE as it was read, with the scaling in `form`.
         rope: The RoPE dictionary of config.json.
+        family: The family of the model.
     """
     # without original_max_position_embeddings the trained context is not stated; the declared one
     # stands for it, which may be the length after the scaling
@@ -129,12 +130,16 @@ def _scaling_problems(spec: RopeSpec, rope: Config) -> Iterator[Problem]:
     if isinstance(form, DynamicNtk):
         length = round(form.factor * form.original_context)
         options = f"--dynamic ntk:{form.factor:.12g} --at {length} --replace"
-        yield Problem(
-            "dynamic",
+        message = (
             "dynamic scaling changes with the length of the sequence, and files hold fixed"
-            " frequencies: to run it in a runtime that ignores dynamic scaling, `ropeconv apply`"
-            f" with {options} writes those of one length, which changes short prompts too",
+            " frequencies"
         )
+        if not family.refuse:  # which apply refuses, whatever the method
+            message += (
+                ": to run it in a runtime that ignores dynamic scaling, `ropeconv apply` with"
+                f" {options} writes those of one length, which changes short prompts too"
+            )
+        yield Problem("dynamic", message)
 
     # the scaling covers more tokens than the config declares
     if isinstance(form, (InterpolatedForm, Yarn)):

@@ -23,7 +23,7 @@ from .layers import (
     own_settings,
     settings_name,
 )
-from .parts import Part, other_parts, text_candidates
+from .parts import VOCABULARY, Part, other_parts, text_candidates
 from .registry import Shapes, assumed_family, assumption, by_model_type, refused_types, suggestion
 from .schema import (
     DIFFUSION,
@@ -35,6 +35,7 @@ from .schema import (
     text_config,
 )
 from .unread_keys import unread_rope_keys, unread_sizes
+from .wrappers import wrapper_types
 
 STORED_ROPE = "_stored_rope"
 """The end of the model types of checkpoints that bring their rotary code."""
@@ -59,6 +60,8 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
         UsageError: For an assumed family that is not known.
     """
     if assumed:
+        if text_config(config) is None and config.get("model_type") not in by_model_type():
+            _check_kind(config)
         family = assumed_family(config, assumed)
     else:
         family = _by_model_type(config, shapes)
@@ -67,6 +70,9 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
     if not family.refuse:
         for part in parts:
             _check_layout(part, family)
+            refusal = family.hooks.refusal(part)
+            if refusal:
+                raise BadSource(refusal)
     return family
 
 
@@ -122,8 +128,36 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
                     " only by the model's own code, so nothing can be baked for stock runtimes"
                 )
             raise BadSource(f"model_type {shown(type_name)} {reason}")
+    if text is None:
+        _check_kind(config)
     advice = suggestion(config, shapes())
     raise UnknownModelType(f"model_type {shown(name)} is not supported; {advice}")
+
+
+def _check_kind(config: Config) -> None:
+    """Raise BadSource for a config without a text part whose type says that it is not one itself.
+
+    These are a model around a text model, whose class reads it from an object that is not there,
+    and a tower for images or sounds (clip_vision_model).
+    """
+    name = config.get("model_type")
+    wrapper = wrapper_types().get(name) if isinstance(name, str) else None
+    if wrapper is not None and first_present(config, (wrapper.path,)) is None:
+        raise BadSource(
+            f"the class of model_type {shown(name)} reads a text model from {wrapper.path}, which"
+            " config.json does not have, so that it computes its defaults; give a checkpoint of the"
+            " stock layout"
+        )
+    is_tower = bool(TOWERS & set(str(name).lower().split("_")))
+    if is_tower and not any(key in config for key in VOCABULARY):
+        raise BadSource(
+            f"model_type {shown(name)} is of a tower for images or sounds, and has no text context"
+            " to extend"
+        )
+
+
+TOWERS = frozenset({"vision", "visual", "vit", "audio", "speech"})
+"""Words in the model types of towers."""
 
 
 def _check_one_text_model(config: Config) -> None:

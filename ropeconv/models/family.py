@@ -513,6 +513,10 @@ class FamilyHooks:
     blocks: ClassVar[tuple[str, ...]] = ()
     no_attention_factor: ClassVar[str] = ""
 
+    def refusal(self, part: JsonObject) -> str:
+        """Return why nothing can be baked for a config that its keys show; else empty."""
+        return ""
+
     def head_dim(self, hidden: int, heads: int) -> int:
         """Return the width of a head for a config that does not state it."""
         return hidden // heads

@@ -437,8 +437,8 @@ def suggestion(config: Config, shapes: Shapes) -> str:
     own_code = ""
     if config.get("auto_map"):
         own_code = (
-            "; or read the code that it brings, and run it once: ropeconv family MODEL"
-            " --trust-remote-code --save"
+            "; or read the code that it brings, and run it once: `ropeconv family MODEL"
+            " --trust-remote-code --save`"
         )
     return _suggestion(config, shapes, best) + own_code
 
@@ -480,8 +480,8 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
     evidence = "fields and tensors" if shapes else "fields"
     return (
         f"its {evidence} are those of {family.display_name}: pass --family {best} to treat it as"
-        f" that, where {LAYOUTS[family.layout]}, and `ropeconv inspect` shows what else that"
-        " assumes"
+        f" that, where {LAYOUTS[family.layout]}, and `ropeconv inspect --family {best}` shows what"
+        " else that assumes"
     )
 
 

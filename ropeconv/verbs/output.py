@@ -246,6 +246,8 @@ def refuse_untrained(plan: Plan, source: str) -> None:
         flags += " --on-top"
     if plan.target.replace:
         flags += " --replace"
+    if plan.recipe.attention_factor is not None and not plan.recipe.on_top:
+        flags += f" --attention-factor {plan.recipe.attention_factor:.9g}"
     # such as "--context 1M is 32 times ..., where YaRN needs fine-tuning"
     raise UsageError(
         f"--context {length} is {need.times}, where {plan.recipe.method.name} {need.need}, and"

@@ -26,7 +26,14 @@ def draft(model_type: str, process: DerivationProcess | None = None) -> dict[str
     if process is None:
         with DerivationProcess() as started:
             return draft(model_type, started)
-    answer = ask(model_type, process)
+    return draft_of(model_type, ask(model_type, process))
+
+
+def draft_of(model_type: str, answer: Derivation) -> dict[str, Any]:
+    """The family of a model type by the answer of its class.
+
+    Raises ValueError where its class cannot be described.
+    """
     if answer.error:
         raise ValueError(f"the class of {model_type} has no draft: {answer.error}")
     return {

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from ropeconv.engines.probe import Probe
-from ropeconv.features.derivation.derivation import DerivationProcess
+from ropeconv.features.derivation.derivation import Derivation, DerivationProcess
 from ropeconv.features.derivation.description import render
 from ropeconv.models.family import Family
 from ropeconv.models.registry import by_model_type, package_families, refused_types
 from scripts.families import config_keys
 from scripts.families.compare import disagreements
-from scripts.families.draft import ask, draft
+from scripts.families.draft import ask, draft_of
 from scripts.families.library import config_classes
 from scripts.families.walk import ModelType, walk
 
@@ -32,25 +32,45 @@ DIFFERS: dict[str, str] = COMPARED["differs"]
 NO_DEFAULTS: dict[str, str] = COMPARED["no_defaults"]
 
 
+PATIENCE = 180
+"""Seconds for one class: most answer in two, and one that hangs fails its own test only."""
+
+
+class Classes:
+    """The classes of the installed transformers, each of which is asked once."""
+
+    def __init__(self, process: DerivationProcess) -> None:
+        self.process = process
+        self.answers: dict[str, Derivation] = {}
+
+    def ask(self, model_type: str) -> Derivation:
+        if model_type not in self.answers:
+            self.answers[model_type] = ask(model_type, self.process)
+        return self.answers[model_type]
+
+    def draft(self, model_type: str) -> dict[str, Any]:
+        return draft_of(model_type, self.ask(model_type))
+
+
 @pytest.fixture(scope="module")
-def process() -> Iterator[DerivationProcess]:
-    with DerivationProcess() as started:
-        yield started
+def classes() -> Iterator[Classes]:
+    with DerivationProcess(PATIENCE) as started:
+        yield Classes(started)
 
 
 @pytest.mark.parametrize("model_type", sample(SAME, 2))
 def test_the_draft_of_a_known_family_says_what_its_file_says(
-    model_type: str, process: DerivationProcess
+    model_type: str, classes: Classes
 ) -> None:
-    assert disagreements(by_model_type()[model_type], draft(model_type, process)) == []
+    assert disagreements(by_model_type()[model_type], classes.draft(model_type)) == []
 
 
 @pytest.mark.parametrize("model_type", sample(SAME, 2))
 def test_a_derivation_measures_what_the_rotary_modules_hold(
-    model_type: str, process: DerivationProcess, tmp_path: Path
+    model_type: str, classes: Classes, tmp_path: Path
 ) -> None:
     """The derivation sees queries and keys only, and a probe only the modules for their angles."""
-    answer = ask(model_type, process)
+    answer = classes.ask(model_type)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     with Probe() as probe:
         modules = probe.ask(tmp_path, 4096)["modules"]
@@ -64,21 +84,21 @@ def test_a_derivation_measures_what_the_rotary_modules_hold(
 
 
 @pytest.mark.parametrize("model_type", sample(sorted(DIFFERS), 1))
-def test_every_difference_with_a_reason_is_one(model_type: str, process: DerivationProcess) -> None:
-    assert disagreements(by_model_type()[model_type], draft(model_type, process))
+def test_every_difference_with_a_reason_is_one(model_type: str, classes: Classes) -> None:
+    assert disagreements(by_model_type()[model_type], classes.draft(model_type))
 
 
 @pytest.mark.parametrize("model_type", sample(sorted(NO_DEFAULTS), 1))
-def test_a_class_without_a_draft_says_why(model_type: str, process: DerivationProcess) -> None:
+def test_a_class_without_a_draft_says_why(model_type: str, classes: Classes) -> None:
     with pytest.raises(ValueError, match=model_type):
-        draft(model_type, process)
+        classes.draft(model_type)
 
 
 @pytest.mark.parametrize(
     "model_type", sample(["gemma3_text", "gpt_neox", "deepseek_v3", "qwen2"], 1)
 )
-def test_a_draft_is_a_file_of_a_family(model_type: str, process: DerivationProcess) -> None:
-    document = draft(model_type, process)
+def test_a_draft_is_a_file_of_a_family(model_type: str, classes: Classes) -> None:
+    document = classes.draft(model_type)
     read = msgspec.convert(tomllib.loads(render(document)), Family)
     assert disagreements(read, document) == []
 

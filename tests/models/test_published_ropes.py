@@ -38,13 +38,11 @@ ENTRIES = {
 UNKNOWN = {
     "EleutherAI/gpt-j-6b": "cannot",
     "HiggsAudioV2Config()": "audio",
-    "MiniMaxAI/MiniMax-M3": "not supported",
-    "XiaomiMiMo/MiMo-7B-Base": "not supported",
-    "clip_vision_model": "not supported",
+    "clip_vision_model": "tower",
     "deepseek": "custom code",
     "deepseek_vl2_tiny": "custom code",
     "gpt_j": "gptj",  # MLC's own rope_type
-    "llava_v1.5_7b": "not supported",
+    "llava_v1.5_7b": "does not have",
     "moonshotai/Kimi-K3": "does not use",
     "nvidia/Llama-3_3-Nemotron-Super-49B-v1": "not supported",
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "does not use",

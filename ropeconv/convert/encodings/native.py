@@ -259,8 +259,7 @@ def _longrope_from_lengths(
             "an attention_factor of your own",
             f"{family.name} with two factor lists",
             "its class derives the attention factor from the length at which the lists change",
-            f"pass --attention-factor {derived:.9g}, which it derives, give one list, or take"
-            " --to gguf",
+            f"pass --attention-factor {derived:.9g}, which it derives",
         )
 
     # with one list, which length stands there does not matter for the frequencies

@@ -30,11 +30,12 @@ from ropeconv.models.config import text_part, text_parts
 from ropeconv.models.family import Family
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
+from ropeconv.models.registry import by_model_type
 from ropeconv.models.schema import Config, check_config, text_config
 from ropeconv.models.source import Source
 from ropeconv.models.unread_keys import unread_rope_keys
 from ropeconv.rope.errors import RopeconvError, shown
-from ropeconv.runtimes.read_config import read_spec
+from ropeconv.runtimes.read_config import read_spec, rope_dict
 
 PATIENCE = 300.0
 """Seconds after which a class that does not answer is given up."""
@@ -89,9 +90,15 @@ class Derivation(msgspec.Struct, frozen=True):
 
 
 class DerivationProcess(ProgramProcess):
-    """`program.py`, which runs classes of models without weights."""
+    """`program.py`, which runs classes of models without weights.
 
-    def __init__(self) -> None:
+    Args:
+        patience: Seconds after which a class that does not answer is given up. The process is then
+            killed, and the next question starts another one.
+    """
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self.patience = patience
         script = HERE / "program.py"
         super().__init__([sys.executable, "-P", "-W", "ignore", str(script)], without_secrets())
 
@@ -102,13 +109,17 @@ class DerivationProcess(ProgramProcess):
             folder: The folder with its config.json.
             own_code: Whether to run the modelling file in the folder, which the caller trusts.
         """
+        if not self.is_running:
+            self.start()
         self.send(json.dumps({"path": str(folder), "own": own_code}).encode())
         try:
-            text = self.receive(PATIENCE)
+            text = self.receive(self.patience)
             answer = msgspec.json.decode(text, type=Derivation)
         except TimeoutError:
-            return Derivation("", error=f"its class did not answer in {PATIENCE:.0f} seconds")
+            self.stop()  # else its answer would come in place of that to the next question
+            return Derivation("", error=f"its class did not answer in {self.patience:.0f} seconds")
         except (msgspec.DecodeError, UnicodeError):
+            self.stop()
             return Derivation("", error="its class ended the process that ran it")
         return msgspec.structs.replace(answer, own_code=own_code)
 
@@ -137,12 +148,27 @@ def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Fa
             "--trust-remote-code has no effect, since config.json names no code in auto_map; leave"
             " it out"
         )
+    missing = _missing_code(source)
+    if trust_remote_code and missing:
+        raise BadSource(
+            f"config.json names {missing} in auto_map, and {source.reference} does not have it;"
+            " give the whole repository, as a folder or as owner/name on the Hub"
+        )
     if not trust_remote_code and not _has_class(config):
         raise BadSource(_no_class(source))
     answer = ask(source, trust_remote_code)
     if answer.error:
         raise BadSource(_refusal(source, answer))
-    return describe(source, answer)
+    try:
+        return describe(source, answer)
+    except BadSource as problem:
+        known = by_model_type().get(_model_type(config))
+        if known is None or known.refuse:
+            raise
+        raise BadSource(
+            f"{problem}; ropeconv has a description of this model_type, the family {known.name},"
+            " with which it can be"
+        ) from None
 
 
 def family_of(source: Source) -> Family | None:
@@ -189,6 +215,27 @@ def ask(source: Source, own_code: bool) -> Derivation:
             cache_file.parent.mkdir(parents=True, exist_ok=True)
             write_file(cache_file, msgspec.json.encode(answer).decode())
     return answer
+
+
+def _missing_code(source: Source) -> str:
+    """The first file of code that auto_map names and that a source does not have; else empty.
+
+    auto_map has {"AutoConfig": "configuration_x.XConfig"}; "owner/name--configuration_x.XConfig" is
+    in another repository, from which nothing is downloaded here.
+    """
+    named = source.config().get("auto_map")
+    if not isinstance(named, dict):
+        return ""
+    present = {file.name for file in source.files()}
+    for value in named.values():
+        classes = value if isinstance(value, list) else [value]
+        for reference in classes:
+            if not isinstance(reference, str):
+                continue
+            name = f"{reference.rpartition('.')[0]}.py"
+            if name not in present:
+                return name
+    return ""
 
 
 def _copy_code(source: Source, folder: Path) -> None:
@@ -242,13 +289,24 @@ def _refusal(source: Source, answer: Derivation) -> str:
     """Why there is no family, for a message."""
     name = shown(_model_type(source.config()))
     place = f" from {answer.origin}, which was run" if answer.class_name else ""
-    return f"no family can be derived for model_type {name}{place}: {answer.error}"
+    message = f"no family can be derived for model_type {name}{place}: {answer.error}"
+    known = by_model_type().get(_model_type(source.config()))
+    if known is not None and not known.refuse:
+        message += f"; ropeconv has a description of it, the family {known.name}"
+    return message
 
 
 def _no_class(source: Source) -> str:
     """Why there is no class to run, for a message."""
-    name = shown(_model_type(source.config()))
-    if source.config().get("auto_map"):
+    model_type = _model_type(source.config())
+    name = shown(model_type)
+    known = by_model_type().get(model_type)
+    if known is not None:
+        return (
+            f"model_type {name} has a description already, the family {known.name}, and the"
+            " installed transformers has no class from which another could be derived"
+        )
+    if source.config().get("auto_map") and not _missing_code(source):
         return (
             f"the installed transformers has no model_type {name}, and {source.reference} has code"
             " of its own; read it, and pass --trust-remote-code to run it"
@@ -286,15 +344,18 @@ def describe(source: Source, answer: Derivation) -> Family:
     family = _with_prefixes(family, source.tensor_names() or ())
     _check(config, family, answer)
     # last, since the configs that were tried are read by the family that is now checked
-    return _with_types(family, answer)
+    return _with_types(family, answer, config)
 
 
-def _with_types(family: Family, answer: Derivation) -> Family:
+def _with_types(family: Family, answer: Derivation, config: Config) -> Family:
     """A family with the rope types of which ropeconv and the class compute the same.
 
     Where these are all that were tried, the types stay those of any family.
     """
-    agreed = []
+    # that of this config, which was compared already, may be one that is not tried (proportional)
+    settings, _ = rope_dict(text_part(config, family), family)
+    own = settings.get("rope_type", settings.get("type"))
+    agreed = [] if own is None or own in TRIED else [own]
     for item in answer.tried:
         if _computes(item["config"], family, item["inv_freq"]):
             agreed.append(item["kind"])
@@ -372,8 +433,8 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
     grows_with_position = bool(measured["grows"])
     if grows_with_position and spec.query_scaling is None:
         raise BadSource(
-            f"{answer.origin} scales its queries by the position, which no field of a family"
-            " describes, so it cannot be extended"
+            f"{answer.origin} scales its queries by the position, by keys that are not"
+            " derived, so it cannot be extended"
         )
 
 

@@ -47,6 +47,8 @@ HIDDEN_THETA_KEYS = (
     "global_rope_theta",
 )
 """Keys of bases that a class may read though neither it nor this config names them."""
+HIDDEN_HEAD_KEYS = ("global_head_dim",)
+"""Likewise of widths of heads: Gemma 4's class turns it into layer_overrides."""
 
 
 def describe_keys(runs: ModelRuns, rotating: Attention, rotations: dict[Kind, Rotation]) -> Config:
@@ -113,11 +115,15 @@ def _head_keys_of_kinds(runs: ModelRuns) -> Config:
     An example is {"head_dim": ["global_head_dim"], "local_head_dim": ["head_dim"]}.
     """
     facts: Config = {}
-    for name in runs.config_keys():
-        value = getattr(runs.text, name, None)
+    part = runs.subject.part
+    for name in dict.fromkeys((*runs.config_keys(), *HIDDEN_HEAD_KEYS)):
+        value = part.get(name, getattr(runs.text, name, None))
+        if value is None and name in HIDDEN_HEAD_KEYS:
+            value = runs.widths["global"]
         if "head_dim" not in name or not isinstance(value, int):
             continue
-        layers = runs.measure_changed(set_key(name, 2 * value))
+        # nothing in a RoPE dictionary overrides a width
+        layers = runs.measure_changed(set_only(name, 2 * value))
         if _width_in(runs, layers, "global") == 2 * runs.widths["global"]:
             facts.setdefault("head_dim", []).append(name)
         if _width_in(runs, layers, "local") == 2 * runs.widths["local"]:

@@ -95,12 +95,18 @@ def find_model(folder: Path) -> tuple[AskedModel, str]:
     The class that is run need not have the head that computes logits; people know the one with it,
     so the name is that of LlamaForCausalLM rather than LlamaModel.
     """
-    from ropeconv.features.derivation.asked_model import AskedModel, text_of
+    from ropeconv.features.derivation.asked_model import AskedModel, NotDerivable, text_of
 
     whole = json.loads((folder / "config.json").read_bytes())
     config = load_config(folder, trust=False)
     make = config_maker(config)
-    text = text_of(make(whole))
+    made = make(whole)
+    text = text_of(made)
+    if text is not made and not text_path(whole):
+        raise NotDerivable(
+            "it reads its text model from an object in config.json, as text_config, which is not"
+            " there, so that it computes its defaults"
+        )
     name = class_of(text).__name__
     with contextlib.suppress(Exception):
         name = name_with_head(text) or name

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import torch
 
 from .asked_model import NotDerivable
 from .norms import is_norm
-from .observing import AttentionObserver, Seen, randomize
+from .observing import TOKENS, AttentionObserver, Seen, randomize
 from .rotation import Attention, NotARotation, Numbers, Rotation, measure
 from .weightless import NORM_NAME
 
@@ -91,7 +92,7 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
     attention = measure_layers(observer, every)
     layer = next((name for name, item in attention.items() if item.rotates), "")
     if not layer:
-        raise NotDerivable(_why_still(attention))
+        raise NotDerivable(_why_still(observer, attention))
 
     queries = attention[layer].queries
     keys = attention[layer].keys
@@ -180,14 +181,55 @@ def measure_layers(observer: AttentionObserver, names: Iterable[str]) -> dict[st
             queries = measure(seen.queries, observer.positions)
             keys = measure(seen.keys, observer.positions)
         except NotARotation as problem:
-            raise NotDerivable(str(problem)) from None
+            reason = _why_no_rotation(observer, seen)
+            raise NotDerivable(reason or str(problem)) from None
         heads, _, width = seen.queries.shape
         found[layer] = Attention(queries, keys, heads, width)
     return found
 
 
-def _why_still(attention: dict[str, Attention]) -> str:
+def _why_no_rotation(observer: AttentionObserver, seen: Seen) -> str:
+    """Why queries or keys are not those of their own token, for a message; else empty.
+
+    Args:
+        observer: The model.
+        seen: The attention of a layer.
+    """
+    for name in seen.ran_before:
+        if isinstance(observer.modules[name], torch.nn.Conv1d):  # Zaya
+            return (
+                f"a convolution ({name}) mixes the queries and keys of several tokens behind their"
+                " projections"
+            )
+
+    # JetMoE: experts make queries, and get the tokens that were given to them, in their order
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note_shape(name: str, output: torch.Tensor) -> None:
+        shapes[name] = tuple(output.shape)
+
+    observer.run(note_shape)
+    for name in seen.ran_before:
+        module = observer.modules[name]
+        if name in shapes and is_projection(module) and TOKENS not in shapes[name][:-1]:
+            return (
+                f"its queries or keys are made by experts ({name}), which are chosen by the token,"
+                " so that no row of a projection makes a dimension of them"
+            )
+    return ""
+
+
+def _why_still(observer: AttentionObserver, attention: dict[str, Attention]) -> str:
     """Why no layer rotates, for a message."""
+    for module in observer.model.modules():
+        # RoFormer's angles are the weights of a module, which have no numbers here
+        own_class = type(module)
+        is_table = isinstance(module, torch.nn.Embedding) and own_class is not torch.nn.Embedding
+        if is_table and "Position" in own_class.__name__:
+            return (
+                f"its positions come from a table ({own_class.__name__}) whose numbers no key of"
+                " its config sets"
+            )
     if any(item.queries is not None for item in attention.values()):
         return "its queries are scaled by the position, and nothing rotates"
     return (

@@ -24,9 +24,9 @@ from ..formats.jsontext import JsonObject
 from ..inspection.receipts.places import remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..models.config import detect
-from ..models.fp8 import dequantised
 from ..models.gguf import GgufSource
 from ..models.source import Source
+from ..models.stored.checkpoint import dequantised
 from ..rope.errors import RopeconvError
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ..convert.encoding import why_no_attention_factor
 from ..convert.target import Target
 from ..errors import BadSource, UnsupportedBake, UsageError
+from ..inspection.contradictions import contradictions, refusal
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_config
 from ..inspection.receipts.folder import first_source
 from ..inspection.receipts.receipt import FineTuningRecord
@@ -83,7 +84,8 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
         RopeconvError: For a scaled model without `target.replace` or `recipe.on_top`.
         UsageError: For `recipe.on_top` without a scaling.
         UnsupportedBake: For families for which nothing can be baked.
-        BadSource: For a text model inside a model that no runtime was seen to load.
+        BadSource: For a text model inside a model that no runtime was seen to load, and a config
+            that states a setting with two values.
     """
     _refuse_family(inspection)
     if recipe.on_top:
@@ -104,12 +106,21 @@ def _refuse_family(inspection: Inspection) -> None:
             "or choose another model",
         )
     if isinstance(inspection, ConfigInspection) and isinstance(inspection.source, Source):
+        _refuse_contradiction(inspection, inspection.source)
         unseen = unseen_wrapper(inspection.source.config(), inspection.model_family)
         if unseen:
             raise BadSource(
                 f"{unseen}; pass --family {inspection.name} to treat its text model as that, which"
                 " is untested, or give the text model as a checkpoint of its own"
             )
+
+
+def _refuse_contradiction(inspection: ConfigInspection, source: Source) -> None:
+    """Raise BadSource for a config that states a setting with two values."""
+    family = inspection.model_family
+    part = text_part(source.config(), family)
+    for found in contradictions(part, family, inspection.spec.head_dim):
+        raise BadSource(refusal(found))
 
 
 def _refuse_on_top(inspection: Inspection) -> None:

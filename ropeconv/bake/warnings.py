@@ -138,7 +138,7 @@ def list_notes(schedule: Schedule) -> tuple[str, ...]:
     return (note,)
 
 
-IN_DOUBT = {"schemas", "flat", "ignored-key", "attn-factor", "original"}
+IN_DOUBT = {"schemas", "contradiction", "flat", "ignored-key", "attn-factor", "original"}
 """Codes of problems in which transformers may read something else than what the weights were
 trained with.
 """

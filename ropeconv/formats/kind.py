@@ -31,6 +31,7 @@ Kind = Literal[
     "lfs",
     "html",
     "ggml",
+    "imatrix",
     "hdf5",
     "tflite",
     "executorch",
@@ -59,6 +60,7 @@ WORDS: dict[Kind, str] = {
     "lfs": "a Git LFS pointer, not the file itself",
     "html": "a web page, not the file itself",
     "ggml": "a file in the format before GGUF",
+    "imatrix": "an importance matrix of llama.cpp",
     "hdf5": "an HDF5 file",
     "tflite": "a LiteRT model",
     "executorch": "an ExecuTorch program",
@@ -82,6 +84,7 @@ REPAIRS: dict[Kind, str] = {
         "convert it with an older llama.cpp (convert-llama-ggml-to-gguf.py), or download the GGUF"
         " file"
     ),
+    "imatrix": "give the model that it belongs to",
     "hdf5": "give a checkpoint with safetensors",
     "tflite": "run `ropeconv apply` on the checkpoint, and export its output",
     "executorch": "run `ropeconv apply` on the checkpoint, and export its output",
@@ -116,6 +119,8 @@ MAGIC: tuple[tuple[int, bytes, Kind], ...] = (
     (257, b"ustar", "archive"),
 )
 """A place in the file, the bytes there, and the kind that has them."""
+MOST_NAME = 128
+"""More bytes than the name of a weight has in a GGUF file."""
 PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42\x72"
 """Tags of the fields of ModelProto that can follow `ir_version`, the first (onnx/onnx.proto)."""
@@ -177,7 +182,24 @@ def kind_of_bytes(head: bytes) -> Kind:
     # ONNX, in protobuf: 0x08 is the tag of ir_version, a small number, and another field follows
     if len(head) > 2 and head[0] == 0x08 and 1 <= head[1] < 64 and head[2] in ONNX_FIELDS:
         return "onnx"
+    if _is_imatrix(head):
+        return "imatrix"
     return _kind_of_text(head)
+
+
+def _is_imatrix(head: bytes) -> bool:
+    """Whether a file begins as imatrix.dat of llama.cpp, which has no magic number.
+
+    It begins with the number of entries, and each of these with the length of its name, the name
+    of a weight, a number of chunks and a number of values (save_imatrix_legacy in imatrix.cpp).
+    """
+    if len(head) < 8:
+        return False
+    entries, length = struct.unpack_from("<ii", head)
+    if entries < 1 or not 1 <= length < MOST_NAME:
+        return False
+    name = head[8 : 8 + length]
+    return name.endswith(b".weight") and name.isascii() and b"\0" not in name
 
 
 def _archive(head: bytes) -> Kind:

@@ -17,7 +17,7 @@ import msgspec
 from ..errors import BadSource
 from ..formats.gguf.file import GgufFile
 from ..formats.package_data import package_data
-from ..models.config import nested_settings, text_part
+from ..models.config import text_part
 from ..models.family import Family
 from ..models.layers import layer_prefix, layer_prefixes
 from ..models.length_limits import LengthLimit
@@ -27,21 +27,21 @@ from ..models.schema import (
     ROPE_KEY,
     SHARE_KEY,
     Config,
-    first_present,
 )
 from ..models.source import Source
 from ..models.unread_keys import unread_rope_keys
 from ..rope.errors import command_line, counted
-from ..rope.forms import DynamicNtk, InterpolatedForm, LongRope, Vector, Yarn
+from ..rope.forms import DynamicNtk, InterpolatedForm, Llama3, LongRope, Vector, Yarn
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import DraftKind, draft_kind
 from ..runtimes.evidence import stated_key
 from ..runtimes.llamacpp.archs import Arch
 from ..runtimes.llamacpp.read_header import FREQS, LONG, SHORT, Reading
 from ..runtimes.llamacpp.scaling import llamacpp_ramp, why_other_ramp
-from ..runtimes.read_config import NOT_A_SCALING, UnknownRopeType, read_spec, rope_dict
+from ..runtimes.read_config import UnknownRopeType, read_spec, rope_dict
 from ..runtimes.runtime import Runtime, find, newest, runtimes
 from ..runtimes.verdict import describe, unseen_wrapper, without_config
+from .contradictions import ORIGINAL, contradictions, refusal
 from .document import Problem
 from .receipts.receipt import Receipt
 
@@ -68,7 +68,12 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     # runtimes that compute different models come first, then settings without effect, then doubts
     part = text_part(config, family)
     rope, is_of_class = rope_dict(part, family)
-    yield from _schemas(config, family)
+    contradicting = list(contradictions(part, family, spec.head_dim))
+    schemas = list(_schemas(config, family, doubtful=bool(contradicting)))
+    yield from schemas
+    if not schemas:
+        for found in contradicting:
+            yield Problem("contradiction", refusal(found))
     yield from _flat_settings(part, family)
     yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family, spec)
@@ -236,6 +241,11 @@ def _ignored_keys(part: Config, family: Family, spec: RopeSpec) -> Iterator[Prob
             continue
         if not value:
             continue
+        # every class reads it where the scaling starts from it, before its dictionary
+        # (modeling_rope_utils.py, standardize_rope_params)
+        if key == ORIGINAL and isinstance(spec.form, (Yarn, Llama3, LongRope)):
+            used.append(key)
+            continue
         # ropeconv reads some keys that the class ignores, such as rope_theta of GPT-NeoX. Then
         # `spec` agrees with the key, whatever the class computes. So the value must be one that the
         # class reads from another key.
@@ -306,10 +316,15 @@ def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
     yield Problem("dual-chunk", f"{message} (`ropeconv apply --dual-chunk drop` removes it)")
 
 
-def _schemas(config: Config, family: Family) -> Iterator[Problem]:
+def _schemas(config: Config, family: Family, doubtful: bool) -> Iterator[Problem]:
     """Yield the problem of a config from which two runtimes read different RoPE settings.
 
     It happens where the old schema (rope_scaling) and the new one (rope_parameters) differ.
+
+    Args:
+        config: The content of config.json.
+        family: The family of the model.
+        doubtful: Whether it states a setting twice, so that no command can know the right one.
     """
     # all versions of transformers, and a runtime that reads the schemas in the other order
     readers = {}
@@ -332,7 +347,7 @@ def _schemas(config: Config, family: Family) -> Iterator[Problem]:
     clauses = [f"{title} reads {form}" for title, form in readings.items()]
     clauses.reverse()
     message = f"runtimes read the settings differently: {'; '.join(clauses)}"
-    if contradicts_itself(text_part(config, family), family):
+    if doubtful:
         advice = "write the values that it was trained with in both schemas"
         yield Problem("schemas", f"{message}; {advice}")
     else:
@@ -352,47 +367,6 @@ def _prefers_new_schema() -> Runtime:
         for name, rule_set in row.rules.items()
     }
     return msgspec.structs.replace(row, rules=rules)
-
-
-def contradicts_itself(part: Config, family: Family) -> bool:
-    """Return whether a config gives two values of one RoPE setting.
-
-    No reader can know then with which of them the model was trained.
-
-    Args:
-        part: The part of config.json about the text model.
-        family: The family of the model.
-    """
-    old_schema = part.get("rope_scaling")
-    new_schema = nested_settings(part, family, "global")
-    dictionaries = []
-    for settings in (old_schema, new_schema):
-        if isinstance(settings, dict):
-            dictionaries.append(settings)
-
-    # the base may be in both dictionaries and at the top level
-    stated_bases = [first_present(part, family.keys.theta)]
-    stated_bases += [settings.get("rope_theta") for settings in dictionaries]
-    bases = {float(base) for base in stated_bases if isinstance(base, (int, float))}
-    if len(bases) > 1:
-        return True
-
-    # the type is `rope_type` or, in older files, `type`
-    types = set()
-    for settings in dictionaries:
-        for key in ("rope_type", "type"):
-            name = settings.get(key)
-            if name is not None:
-                types.add(NOT_A_SCALING.get(name, name))
-    if len(types) > 1:
-        return True
-
-    # every other key that both dictionaries have
-    if len(dictionaries) < 2:
-        return False
-    first, second = dictionaries
-    shared = first.keys() & second.keys() - {"rope_type", "type", "rope_theta"}
-    return any(first[key] != second[key] for key in shared)
 
 
 def limit_problems(

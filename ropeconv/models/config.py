@@ -395,6 +395,16 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
     return first_present(part, family.keys.partial, default)
 
 
+def _states_share(part: Config, family: Family, kind: Kind) -> bool:
+    """Whether a config states the share of a head that rotates, by a key that its class reads."""
+    if not family.keys.partial:
+        return False
+    settings = nested_settings(part, family, kind)
+    if settings.get("partial_rotary_factor") is not None:
+        return True
+    return first_present(part, family.keys.partial) is not None
+
+
 def nested_settings(part: Config, family: Family, kind: Kind) -> Config:
     """The `rope_parameters` of a kind of layers, empty where there are none."""
     new = part.get("rope_parameters")
@@ -409,7 +419,8 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
     A config has the number (rotary_dim = 64), or a share of the head (partial_rotary_factor = 0.5).
     """
     rotary_dim = positive_int(part, family.keys.rotary_dim)
-    if rotary_dim is None:
+    # a class that has both, MiniMax M2 and M3, obeys the share (configuration_minimax_m2.py)
+    if rotary_dim is None or _states_share(part, family, kind):
         share = rotary_share(part, family, kind)
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise BadSource(

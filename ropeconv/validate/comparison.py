@@ -19,11 +19,11 @@ from ..inspection.receipts.folder import first_source
 from ..inspection.receipts.receipt import Receipt
 from ..inspection.receipts.storage import add_validation, read_receipt
 from ..models.config import text_part
-from ..models.fp8 import dequantised
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.schema import DUAL_CHUNK
 from ..models.source import Source
+from ..models.stored.checkpoint import dequantised
 from ..options import ValidateOptions
 from ..rope.errors import RopeconvError
 from ..rope.recipe import Recipe

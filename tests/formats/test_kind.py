@@ -44,6 +44,13 @@ def an_npy_file(path: Path) -> None:
     path.write_bytes(held.getvalue())
 
 
+def an_imatrix(path: Path) -> None:
+    """As save_imatrix_legacy of llama.cpp's imatrix.cpp writes it."""
+    name = b"blk.0.attn_q.weight"
+    entry = struct.pack("<i", len(name)) + name + struct.pack("<ii4f", 2, 4, 1, 2, 3, 4)
+    path.write_bytes(struct.pack("<i", 1) + entry + struct.pack("<ii", 2, 4) + b"wiki")
+
+
 MADE: dict[str, Callable[[Path], object]] = {
     "gguf": a_gguf_file,
     "safetensors": lambda path: path.write_bytes(save({"a": np.ones(2, np.float32)})),
@@ -62,6 +69,7 @@ MADE: dict[str, Callable[[Path], object]] = {
     ),
     "html": lambda path: path.write_text("<!DOCTYPE html>\n<html>Sign in</html>"),
     "ggml": lambda path: path.write_bytes(struct.pack("<II", 0x67676A74, 3) + bytes(40)),
+    "imatrix": an_imatrix,
     "hdf5": lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(9)),
     "tflite": lambda path: path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(9)),
     "archive": lambda path: path.write_bytes(b"\x1f\x8b\x08" + bytes(9)),

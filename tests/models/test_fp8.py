@@ -16,17 +16,19 @@ import ropeconv
 from ropeconv.bake.gguf import ExportPlan
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.models.fp8 import NUMBERS, POWERS, Fp8Checkpoint, dequantised
 from ropeconv.models.source import Source
+from ropeconv.models.stored.checkpoint import DequantisedCheckpoint, dequantised
+from ropeconv.models.stored.numbers import EIGHT_BITS, POWERS
 
+from ..support import quantised
 from ..support.baking import apply, make_plan, recipe_of, validate
 from ..support.extent import sample
 from ..support.gguf_files import contents
 from ..support.llamacpp import bake, checkpoint
+from ..support.quantised import SIZES, Tensors
 
 LARGEST = 448.0
 """The largest number of F8_E4M3."""
-Tensors = dict[str, torch.Tensor]
 Quantise = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 """Returns the stored numbers, the scales, and the product of both in float32."""
 
@@ -80,8 +82,6 @@ FORMS: dict[str, tuple[Quantise, str, dict[str, Any]]] = {
     "rows in bfloat16": (in_bfloat16, "_scale", {"quant_method": "compressed-tensors"}),
     "whole": (as_a_whole, "_scale_inv", {"quant_method": "fp8", "weight_block_size": None}),
 }
-SIZES: dict[str, Any] = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 160}
-"""Widths that are no multiples of a block."""
 
 
 def write_both(
@@ -89,45 +89,17 @@ def write_both(
 ) -> tuple[Path, Path]:
     """Write a checkpoint in eight bits, and the same weights in float32 as torch computes them."""
     quantise, end, settings = FORMS[form]
-    stored = checkpoint(family, folder / "model", **sizes)
-    plain = checkpoint(family, folder / "plain" / "model", **sizes)
-    tensors = safetensors.torch.load_file(stored / "model.safetensors")
-    products: Tensors = {}
-    written: Tensors = {}
-    for name, weight in tensors.items():
-        is_matrix = name.endswith("proj.weight") and weight.dim() == 2
-        if not is_matrix:
-            written[name] = weight.bfloat16()
-            products[name] = written[name]
-            continue
-        written[name], scales, products[name] = quantise(weight.float())
-        written[name + end] = scales.contiguous()
-        written[name.removesuffix("weight") + "input_scale"] = torch.tensor(0.5)
-    save(stored, written, shards)
-    save(plain, products, shards)
-    config = json.loads((stored / "config.json").read_text())
-    config["quantization_config"] = settings
-    (stored / "config.json").write_text(json.dumps(config))
-    return stored, plain
 
+    def pack(layer: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        stored, scales, product = quantise(weight)
+        tensors = {
+            f"{layer}.weight": stored,
+            f"{layer}.weight{end}": scales,
+            f"{layer}.input_scale": torch.tensor(0.5),
+        }
+        return tensors, product
 
-def save(folder: Path, tensors: Tensors, shards: bool) -> None:
-    """Save tensors in one file, or in two, where scales are not in the file of their weights."""
-    if not shards:
-        safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-        return
-    (folder / "model.safetensors").unlink()
-    places = {}
-    parts: list[Tensors] = [{}, {}]
-    for name, tensor in tensors.items():
-        number = int("scale" in name)
-        parts[number][name] = tensor
-        places[name] = f"model-0000{number + 1}-of-00002.safetensors"
-    for number, part in enumerate(parts, 1):
-        file = folder / f"model-0000{number}-of-00002.safetensors"
-        safetensors.torch.save_file(part or {"unused": torch.zeros(1)}, file, {"format": "pt"})
-    index = {"metadata": {"total_size": 1}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return quantised.write_both(family, pack, settings, folder, shards, **sizes)
 
 
 def opened(folder: Path) -> Source:
@@ -163,7 +135,7 @@ def test_the_type_is_bf16_unless_one_is_named(tmp_path: Path) -> None:
     plan = bake(stored, recipe_of("yarn", 4.0), tmp_path / "out.gguf", outtype="auto")
     assert isinstance(plan, ExportPlan)
     assert plan.exported.outtype == "BF16"
-    assert any("8 bits" in note for note in plan.notes)
+    assert any("FP8" in note for note in plan.notes)
 
 
 def test_the_output_is_validated_against_the_stored_weights(tmp_path: Path) -> None:
@@ -185,7 +157,7 @@ def test_a_checkpoint_that_keeps_eight_bits_is_validated_on_a_cpu(tmp_path: Path
 def test_any_range_of_a_file_is_that_of_the_whole(tmp_path: Path) -> None:
     stored, plain = write_both("llama", "blocks", tmp_path, **SIZES)
     source = dequantised(opened(stored))
-    assert isinstance(source, Fp8Checkpoint)
+    assert isinstance(source, DequantisedCheckpoint)
     [file] = source.generated_files()
     assert file.stream is not None
     whole = b"".join(map(bytes, file.stream()))
@@ -204,8 +176,8 @@ def test_any_range_of_a_file_is_that_of_the_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dtype", "numbers"),
     [
-        (torch.float8_e4m3fn, NUMBERS["F8_E4M3"]),
-        (torch.float8_e5m2, NUMBERS["F8_E5M2"]),
+        (torch.float8_e4m3fn, EIGHT_BITS["F8_E4M3"]),
+        (torch.float8_e5m2, EIGHT_BITS["F8_E5M2"]),
         (torch.float8_e8m0fnu, POWERS),
     ],
 )

@@ -87,6 +87,7 @@ SUMS = {
         ("llama", {"adapter.type": "lora"}, plain_tensors(), "is a LoRA adapter"),
         ("llama", {"general.type": "mmproj"}, plain_tensors(), "is a multimodal projector"),
         ("clip", {}, plain_tensors(), "is a multimodal projector"),
+        ("controlvector", {}, {"direction.1": np.ones(32, np.float32)}, "is a control vector"),
         ("llama", {"general.type": "imatrix"}, plain_tensors(), "is an importance matrix"),
         ("llama", {}, SUMS, "is an importance matrix"),
         (

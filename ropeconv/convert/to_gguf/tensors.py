@@ -25,6 +25,7 @@ from ...formats.gguf.header import (
 )
 from ...formats.safetensors import Header, Tensor
 from ...models.family import Gguf
+from ...models.stored.form import FROM_FLOATS
 from .conversions import ModelSizes, as_layer, convert, gguf_name, predicts
 from .demands import demands, general_name
 from .rows import DTYPES, Rows, ShardWeights, StoredRows
@@ -149,12 +150,10 @@ def _stored_rows(file: ShardWeights, header: Header, tensor: Tensor, name: str) 
         scales_start = header.data_start + scales.start
     if dtype not in DTYPES:
         why = (
-            "only F32, F16, BF16 and 8 bits with scales (FP8) are converted, and MXFP4 whose"
-            " blocks and scales are in one file"
+            "only F32, F16, BF16 and the quantised forms of docs/gguf.md are converted, and MXFP4"
+            " whose blocks and scales are in one file"
         )
-        raise UnsupportedBake(
-            f"{tensor.name} in {tensor.dtype}", "GGUF", why, "dequantise it first"
-        )
+        raise UnsupportedBake(f"{tensor.name} in {tensor.dtype}", "GGUF", why, FROM_FLOATS)
 
     columns = shape[-1] if shape else 1
     row_count = prod(shape) // columns if columns else 0

@@ -379,6 +379,11 @@ def other_kind(file: GgufFile) -> str:
             "is a multimodal projector (mmproj), which is not extended; give the file of the"
             " language model beside it"
         )
+    if arch == "controlvector":
+        return (
+            "is a control vector, which has no RoPE of its own; extend the model that it steers,"
+            " and give the vector to that unchanged"
+        )
     if arch in DENOISERS:
         return f"has the architecture {arch}; {DIFFUSION}"
     if kind == "imatrix" or any(name.endswith(".in_sum2") for name in file.tensors):

@@ -1,0 +1,180 @@
+"""Contradiction: two places of config.json that state one RoPE setting with two values.
+
+No reader can know with which of them the model was trained. Which one the class computes with was
+run with transformers 5.23 (its `config.json`, then the frequencies of the model): values of
+`rope_scaling` win over those of `rope_parameters`, both over the top level, except for
+original_max_position_embeddings; `rope_type` wins over `type`, and a share over `rotary_dim`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..models.config import nested_settings
+from ..models.family import Family
+from ..models.schema import Config
+from ..rope.errors import shown
+from ..runtimes.read_config import NOT_A_SCALING
+
+ORIGINAL = "original_max_position_embeddings"
+SHARE = "partial_rotary_factor"
+SCALED_FROM = ("yarn", "llama3", "longrope")
+"""Types whose scaling starts from ORIGINAL."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A value of a setting."""
+
+    place: str
+    """Where it is, such as "rope_theta" or "rope_parameters.rope_theta"."""
+
+    value: object
+    """As config.json has it."""
+
+    meaning: object
+    """What is compared: dimensions for a share, and the value for others."""
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two values of one setting."""
+
+    setting: str
+    """The setting in words."""
+
+    obeyed: Statement
+    """The one that the class in transformers computes with."""
+
+    other: Statement
+
+    @property
+    def sentence(self) -> str:
+        """The problem, without its repair."""
+        first = f"{self.obeyed.place} = {shown(self.obeyed.value)}"
+        second = f"{self.other.place} = {shown(self.other.value)}"
+        return (
+            f"config.json states {self.setting} twice, {first} and {second}: transformers computes"
+            " with the former, and other runtimes may not"
+        )
+
+
+def contradictions(part: Config, family: Family, head_dim: int) -> Iterator[Contradiction]:
+    """Yield the settings that a config states with two values.
+
+    Args:
+        part: The part of config.json about the text model.
+        family: The family of the model.
+        head_dim: The width of a head.
+    """
+    dictionaries = _dictionaries(part, family)
+    for setting, statements in (
+        ("the base", _bases(part, family, dictionaries)),
+        ("the dimensions that rotate", _rotating(part, family, dictionaries, head_dim)),
+        ("the rope type", _types(dictionaries)),
+        ("the trained context", _originals(part, family, dictionaries)),
+    ):
+        yield from _differing(setting, statements)
+
+    # every other key that both dictionaries have
+    if len(dictionaries) < 2:
+        return
+    (first_name, first), (second_name, second) = dictionaries.items()
+    compared_above = {"rope_type", "type", "rope_theta", SHARE, ORIGINAL}
+    for key in first:
+        if key in second and key not in compared_above:
+            statements = [
+                Statement(f"{first_name}.{key}", first[key], first[key]),
+                Statement(f"{second_name}.{key}", second[key], second[key]),
+            ]
+            yield from _differing(key, statements)
+
+
+def _differing(setting: str, statements: list[Statement]) -> Iterator[Contradiction]:
+    """Yield the contradiction between the first statement and the first one that differs."""
+    for statement in statements[1:]:
+        if statement.meaning != statements[0].meaning:
+            yield Contradiction(setting, statements[0], statement)
+            return
+
+
+def _dictionaries(part: Config, family: Family) -> dict[str, Config]:
+    """The RoPE dictionaries of the layers that see the whole context, by the name of their key."""
+    named = {"rope_scaling": part.get("rope_scaling")}
+    named["rope_parameters"] = nested_settings(part, family, "global")
+    return {name: settings for name, settings in named.items() if isinstance(settings, dict)}
+
+
+def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> list[Statement]:
+    """The bases, first that of the class."""
+    statements = []
+    for name, settings in dictionaries.items():
+        base = settings.get("rope_theta")
+        if _is_number(base):
+            statements.append(Statement(f"{name}.rope_theta", base, float(base)))
+    for key in family.keys.theta:
+        base = part.get(key)
+        if _is_number(base):
+            statements.append(Statement(key, base, float(base)))
+    return statements
+
+
+def _rotating(
+    part: Config, family: Family, dictionaries: dict[str, Config], head_dim: int
+) -> list[Statement]:
+    """The dimensions of a head that rotate, first those of the class."""
+    if not family.keys.partial:
+        return []
+    statements = []
+    for name, settings in dictionaries.items():
+        share = settings.get(SHARE)
+        if _is_number(share):
+            statements.append(Statement(f"{name}.{SHARE}", share, int(head_dim * share)))
+    for key in family.keys.partial:
+        share = part.get(key)
+        if _is_number(share):
+            statements.append(Statement(key, share, int(head_dim * share)))
+    for key in family.keys.rotary_dim:
+        dimensions = part.get(key)
+        if _is_number(dimensions):
+            statements.append(Statement(key, dimensions, dimensions))
+    return statements
+
+
+def _types(dictionaries: dict[str, Config]) -> list[Statement]:
+    """The rope types: `rope_type` or, in older files, `type`."""
+    statements = []
+    for name, settings in dictionaries.items():
+        for key in ("rope_type", "type"):
+            kind = settings.get(key)
+            if kind is not None:
+                meaning = NOT_A_SCALING.get(kind, kind)
+                statements.append(Statement(f"{name}.{key}", kind, meaning))
+    return statements
+
+
+def _originals(part: Config, family: Family, dictionaries: dict[str, Config]) -> list[Statement]:
+    """The lengths that a scaling starts from, first that of the class."""
+    statements = []
+    at_top = part.get(ORIGINAL)
+    kinds = {settings.get("rope_type", settings.get("type")) for settings in dictionaries.values()}
+    is_scaled = not kinds.isdisjoint(SCALED_FROM)
+    if _is_number(at_top) and is_scaled and not family.writing.pinned_original:
+        statements.append(Statement(ORIGINAL, at_top, at_top))
+    for name, settings in dictionaries.items():
+        inside = settings.get(ORIGINAL)
+        if _is_number(inside):
+            statements.append(Statement(f"{name}.{ORIGINAL}", inside, inside))
+    return statements
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number, which a truth value is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def refusal(found: Contradiction) -> str:
+    """Return the message of an error for a contradiction, with its repair."""
+    return (
+        f"{found.sentence}; remove {found.other.place} from config.json, or"
+        f" {found.obeyed.place} if the model was trained with the other"
+    )

@@ -1,0 +1,57 @@
+"""BitNet: the numbers -1, 0 and 1 in two bits, divided by one scale.
+
+A layer [rows, columns] has bytes [rows / 4, columns]. A byte has the numbers of four rows that are
+rows / 4 apart, the first in its lowest bits, each plus one (transformers, integrations/bitnet.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import BadSource
+from ..form import AGAIN, StoredForm, StoredTensors, StoredWeight, register
+
+
+@dataclass(frozen=True)
+class BitnetWeight(StoredWeight):
+    """A layer of BitNet."""
+
+    def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
+        rows, columns = self.shape
+        quarter = rows // 4
+        scale = stored.whole(self.uses[1])
+        numbers = np.empty((end - first, columns), np.float32)
+        # the rows of one quarter after the other have their numbers in the same bits
+        start = first
+        while start < end:
+            part, row = divmod(start, quarter)
+            count = min(end - start, quarter - row)
+            codes = stored.rows(self.name, row, row + count) >> 2 * part & 3
+            numbers[start - first : start - first + count] = codes
+            start += count
+        numbers -= 1
+        numbers /= scale
+        return numbers
+
+
+@register
+class Bitnet(StoredForm):
+    """Layers of bytes with `weight_scale`."""
+
+    title = "BitNet"
+    methods = ("bitnet",)
+
+    def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
+        for tensor in list(stored.left.values()):
+            if tensor.dtype != "U8" or not tensor.name.endswith(".weight"):
+                continue
+            scale = stored.tensor(f"{tensor.name}_scale", tensor.name)
+            if len(tensor.shape) != 2 or scale.shape not in ((), (1,)):
+                raise BadSource(f"{scale.name} does not fit {tensor.name}; {AGAIN}")
+            rows, columns = tensor.shape
+            uses = (tensor.name, scale.name)
+            yield BitnetWeight(tensor.name, (4 * rows, columns), uses)

@@ -1,0 +1,186 @@
+"""Whole numbers packed into words, as compressed-tensors stores them (pack-quantized).
+
+A layer [rows, columns] has
+    weight_packed     [rows, columns * bits / 32]: numbers plus 2^(bits - 1), packed along a row
+    weight_scale      [rows, groups], [rows, 1] or [1]
+    weight_zero_point [rows * bits / 32, groups]: packed along the rows; absent if symmetric
+    weight_g_idx      [columns]: the group of each column; absent without activation order
+    weight_shape      [2]: rows and columns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import BadSource
+from ..form import AGAIN, FROM_FLOATS, StoredForm, StoredTensors, StoredWeight, register
+from ..numbers import unpack
+from ..scaled import weight_groups
+
+
+@dataclass(frozen=True)
+class PackedWeight(StoredWeight):
+    """A layer in pack-quantized."""
+
+    bits: int
+    """Bits of a number."""
+
+    zeros: str = ""
+    """The name of its tensor of zero points; empty where they are all 0."""
+
+    index: str = ""
+    """The name of its tensor with the group of each column; empty where groups are in order."""
+
+    sizes: str = ""
+    """The name of the tensor that states its shape; empty without."""
+
+    def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
+        packed, scale_name, *_ = self.uses
+        rows, columns = self.shape
+        self._check_shape(stored)
+
+        words = stored.rows(packed, first, end)
+        numbers = self._unpacked_rows(words, columns).astype(np.int32)
+        scale = self._of_rows(stored.whole(scale_name), rows, first, end)
+        offset: NDArray[Any] = np.full_like(scale, 1 << (self.bits - 1), dtype=np.int32)
+        if self.zeros:
+            offset = self._zeros(stored, first, end)
+
+        if self.index:
+            group = stored.whole_numbers(self.index)
+            if group.max() >= scale.shape[1]:
+                raise BadSource(f"{self.index} names a group that has no scale; {AGAIN}")
+            return (numbers - offset[:, group]).astype(np.float32) * scale[:, group]
+        by_group = numbers.reshape(end - first, scale.shape[1], -1)
+        weights = (by_group - offset[:, :, None]).astype(np.float32) * scale[:, :, None]
+        return weights.reshape(end - first, columns)
+
+    def _unpacked_rows(self, words: NDArray[np.uint32], columns: int) -> NDArray[np.uint32]:
+        """Numbers [rows, columns] of words [rows, words]."""
+        if self.bits == 8:
+            return words.view(np.uint8)[:, :columns]
+        if self.bits == 4:
+            halves = words.view(np.uint8)
+            both = np.stack([halves & 15, halves >> 4], axis=2)
+            return both.reshape(len(words), -1)[:, :columns]
+        return unpack(np.ascontiguousarray(words.T), self.bits, columns).T
+
+    def _of_rows(
+        self, scales: NDArray[np.float32], rows: int, first: int, end: int
+    ) -> NDArray[np.float32]:
+        """The scales of some rows, [rows, groups]."""
+        if scales.size == 1:
+            return np.broadcast_to(scales.reshape(1, 1), (end - first, 1))
+        return scales.reshape(rows, -1)[first:end]
+
+    def _zeros(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.int32]:
+        """The numbers to subtract from those of some rows, [rows, groups]."""
+        tensor = stored.source.tensors[self.zeros]
+        if tensor.dtype == "I8":  # not packed
+            return stored.rows(self.zeros, first, end).astype(np.int32) + (1 << (self.bits - 1))
+        # from a word in which a number begins
+        start = first // 32 * 32
+        words = stored.rows(self.zeros, start * self.bits // 32, -(-end * self.bits // 32))
+        return unpack(words, self.bits, end - start)[first - start :].astype(np.int32)
+
+    def _check_shape(self, stored: StoredTensors) -> None:
+        """Raise BadSource where the layer states another shape than its scales give."""
+        if self.sizes:
+            stated = tuple(stored.whole_numbers(self.sizes).tolist())
+            if stated != self.shape:
+                raise BadSource(
+                    f"{self.sizes} states {list(stated)}, and its tensors are of"
+                    f" {list(self.shape)}; {AGAIN}"
+                )
+
+
+@register
+class Packed(StoredForm):
+    """Layers with weight_packed in words and weight_scale."""
+
+    title = "packed INT"
+    methods = ("compressed-tensors",)
+    unused = (".input_scale", ".input_zero_point", ".input_global_scale", ".k_scale", ".v_scale")
+
+    def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
+        for tensor in list(stored.left.values()):
+            if tensor.name.endswith("weight_packed") and tensor.dtype == "I32":
+                yield _weight(stored, tensor.name.removesuffix("_packed"))
+
+
+def _weight(stored: StoredTensors, name: str) -> PackedWeight:
+    """The weight of that name.
+
+    Raises:
+        BadSource: Its tensors do not fit together.
+    """
+    packed = stored.tensor(f"{name}_packed", name)
+    scale = stored.tensor(f"{name}_scale", name)
+    uses = [packed.name, scale.name]
+    further = {}
+    for end in ("zero_point", "g_idx", "shape"):
+        further[end] = ""
+        if f"{name}_{end}" in stored.source.tensors:
+            further[end] = f"{name}_{end}"
+            uses.append(f"{name}_{end}")
+
+    # config_groups states the bits, and the shapes decide where it states several
+    fitting = set()
+    if len(packed.shape) == 2:
+        for stated in weight_groups(stored.settings):
+            fitting |= _fitting(stated, packed.shape, scale.shape)
+    if len(fitting) != 1:
+        raise BadSource(
+            f"{packed.name} {list(packed.shape)} with scales {list(scale.shape)} is of none of the"
+            f" config_groups in config.json; {FROM_FLOATS}"
+        )
+    [(bits, columns)] = fitting
+    zeros = stored.source.tensors.get(further["zero_point"])
+    if zeros is not None:
+        rows = packed.shape[0]
+        rows_of_zeros = rows if zeros.dtype == "I8" else -(-rows * bits // 32)
+        if zeros.shape != (rows_of_zeros, scale.shape[-1]):
+            raise BadSource(f"{zeros.name} has the shape {list(zeros.shape)}; {AGAIN}")
+    return PackedWeight(
+        name=name,
+        shape=(packed.shape[0], columns),
+        uses=tuple(uses),
+        bits=bits,
+        zeros=further["zero_point"],
+        index=further["g_idx"],
+        sizes=further["shape"],
+    )
+
+
+def _fitting(
+    stated: dict[str, Any], packed: tuple[int, ...], scale: tuple[int, ...]
+) -> set[tuple[int, int]]:
+    """The bits and the columns of a layer by one of the `config_groups`; empty if it does not fit.
+
+    Args:
+        stated: Its statement on weights.
+        packed: The shape of weight_packed.
+        scale: The shape of weight_scale.
+    """
+    bits = stated.get("num_bits")
+    group_size = stated.get("group_size")
+    is_packed = type(bits) is int and 1 <= bits <= 8 and stated.get("type", "int") == "int"
+    if not is_packed:
+        return set()
+    rows, words = packed
+    columns = words * 32 // bits
+    if stated.get("strategy") == "group":
+        if type(group_size) is not int or len(scale) != 2:
+            return set()
+        columns = scale[1] * group_size
+    # numbers follow each other without gaps, and the last word may have room left
+    fits = words == -(-columns * bits // 32)
+    scales_fit = scale in ((1,), (rows, 1)) or (len(scale) == 2 and columns % scale[1] == 0)
+    if not fits or not scales_fit or (len(scale) == 2 and scale[0] != rows):
+        return set()
+    return {(bits, columns)}

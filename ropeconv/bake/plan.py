@@ -252,6 +252,10 @@ class PlanDocument(Document, frozen=True, kw_only=True):
 
     warnings: tuple[str, ...]
     kv_cache: KvCacheDocument | None
+
+    converter: records.ConverterRecord | None
+    """The converter of llama.cpp that converts the source; null for ropeconv's."""
+
     fine_tuning: records.FineTuningRecord
     notes: tuple[str, ...]
     validating: ValidationDocument | None = None
@@ -300,6 +304,11 @@ class Plan(FilePlan):
         raise NotImplementedError
 
     @property
+    def converter_record(self) -> records.ConverterRecord | None:
+        """The converter of llama.cpp that converts the source; None for ropeconv's."""
+        return None
+
+    @property
     def resume_key(self) -> str:
         """The digest of the schedule, the recipe and the target."""
         return f"{self.schedule.digest} {self.recipe} {self.target}"
@@ -326,6 +335,7 @@ class Plan(FilePlan):
             runtimes=self._runtime_records(with_asked=False),
             fine_tuning=self.fine_tuning,
             original=self.original,
+            converter=self.converter_record,
             target=copied(
                 records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"
             ),
@@ -450,6 +460,7 @@ class Plan(FilePlan):
             bytes=self.bytes,
             warnings=self.warnings,
             kv_cache=cache,
+            converter=receipt.converter,
             fine_tuning=self.fine_tuning,
             notes=self.notes,
         )

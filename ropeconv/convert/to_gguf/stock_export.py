@@ -11,20 +11,22 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
-from ...errors import BadSource
+from ...errors import BadSource, UnsupportedBake
 from ...formats.disk import Advance, copy_part
 from ...formats.files import scratch
-from ...formats.gguf.edit import RewrittenHeader
+from ...formats.gguf.edit import Edit, RewrittenHeader
 from ...formats.gguf.file import GgufFile
-from ...formats.gguf.header import TYPES, GgufHeader, GgufValue
+from ...formats.gguf.header import TYPES, GgufHeader, GgufValue, f32, u32
 from ...formats.jsontext import JsonObject
 from ...models.config import kv_heads, text_part
 from ...models.family import Family
 from ...models.schema import positive_int
 from ...models.source import Source
 from ...options import TargetOptions
+from ...rope.errors import counted
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.read_header import rope_tensors
+from ...runtimes.verdict import difference
 from ..config_edit import RopeSetting, bake_config
 from ..gguf_encoding import GgufModel
 from .conversions import ModelSizes
@@ -176,7 +178,7 @@ def stock_export(
     # the header and the small tensors, with the descriptions that gguf-py gives for the same folder
     with scratch() as folder:
         draft = folder / "header.gguf"
-        model = conversion.run(folder, draft, header_only=True)
+        place = conversion.run(folder, draft, header_only=True)
         file = GgufFile.open(draft)
         header = file.header
         vectors = rope_tensors(file)
@@ -185,16 +187,18 @@ def stock_export(
             if info.size <= SMALL:
                 small[name] = file.read(name)
         counts = weight_counts(_elements(header), header.values)
-        described = describe(model, source.name, repository, label, *counts)
-        bare = describe(model, source.name, repository, "", *counts)
+        described = describe(place, source.name, repository, label, *counts)
+        bare = describe(place, source.name, repository, "", *counts)
 
     # the method, and the person who quantises the model, in its descriptions
     plain_keys = metadata_keys(bare, type_name)
     named_keys = metadata_keys(described, type_name, options.quantized_by)
     labelled = _with_descriptions(header, plain_keys, named_keys)
-    _check_layers(header, source, family, spec)
+    model = GgufModel(labelled, labelled.tensors, vectors)
+    _check_layers(model, source, family, spec)
+    model = _correct(model, spec)
     return StockExport(
-        model=GgufModel(labelled, labelled.tensors, vectors),
+        model=model,
         tensors=[],
         description=described,
         outtype=(quantised or type_name).upper(),
@@ -231,8 +235,69 @@ def _with_descriptions(
     return replace(header, values=values)
 
 
-def _check_layers(header: GgufHeader, source: Source, family: Family, spec: RopeSpec) -> None:
-    """Compare the layers that llama.cpp computes from a header with those of the checkpoint."""
+def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
+    """Return a conversion with the keys of RoPE that the converter writes otherwise for some.
+
+    It knows fewer names of settings than transformers: it writes another width for Bamba, and no
+    base for the window layers of Mellum. The base and the scaling of the other layers are written
+    by the encoding.
+
+    Args:
+        model: The conversion.
+        spec: The RoPE of the checkpoint.
+
+    Raises:
+        UnsupportedBake: llama.cpp computes something else whatever the keys say.
+    """
+    arch = model.get("general.architecture")
+    computed = model.reading().spec
+    if computed.rotary_dim != spec.rotary_dim:
+        model = model.after(Edit({f"{arch}.rope.dimension_count": u32(spec.rotary_dim)}))
+        width = model.reading().spec.rotary_dim
+        if width != spec.rotary_dim:
+            raise UnsupportedBake(
+                f"a rotation of {spec.rotary_dim} dimensions of a head",
+                f"GGUF as {arch}",
+                f"llama.cpp rotates {width}",
+                "keep safetensors",
+            )
+
+    # the layers that keep their RoPE
+    if _unlike_local(model, spec) and spec.local_form is not None:
+        model = model.after(Edit({f"{arch}.rope.freq_base_swa": f32(spec.local_form.theta)}))
+    reason = _unlike_local(model, spec)
+    if reason:
+        raise UnsupportedBake(
+            "the RoPE of window layers", f"GGUF as {arch}", reason, "keep safetensors"
+        )
+    return model
+
+
+def _unlike_local(model: GgufModel, spec: RopeSpec) -> str:
+    """How the layers with a window differ from those of the checkpoint; empty for equal ones."""
+    computed = model.reading().spec
+    return difference(computed.current(), spec, computed)
+
+
+def _check_layers(model: GgufModel, source: Source, family: Family, spec: RopeSpec) -> None:
+    """Compare the layers that llama.cpp computes from a file with those of the checkpoint.
+
+    Raises:
+        UnsupportedBake: Some differ in their number, window, rotation, or heads of keys.
+    """
+    computed = model.reading().spec
+    is_uniform = {*computed.layers, *spec.layers} == {"global"} and not any(spec.windows)
+    if len(computed.layers) != len(spec.layers):
+        # HRM runs its layers several times, and llama.cpp counts every run
+        if is_uniform:
+            return
+        raise UnsupportedBake(
+            f"a model of {counted(len(spec.layers), 'layer')}",
+            f"GGUF as {model.get('general.architecture')}",
+            f"llama.cpp computes {len(computed.layers)}",
+            "keep safetensors",
+        )
+
     part = text_part(source.config(), family)
     heads = positive_int(part, family.keys.heads, family.defaults.heads)
     if heads is None:
@@ -244,4 +309,4 @@ def _check_layers(header: GgufHeader, source: Source, family: Family, spec: Rope
         head_dim=spec.head_dim,
         layers=len(spec.layers),
     )
-    check_layers(header, sizes, family, spec)
+    check_layers(model.header, sizes, family, spec)

@@ -172,7 +172,7 @@ def _installed() -> Iterator[tuple[Path, str]]:
     """Yield the scripts of installed packages, each with the name and version of its package.
 
     Only the folders of this environment count: sys.path may have the working directory, whose files
-    nobody has installed.
+    the user has not installed.
     """
     folders = list(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
     for package in distributions(path=folders):

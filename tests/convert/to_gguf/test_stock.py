@@ -4,6 +4,7 @@ becomes of its file.
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import ropeconv
 from ropeconv.convert.to_gguf import stock
-from ropeconv.convert.to_gguf.stock import find_again, find_converter
+from ropeconv.convert.to_gguf.stock import StockConverter, find_again, find_converter
 from ropeconv.errors import BadSource, Disagreement, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.inspection.receipts.places import remember_converter, remembered_converter
@@ -20,6 +21,7 @@ from ropeconv.inspection.receipts.storage import commands, read_receipt
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.baking import AS_IS, MIXED, YARN, apply, make_plan, recipe_of, stored_as
+from ...support.converter_server import Convert, converter_server
 from ...support.corruptions import verified
 from ...support.extent import sample
 from ...support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
@@ -34,6 +36,18 @@ UNKNOWN = "cohere2_moe"
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree_for_tiny_models(tmp_path_factory.mktemp("stock") / "llama.cpp", stock_tree())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Convert]:
+    with converter_server(stock_tree()) as convert:
+        yield convert
+
+
+@pytest.fixture
+def quick(server: Convert, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The converter in forks of a process that has imported torch; other tests run it as users do."""
+    monkeypatch.setattr(StockConverter, "convert", server)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +112,7 @@ ELSEWHERE = [(name, method) for name, methods in LACKING.items() for method in m
 METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED}
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("model_type", "outtype", "method"), sample(CASES, 2))
 def test_a_family_that_both_know_becomes_the_same_file(
     model_type: str, outtype: str, method: str, tree: Path, tmp_path: Path
@@ -118,6 +133,7 @@ def test_a_family_that_both_know_becomes_the_same_file(
             assert name not in keys
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("model_type", "method"), sample(ELSEWHERE, 2))
 def test_llama_cpp_computes_what_transformers_does_beyond_the_trained_length(
     model_type: str, method: str, tree: Path, tmp_path: Path
@@ -136,6 +152,7 @@ def test_llama_cpp_computes_what_transformers_does_beyond_the_trained_length(
             assert wrong.kl_mean > 1000 * right.kl_mean
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_quantiser_of_llama_cpp_follows(source: Path, tree: Path, tmp_path: Path) -> None:
     if "llama_cpp" in MISSING:
         skip("llama_cpp")
@@ -148,6 +165,7 @@ def test_the_quantiser_of_llama_cpp_follows(source: Path, tree: Path, tmp_path: 
     assert verified(out, source).files == 1
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_scaling_of_the_source_is_taken_away_and_written_back(
     source: Path, tree: Path, tmp_path: Path
 ) -> None:
@@ -174,6 +192,7 @@ def test_a_scaling_of_the_source_is_taken_away_and_written_back(
         assert keys.get(name) == expected.get(name), name
 
 
+@pytest.mark.usefixtures("quick")
 def test_layers_that_llama_cpp_has_otherwise_are_refused(tree: Path, tmp_path: Path) -> None:
     """Its converter writes the file all the same: llama.cpp has a global layer every fourth time."""
     folder = checkpoint("afmoe", tmp_path / "Tiny")
@@ -202,11 +221,13 @@ def test_the_plan_and_the_receipt_name_the_converter_and_not_its_place(
     assert "--converter" in command
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_plan_has_the_size_of_the_output(source: Path, tree: Path, tmp_path: Path) -> None:
     plan = bake(source, YARN, tmp_path / "out.gguf", outtype="f16", converter=tree)
     assert plan.bytes == (tmp_path / "out.gguf").stat().st_size
 
 
+@pytest.mark.usefixtures("quick")
 def test_an_output_is_verified_by_converting_again(
     source: Path, tree: Path, tmp_path: Path
 ) -> None:
@@ -223,6 +244,7 @@ def test_an_output_is_verified_by_converting_again(
         verified(out, source)
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_source_comes_back_from_the_output(source: Path, tree: Path, tmp_path: Path) -> None:
     bake(source, AS_IS, tmp_path / "plain.gguf", converter=tree)
     bake(source, YARN, tmp_path / "out.gguf", converter=tree)
@@ -285,7 +307,7 @@ def spy(folder: Path) -> Path:
 def seen_by_spy(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> dict[str, Any]:
-    """What a converter is given of a source."""
+    """The files and settings that a converter is given of a source."""
     monkeypatch.setenv("SEEN", str(folder / "seen.json"))
     with pytest.raises(RopeconvError, match="the spy converts nothing"):
         make_plan(source, AS_IS, folder / "out.gguf", to="gguf", **options)

@@ -22,6 +22,7 @@ from typing import Any
 from ropeconv.bake.apply import apply
 from ropeconv.convert.to_gguf.stock import StockConverter, find_converter
 from ropeconv.errors import UnsupportedBake
+from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.runtimes.llamacpp.archs import arch_table
@@ -41,6 +42,7 @@ LONGEST = 300
 def result_of(source: Path, method: str, folder: Path, **options: Any) -> dict[str, Any]:
     """The outcome for a checkpoint: a status with the divergence, or with the reason."""
     out = folder / "out.gguf"
+    out.unlink(missing_ok=True)
     try:
         plan = make_plan(source, METHODS[method], out, to="gguf", outtype="f32", **options)
         apply(plan, check=False, fsync=False, remember=True)
@@ -53,10 +55,13 @@ def result_of(source: Path, method: str, folder: Path, **options: Any) -> dict[s
         return {"status": "refused", "reason": str(refusal)[:LONGEST]}
     except (RopeconvError, ValueError, AttributeError) as problem:
         return {"status": "fails", "reason": str(problem)[:LONGEST]}
-    finally:
-        out.unlink(missing_ok=True)
     status = "right" if kl < RIGHT else "wrong"
-    return {"status": status, "kl": float(f"{kl:.2g}"), "control": float(f"{control:.2g}")}
+    return {
+        "status": status,
+        "kl": float(f"{kl:.2g}"),
+        "control": float(f"{control:.2g}"),
+        "arch": GgufFile.open(out).get("general.architecture"),
+    }
 
 
 def row_of(model_type: str, tree: Path, methods: list[str], own: bool) -> dict[str, Any]:
@@ -69,7 +74,6 @@ def row_of(model_type: str, tree: Path, methods: list[str], own: bool) -> dict[s
             0
         ]
         known = by_model_type()[model_type].gguf
-        row["arch"] = known.arch if known else ""
         converters: dict[str, dict[str, Any]] = {"stock": {"converter": tree}}
         if known and own:
             converters["own"] = {}

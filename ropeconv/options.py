@@ -224,6 +224,23 @@ class OutputPlace:
 
 
 @dataclass(frozen=True)
+class MachineOptions(OutputPlace):
+    """Options of `apply` that name places of this machine, so that receipts do not have them."""
+
+    converter: Path | None = option(
+        None,
+        "Convert with this llama.cpp (a checkout, or its convert_hf_to_gguf.py) instead of"
+        " ropeconv's converter.",
+        EXPERT,
+        metavar="PATH",
+        only="gguf",
+    )
+    """Code that is run. None for ropeconv's own converter, and where that does not know the model,
+    for an installed one.
+    """
+
+
+@dataclass(frozen=True)
 class CompanionNames:
     """The names of outputs that belong together with one, which receipts record."""
 

@@ -21,7 +21,7 @@ from ..formats.disk import Advance
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.inplace import Neighbour, change_by_phases
 from ..formats.jsontext import JsonObject
-from ..inspection.receipts.places import remember_source
+from ..inspection.receipts.places import remember_converter, remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..models.config import detect
 from ..models.gguf import GgufSource
@@ -316,6 +316,8 @@ def apply(
         done = _apply_checkpoint(plan, options, check, advance, probe)
     if remember and not plan.target.in_place:
         remember_source(done.path, plan.source)
+        if isinstance(plan, ExportPlan) and plan.converter is not None:
+            remember_converter(plan.converter.sha256, plan.converter.script)
     return done
 
 

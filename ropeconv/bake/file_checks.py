@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..convert.to_gguf.write import output_blocks
+from ..convert.to_gguf.stock_export import StockExport
 from ..errors import BadSource
 from ..formats.disk import Advance, sha256
 from ..formats.files import LONGEST, read_bytes, scratch
@@ -420,9 +420,10 @@ class GgufCheck:
         self._compare_edit(self.plan)
 
     def _compare_conversion(self, plan: ExportPlan) -> None:
-        """Compare a conversion. One that llama.cpp has quantised is made again, unless `quick`."""
+        """Compare a conversion. One of llama.cpp's own tools is made again, unless `quick`."""
         planned = rewrite(plan.exported.model.header, plan.edit)
-        if not plan.exported.quantised:
+        is_remade = isinstance(plan.exported, StockExport) and not self.findings.options.quick
+        if not plan.exported.quantised and not is_remade:
             self._compare_first(planned, 0)
         elif self.findings.options.quick:
             self._compare_quantised(plan, planned)
@@ -442,9 +443,9 @@ class GgufCheck:
             self._compare_shard(source, number)
 
     def _compare_remade(self, plan: ExportPlan) -> None:
-        """Make a quantised conversion again in a temporary folder, and compare with that.
+        """Make a conversion of llama.cpp again in a temporary folder, and compare with that.
 
-        Only llama.cpp knows the header and the numbers that its quantiser writes.
+        Only llama.cpp knows the numbers of its own converter, and what its quantiser writes.
         """
         with scratch() as folder:
             remade = folder / plan.out.name
@@ -714,10 +715,9 @@ def _convert_ranges(
         tensors: The tensors by name, with their places in the file.
         start: Where the data begins, in bytes.
     """
-    exported = {tensor.name: tensor for tensor in plan.exported.tensors}
 
     def convert_again(name: str) -> Iterator[bytes]:
-        blocks = output_blocks(exported[name])
+        blocks = plan.exported.blocks(name)
         change = plan.edit.changes.get(name)
         if change is None:
             yield from blocks

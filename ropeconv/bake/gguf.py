@@ -10,9 +10,11 @@ from pathlib import Path
 from ..convert.gguf_encoding import GgufModel, GgufResult
 from ..convert.gguf_selection import select_gguf
 from ..convert.target import Target
-from ..convert.to_gguf.export import SMALL, GgufExport, export, file_name
+from ..convert.to_gguf.export import GgufExport, export, file_name
 from ..convert.to_gguf.pooling import has_projection
-from ..convert.to_gguf.write import FTYPES, output_blocks, quantise, quantiser, write_tensors
+from ..convert.to_gguf.stock import StockConverter, find_converter
+from ..convert.to_gguf.stock_export import StockExport, stock_export
+from ..convert.to_gguf.write import FTYPES, quantise, quantiser
 from ..environment import Requirement
 from ..errors import BadSource, UnsupportedBake, UsageError
 from ..formats.disk import Advance
@@ -28,7 +30,6 @@ from ..formats.gguf.edit import (
 )
 from ..formats.gguf.file import GgufFile, shard_names
 from ..formats.gguf.header import GgufHeader
-from ..formats.safetensors import INDEX
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_gguf
 from ..inspection.kv_cache import gguf_cache
 from ..inspection.memory.shape import gguf_shape
@@ -43,9 +44,9 @@ from ..inspection.receipts.gguf import (
     record_of_output,
     valid_gguf_receipt,
 )
-from ..inspection.receipts.receipt import OriginalRecord
+from ..inspection.receipts.receipt import ConverterRecord, OriginalRecord
 from ..models.gguf import GgufSource
-from ..models.source import RECEIPT, Source
+from ..models.source import Source
 from ..rope.errors import RopeconvError, shown
 from ..rope.forms import InterpolatedForm, Llama3, Yarn
 from ..rope.methods.vectors import AsIs
@@ -330,6 +331,19 @@ class ExportPlan(GgufOutput):
         return super().file_type
 
     @property
+    def converter(self) -> StockConverter | None:
+        """llama.cpp's own converter, where that converts the source; None for ropeconv's."""
+        if isinstance(self.exported, StockExport):
+            return self.exported.converter
+        return None
+
+    @property
+    def converter_record(self) -> ConverterRecord | None:
+        if self.converter is None:
+            return None
+        return ConverterRecord(self.converter.version, self.converter.sha256)
+
+    @property
     def requirements(self) -> tuple[Requirement, ...]:
         """The packages for reading the weights, and llama.cpp for quantising them."""
         needed = super().requirements
@@ -340,7 +354,7 @@ class ExportPlan(GgufOutput):
     @property
     def ignored_files(self) -> tuple[str, ...]:
         """Names of files of the source that do not affect the output and may change meanwhile."""
-        read = {*self.source.weights(), *SMALL, INDEX, RECEIPT}
+        read = {*self.source.weights(), *self.exported.files}
         return tuple(file.name for file in self.source.files() if file.name not in read)
 
     @cached_property
@@ -352,10 +366,9 @@ class ExportPlan(GgufOutput):
         """
         source = self.source
         exported = self.exported
-        tensors = {tensor.name: tensor for tensor in exported.tensors}
 
         def convert_tensor(name: str) -> bytes:
-            return b"".join(output_blocks(tensors[name]))
+            return b"".join(exported.blocks(name))
 
         record = record_of_export(
             plain=exported.unlabelled,  # without the name of the method in the name of the model
@@ -381,7 +394,21 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     label = ""
     if not isinstance(recipe.method, AsIs):
         label = recipe.method.label
-    exported = export(source, inspection.model_family, start.spec.unscaled(), label, target)
+    spec = start.spec.unscaled()
+    converter = _choose_converter(inspection, target)
+    exported: GgufExport
+    if converter is None:
+        exported = export(source, inspection.model_family, spec, label, target)
+    else:
+        exported = stock_export(
+            source,
+            inspection.model_family,
+            spec,
+            label,
+            target,
+            converter,
+            scaled=first.spec.scaled,
+        )
     result = _select_encoding(start, exported.model, target)
 
     arch = arch_of_header(exported.model)
@@ -428,12 +455,34 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     return replace(plan, files=(file,))
 
 
+def _choose_converter(inspection: ConfigInspection, target: Target) -> StockConverter | None:
+    """llama.cpp's own converter, where it converts a checkpoint; None for ropeconv's.
+
+    That is where the user names it, and for families whose conversion ropeconv does not know.
+
+    Raises:
+        UnsupportedBake: There is none for such a family.
+    """
+    family = inspection.model_family
+    is_known = family.gguf is not None or bool(family.no_gguf)
+    if target.converter is None and is_known:
+        return None
+    converter = find_converter(target.converter)
+    if converter is None:
+        raise UnsupportedBake(
+            "GGUF output",
+            family.display_name,
+            "ropeconv does not know its conversion, and no llama.cpp is installed that may",
+            "pass --converter PATH, a checkout of llama.cpp with its convert_hf_to_gguf.py",
+        )
+    return converter
+
+
 def _data_size(exported: GgufExport, header: GgufHeader | RewrittenHeader) -> int:
     """The bytes of the tensors of a conversion; an estimate where llama.cpp quantises them."""
     if exported.quantised:
         _, bits_per_weight = FTYPES[exported.quantised]
-        weights = sum(tensor.elements for tensor in exported.tensors)
-        return round(weights * bits_per_weight / 8)
+        return round(exported.elements * bits_per_weight / 8)
     return max(info.offset + info.size for info in header.tensors.values())
 
 
@@ -457,7 +506,7 @@ def _write_export(
     try:
         floats.write_bytes(head)
         advance(len(head))
-        write_tensors(floats, len(head), exported.tensors, header.tensors, advance)
+        exported.write_data(floats, len(head), header, advance)
 
         # then the edit: tensors that it changes, such as rows in another order, and those it adds
         with floats.open("r+b") as file:
@@ -478,6 +527,11 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
     notes = []
     spec = inspection.spec
     arch = arch_of_header(exported.model)
+    if isinstance(exported, StockExport):
+        notes.append(
+            f"{exported.converter.described} converts this model, and ropeconv writes the RoPE into"
+            " the result; check the output with `ropeconv validate`"
+        )
     has_window = any(size is not None and size < spec.context for size in spec.windows)
     if has_window and arch.window is None:
         notes.append(
@@ -488,7 +542,7 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
         notes.append(
             "layers that predict further tokens (MTP) are left out, as by llama.cpp's own converter"
         )
-    if has_projection(source):
+    if has_projection(source) and not isinstance(exported, StockExport):
         notes.append(
             "the projection of its embeddings (Dense in modules.json) is left out, as by"
             " llama.cpp's own converter: embeddings are the pooled states"

@@ -259,6 +259,9 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     memory: FitDocument | None
     """In the runtime whose command is shown; null where its formulas are not known."""
 
+    converter: records.ConverterRecord | None
+    """The converter of llama.cpp that converts the source; null for ropeconv's."""
+
     fine_tuning: records.FineTuningRecord
     notes: tuple[str, ...]
     validating: ValidationDocument | None = None
@@ -330,6 +333,11 @@ class Plan(FilePlan):
         raise NotImplementedError
 
     @property
+    def converter_record(self) -> records.ConverterRecord | None:
+        """The converter of llama.cpp that converts the source; None for ropeconv's."""
+        return None
+
+    @property
     def resume_key(self) -> str:
         """The digest of the schedule, the recipe and the target."""
         return f"{self.schedule.digest} {self.recipe} {self.target}"
@@ -356,6 +364,7 @@ class Plan(FilePlan):
             runtimes=self._runtime_records(with_asked=False),
             fine_tuning=self.fine_tuning,
             original=self.original,
+            converter=self.converter_record,
             target=copied(
                 records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"
             ),
@@ -481,6 +490,7 @@ class Plan(FilePlan):
             warnings=self.warnings,
             kv_cache=cache,
             memory=self.fit.document() if self.fit else None,
+            converter=receipt.converter,
             fine_tuning=self.fine_tuning,
             notes=self.notes,
         )

@@ -7,12 +7,13 @@ from dataclasses import replace
 import msgspec
 
 from ..convert.target import Target
+from ..convert.to_gguf.stock import find_again
 from ..errors import BadSource
 from ..formats.disk import Advance
 from ..formats.gguf.edit import RESERVED, rewrite
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
-from ..inspection.receipts.places import find_source
+from ..inspection.receipts.places import find_source, remembered_converter
 from ..inspection.receipts.receipt import FileRecord, Receipt
 from ..inspection.receipts.storage import check_files, embedded, parse_receipt, read_receipt
 from ..models.gguf import GgufSource
@@ -58,7 +59,7 @@ def plan_again(comparison: Comparison) -> Plan:
 
     Raises:
         BadSource: Recipe and source give no plan, or one with another schedule or encoding than
-            the receipt has.
+            the receipt has; or the converter of llama.cpp that made the output is not here.
     """
     # a receipt always states the format, and a plan from a GGUF file takes no `to`
     receipt = comparison.receipt
@@ -67,7 +68,11 @@ def plan_again(comparison: Comparison) -> Plan:
     to: Format | None = receipt.target.to
     if isinstance(source, GgufSource):
         to = None
-    target = copied(Target, receipt.target, to=to, out=comparison.baked)
+    converter = None
+    if receipt.converter is not None:
+        digest = receipt.converter.sha256
+        converter = find_again(digest, remembered_converter(digest)).script
+    target = copied(Target, receipt.target, to=to, out=comparison.baked, converter=converter)
 
     # Names inside of models are made of the name of the source. It may be in another place today,
     # so the plan is made with the name that it had.

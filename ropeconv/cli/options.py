@@ -17,8 +17,8 @@ from ..options import (
     OUTPUT,
     RUNNING,
     RUNTIMES,
+    MachineOptions,
     Option,
-    OutputPlace,
     TargetOptions,
     Writes,
     options,
@@ -112,7 +112,7 @@ RecipeValues = Annotated[dict[str, Any], OptionGroup(recipe_options)]
 
 
 def _target_options() -> list[Option]:
-    return options(OutputPlace, TargetOptions)
+    return options(MachineOptions, TargetOptions)
 
 
 TargetValues = Annotated[dict[str, Any], OptionGroup(_target_options)]

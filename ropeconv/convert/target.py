@@ -8,7 +8,7 @@ from typing import TypeVar, get_args
 from ..errors import UnsupportedBake, UsageError
 from ..formats.files import expand_home
 from ..formats.kind import is_gguf
-from ..options import CompanionNames, Format, OutputPlace, TargetOptions, options
+from ..options import CompanionNames, Format, MachineOptions, TargetOptions, options
 from ..rope.methods.vectors import AsIs
 from ..rope.ramps import RampApproximation
 from ..rope.recipe import Recipe
@@ -19,7 +19,7 @@ from ..runtimes.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Target(CompanionNames, TargetOptions, OutputPlace):
+class Target(CompanionNames, TargetOptions, MachineOptions):
     """How, where and for which runtimes an output is written.
 
     It has every rule about combinations of options. Its fields are in ropeconv/options.py.
@@ -28,6 +28,8 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
     def __post_init__(self) -> None:
         if self.out is not None:
             object.__setattr__(self, "out", expand_home(self.out))
+        if self.converter is not None:
+            object.__setattr__(self, "converter", expand_home(self.converter))
 
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
         """Raise UsageError for options that contradict each other, or have no effect together.
@@ -112,6 +114,7 @@ class Target(CompanionNames, TargetOptions, OutputPlace):
             "--outtype": self.outtype,
             "--pre": self.pre,
             "--quantized-by": self.quantized_by,
+            "--converter": self.converter,
         }
         for flag, value in of_conversion.items():
             if from_gguf and value is not None:

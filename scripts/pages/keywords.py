@@ -19,8 +19,8 @@ from ropeconv.features.evaluation.options import EvalOptions, SizeOptions, TuneO
 from ropeconv.hub.options import PublishOptions
 from ropeconv.options import (
     DeviceOptions,
+    MachineOptions,
     Option,
-    OutputPlace,
     RunOptions,
     TargetOptions,
     ValidateRequest,
@@ -190,7 +190,7 @@ def evaluate_keywords() -> Keywords:
 
 def core_classes() -> list[str]:
     """Return the source of the classes for `apply`, `plan`, `patch`, `validate` and `push`."""
-    target = plain_keywords(OutputPlace, TargetOptions)
+    target = plain_keywords(MachineOptions, TargetOptions)
     writing = plain_keywords(ApplyRequest, without=("dry_run", "no_fsync", "no_check"))
     validate = plain_keywords(ValidateRequest, without=("against",))
     validate["text"] = ("StrPath", "A file, or the text itself, instead of synthetic tokens.")

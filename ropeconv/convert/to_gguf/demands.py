@@ -181,7 +181,10 @@ def _check_key_heads(file: ArchKeys, wanted: Sequence[int]) -> None:
     # the key is one number for all layers, or a list where the architecture reads one
     arch = file.arch
     count = len(wanted)
+    # llama.cpp takes the heads of queries where a file has no key (llama-model.cpp)
     heads = file.get("attention.head_count_kv")
+    if heads is None:
+        heads = file.get("attention.head_count")
     used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
 
     has_attention = layers_with_attention(file, count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import BadSource, UsageError
+from ...formats.disk import Advance
 from ...formats.files import read_bytes, scratch
+from ...formats.gguf.edit import RewrittenHeader
 from ...formats.gguf.header import BF16, F16, F32, Q8_0, TYPES, GgufHeader, GgufValue, string, u32
-from ...formats.safetensors import Tensor
+from ...formats.safetensors import INDEX, Tensor
 from ...models.family import Family
-from ...models.source import Source
+from ...models.source import RECEIPT, Source
 from ...options import TargetOptions
 from ...rope.forms import Plain, divisors
 from ...rope.spec import RopeSpec
@@ -29,7 +31,7 @@ from .pooling import pooling_keys
 from .rows import DTYPES, ShardWeights, StoredRows
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import composes_characters, tokenizer_keys, values_of
-from .write import FTYPES
+from .write import FTYPES, output_blocks, write_tensors
 
 if TYPE_CHECKING:
     from gguf import Metadata
@@ -81,6 +83,39 @@ class GgufExport:
     composes: bool = False
     """Whether tokenizer.json composes characters (NFC), which llama.cpp does not do."""
 
+    @property
+    def elements(self) -> int:
+        """The numbers of all tensors."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the small files of a checkpoint that it is made from."""
+        return (*SMALL, INDEX, RECEIPT)
+
+    def blocks(self, name: str) -> Iterator[bytes]:
+        """Yield the bytes of a converted tensor, in pieces."""
+        for tensor in self.tensors:
+            if tensor.name == name:
+                yield from output_blocks(tensor)
+
+    def write_data(
+        self, target: Path, start: int, header: RewrittenHeader, advance: Advance
+    ) -> None:
+        """Write all tensors of the conversion into a file that has its header.
+
+        Args:
+            target: The file.
+            start: The first byte of its data.
+            header: Its header, with the places of tensors.
+            advance: Called with the bytes written since the last call.
+
+        Raises:
+            OSError: Where the file cannot be written.
+            BadSource: Where the checkpoint has changed.
+        """
+        write_tensors(target, start, self.tensors, header.tensors, advance)
+
 
 def export(
     source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions
@@ -106,7 +141,7 @@ def export(
         )
 
     # llama.cpp quantises in a second step, so the type here is the one that it starts from
-    kind = _kind(options.outtype or "auto", source)
+    kind = base_type(options.outtype or "auto", source)
     quantised = options.outtype if options.outtype in FTYPES else ""
 
     # sizes of the model; some have layers that predict further tokens, which llama.cpp computes for
@@ -135,7 +170,7 @@ def export(
 
     # descriptions, with the label of the method and without it, and the tokenizer
     type_name = TYPES[kind].name
-    counts = _weight_counts(tensors, values)
+    counts = weight_counts({tensor.name: tensor.elements for tensor in tensors}, values)
     repository = None
     if source.kind == "hub" or source.commit:
         repository = source.reference.partition("@")[0]
@@ -181,11 +216,18 @@ def _still_pairs(spec: RopeSpec) -> StoredRows:
     return StoredRows(FREQS, (spec.rotary_dim // 2,), (), data=vector.astype("<f4").tobytes())
 
 
-def _weight_counts(tensors: list[StoredRows], values: dict[str, GgufValue]) -> tuple[int, int, int]:
-    """The weights of the model, those of one expert in all layers, and the number of experts."""
+def weight_counts(
+    elements: Mapping[str, int], values: Mapping[str, GgufValue]
+) -> tuple[int, int, int]:
+    """Return the weights of the model, those of one expert in all layers, and how many experts.
+
+    Args:
+        elements: The numbers of each tensor, by its name in GGUF.
+        values: The keys of the header.
+    """
     # GGUF stacks the experts of a layer in one tensor, such as blk.0.ffn_up_exps.weight
-    total = sum(tensor.elements for tensor in tensors)
-    in_experts = sum(tensor.elements for tensor in tensors if "_exps." in tensor.name)
+    total = sum(elements.values())
+    in_experts = sum(count for name, count in elements.items() if "_exps." in name)
     experts = 0
     for key, value in values.items():
         if key.endswith(".expert_count"):
@@ -206,8 +248,8 @@ def _copy_small(source: Source, folder: Path) -> None:
             target.write_bytes(read_bytes(source.path(name), name))
 
 
-def _kind(outtype: str, source: Source) -> int:
-    """ggml's number of the type of most weights in the file.
+def base_type(outtype: str, source: Source) -> int:
+    """Return ggml's number of the type of most weights in the file.
 
     By default, and before llama.cpp quantises them, it is the type of most tensors of the source.
     """

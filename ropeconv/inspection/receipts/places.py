@@ -90,6 +90,31 @@ def remember_source(output: Path, source: Origin) -> None:
         _write_places(note, (*newest_others, place))
 
 
+def remember_converter(sha256: str, script: Path) -> None:
+    """Note where a converter of llama.cpp is, by the digest of its code, as receipts have it."""
+    with suppress(OSError, RopeconvError):
+        note = _converter_note(sha256)
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with draft_of(note) as draft:
+            draft.write_bytes(os.fsencode(script.resolve()))
+            draft.chmod(0o600)
+
+
+def remembered_converter(sha256: str) -> Path | None:
+    """Return where a converter of llama.cpp was; None where that is not known."""
+    with suppress(OSError, RopeconvError):
+        path = Path(read_text(_converter_note(sha256), sha256))
+        return path if path.is_absolute() else None
+    return None
+
+
+def _converter_note(sha256: str) -> Path:
+    """The file with the path of a converter. Raises BadSource for what is not a digest."""
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise BadSource("the digest of the converter is not a sha256; the receipt was edited")
+    return user_folder("state") / "converters" / sha256
+
+
 def find_source(output: Path, use_state: bool = True) -> str:
     """Return the source of an output.
 

@@ -707,6 +707,16 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
         return ""
 
 
+class ConverterRecord(msgspec.Struct, frozen=True):
+    """llama.cpp's own converter, where it made a GGUF file of the source, before the method."""
+
+    version: str
+    """The commit of its checkout, or the name and version of its package; empty if not known."""
+
+    sha256: str
+    """The digest of its code."""
+
+
 class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
     """How an output was made."""
 
@@ -772,6 +782,9 @@ class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
 
     original: OriginalRecord | None = None
     """The first source, for `restore`."""
+
+    converter: ConverterRecord | None = None
+    """The converter of llama.cpp that made a GGUF file of the source; None for ropeconv's."""
 
     target: TargetRecord
     """The target of the output, which makes its plan again."""

@@ -498,6 +498,8 @@ def commands(receipt: Receipt) -> list[str]:
         words = apply_words(source, step, is_gguf, receipt.source.family or "")
         # the last output has the name that `apply` gives
         is_last = number == len(receipt.steps)
+        if is_last and receipt.converter is not None:
+            words += ["--converter", "llama.cpp"]  # where it is on another machine is not known
         if not is_last:
             is_gguf = step.target.to == "gguf"
             source = _file_name(f"step{number}", is_gguf)

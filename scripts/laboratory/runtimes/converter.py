@@ -17,7 +17,7 @@ PACKAGES = {"2026.10": "0.3.36"}
 PARTS = ("conversion", "gguf-py", "convert_hf_to_gguf.py", "src", "requirements")
 
 
-def _converter(version: str, folder: Path) -> Path:
+def converter_tree(version: str, folder: Path) -> Path:
     """The vendored llama.cpp of a source distribution: its converter, and the sources that the
     program follows.
     """
@@ -41,7 +41,7 @@ def install(version: str, folder: Path) -> Environment:
     """The converter beside the pinned transformers. torch, numpy and PyYAML are those of this
     interpreter.
     """
-    tree = _converter(PACKAGES[version], folder / "llama.cpp")
+    tree = converter_tree(PACKAGES[version], folder / "llama.cpp")
     config_reader = installed(folder / "transformers", TRANSFORMERS)
     return Environment(Path(sys.executable), (config_reader, tree / "gguf-py", tree))
 

@@ -1,0 +1,299 @@
+"""llama.cpp's own converter, convert_hf_to_gguf.py, which converts models that ropeconv does not.
+
+`find_converter` returns the one that is used, and `StockConverter.convert` runs it. A converter is
+code. So it is one that the user names, or one of a package that is installed, and never one of the
+model's folder or of the working directory. Code of the model itself is not given to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+
+from ...environment import redacted, without_secrets
+from ...errors import BadSource, UsageError
+from ...formats import jsontext
+from ...formats.files import expand_home, read_text
+from ...models.source import Source
+from ...rope.errors import RopeconvError, shown
+
+SCRIPT = "convert_hf_to_gguf.py"
+PLACES = ("", "vendor/llama.cpp")
+"""Folders with the script: a checkout of llama.cpp, and an sdist of llama-cpp-python."""
+CODE = ("*.py", "conversion/**/*.py", "gguf-py/gguf/**/*.py")
+"""The files of a converter, from the folder of the script."""
+VARIABLE = "ROPECONV_CONVERTER"
+"""The environment variable with a path, for models that ropeconv does not convert."""
+PROGRAM = Path(__file__).with_name("stock_program.py")
+
+READ = (".json", ".txt", ".model", ".jinja", ".md", ".tiktoken", ".safetensors")
+"""Ends of the names of files that the converter is given: no code, and no pickles."""
+CONFIGS = ("config.json", "tokenizer_config.json")
+"""Files that may name code of the model, which the converter would fetch and run."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+LONGEST_LINE = 300
+
+
+@dataclass(frozen=True)
+class StockConverter:
+    """A convert_hf_to_gguf.py on this machine."""
+
+    script: Path
+    version: str
+    """The commit of its checkout, or the name and version of its package; empty if not known."""
+
+    sha256: str
+    """The digest of its code."""
+
+    @property
+    def described(self) -> str:
+        """The script with its version, for people."""
+        version = self.version or f"sha256 {self.sha256[:12]}"
+        return f"llama.cpp's {SCRIPT} ({version})"
+
+    def convert(
+        self,
+        model: Path,
+        target: Path,
+        outtype: str,
+        *,
+        pre: str = "",
+        dense: bool = False,
+        header_only: bool = False,
+    ) -> None:
+        """Convert a checkpoint in a process of its own, without secrets and without the network.
+
+        Args:
+            model: The folder of the checkpoint, from `prepare_folder`.
+            target: The GGUF file to write.
+            outtype: The type of the weights, as the converter names it.
+            pre: The value of tokenizer.ggml.pre; empty for the one that the converter finds.
+            dense: Whether projections of sentence-transformers (`2_Dense`) are written too.
+            header_only: Whether large tensors become holes, which takes seconds for any model.
+
+        Raises:
+            RopeconvError: The converter fails; the message has its last line.
+        """
+        settings = json.dumps({"header_only": header_only, "pre": pre})
+        arguments = [str(model), "--outtype", outtype, "--outfile", str(target.absolute())]
+        if dense:
+            arguments.append("--sentence-transformers-dense-modules")
+        # -P keeps modules of the current folder out
+        command = [sys.executable, "-P", str(PROGRAM), str(self.script), settings, *arguments]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            cwd=model,
+            env=without_secrets() | OFFLINE,
+        )
+        if done.returncode != 0 or not target.exists():
+            raise RopeconvError(
+                f"{self.described} does not convert this model: {_last_line(done.stderr)}; keep"
+                " safetensors, or name another checkout of llama.cpp with --converter"
+            )
+
+
+def _last_line(text: str) -> str:
+    """The last line of what a program wrote, without secrets."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "it gives no reason"
+    return redacted(lines[-1])[:LONGEST_LINE]
+
+
+def find_converter(named: Path | None = None) -> StockConverter | None:
+    """Return the converter that the user named, or else one that is installed; None without one.
+
+    Args:
+        named: A checkout of llama.cpp, an unpacked sdist with one, or the script itself. None for
+            the path in the variable ROPECONV_CONVERTER, or one in a package of this environment.
+
+    Raises:
+        UsageError: The path has no converter.
+    """
+    option = "--converter"
+    if named is None and os.environ.get(VARIABLE):
+        named = Path(os.environ[VARIABLE])
+        option = VARIABLE
+    if named is not None:
+        return _describe(_script_at(expand_home(named), option))
+    for script, version in _installed():
+        return _describe(script, version)
+    return None
+
+
+def find_again(sha256: str, remembered: Path | None) -> StockConverter:
+    """Return the converter that made an output, by the digest in its receipt.
+
+    Args:
+        sha256: The digest.
+        remembered: Where it was when the output was made, None where that is not known.
+
+    Raises:
+        BadSource: It is not here.
+    """
+    if remembered is not None and remembered.is_file():
+        converter = _describe(remembered)
+        if converter.sha256 == sha256:
+            return converter
+    found = find_converter()
+    if found is not None and found.sha256 == sha256:
+        return found
+    raise BadSource(
+        f"it was converted by llama.cpp's {SCRIPT} with the digest {sha256[:12]}, which is not"
+        f" here; set {VARIABLE} to that checkout"
+    )
+
+
+def _script_at(path: Path, option: str) -> Path:
+    """The script at a path that the user named. Raises UsageError without one."""
+    if path.is_file() and path.suffix == ".py":
+        return path.resolve()
+    for place in PLACES:
+        script = path / place / SCRIPT
+        if script.is_file():
+            return script.resolve()
+    raise UsageError(f"{option} {path} has no {SCRIPT}; give a checkout of llama.cpp, or that file")
+
+
+def _installed() -> Iterator[tuple[Path, str]]:
+    """Yield the scripts of installed packages, each with the name and version of its package.
+
+    Only the folders of this environment count: sys.path may have the working directory, whose files
+    the user has not installed.
+    """
+    folders = list(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
+    for package in distributions(path=folders):
+        for file in package.files or ():
+            if file.name != SCRIPT:
+                continue
+            script = Path(str(package.locate_file(file))).resolve()
+            is_inside = any(script.is_relative_to(Path(folder).resolve()) for folder in folders)
+            if is_inside and script.is_file():
+                yield script, f"{package.metadata['Name']} {package.version}"
+
+
+def _describe(script: Path, version: str = "") -> StockConverter:
+    """The converter with a script, whose code is read for its digest."""
+    root = script.parent
+    digest = hashlib.sha256()
+    files = {script}
+    for pattern in CODE[1:]:
+        files.update(root.glob(pattern))
+    for path in sorted(files):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return StockConverter(script, version or _version_of(root), digest.hexdigest())
+
+
+def _version_of(root: Path) -> str:
+    """The commit of a checkout, or the version of the sdist around it; empty if not known."""
+    # .git is read and git is not run, since settings of a repository may name programs
+    head = _line_of(root / ".git" / "HEAD")
+    if head.startswith("ref: "):
+        head = _line_of(root / ".git" / head.removeprefix("ref: "))
+    if re.fullmatch("[0-9a-f]{40}", head):
+        return f"commit {head[:9]}"
+
+    # vendor/llama.cpp of an sdist, whose PKG-INFO has its name and version
+    for folder in (root, *root.parents[:2]):
+        facts = {}
+        for line in _text_of(folder / "PKG-INFO").splitlines():
+            name, colon, value = line.partition(": ")
+            if colon:
+                facts.setdefault(name, value.strip())
+        if "Name" in facts and "Version" in facts:
+            return f"{facts['Name']} {facts['Version']}"
+    return ""
+
+
+def _line_of(path: Path) -> str:
+    return _text_of(path).partition("\n")[0].strip()
+
+
+def _text_of(path: Path) -> str:
+    """A small text file; empty where it cannot be read."""
+    try:
+        return read_text(path, path.name)
+    except (OSError, BadSource):
+        return ""
+
+
+def given_files(source: Source) -> tuple[str, ...]:
+    """Return the names of the files of a checkpoint that the converter is given.
+
+    These are its weights and its small files: no code, and no weights in other formats.
+    """
+    weights = set(source.weights())
+    copied, _ = source.files_to_copy()
+    names = []
+    for file in copied:
+        is_other_weights = file.name.endswith(".safetensors") and "/" not in file.name
+        if file.name in weights or (file.name.endswith(READ) and not is_other_weights):
+            names.append(file.name)
+    return tuple(names)
+
+
+def prepare_folder(
+    source: Source, config: jsontext.JsonObject, folder: Path, names: Collection[str]
+) -> Path:
+    """Make a folder for the converter: links to the files of a checkpoint, and another config.
+
+    Args:
+        source: The checkpoint.
+        config: The content of its config.json, with an unscaled RoPE.
+        folder: An empty folder.
+        names: The files that are linked.
+
+    Returns:
+        A folder in it with the name of the source, from which the converter guesses descriptions.
+
+    Raises:
+        BadSource: The weights are not on this machine, or are in another format.
+    """
+    weights = source.weights()
+    if source.generated_files():
+        raise BadSource(
+            f"{source.reference} is not in Hugging Face's layout, which llama.cpp's {SCRIPT} reads;"
+            " convert it to that first with `ropeconv apply --as-is`"
+        )
+    for name in weights:
+        if source.local(name) is None:
+            raise BadSource(
+                f"llama.cpp's {SCRIPT} reads weights from this machine, and {name} is not here;"
+                f" download {source.reference}, and give its folder"
+            )
+
+    place = folder / (Path(source.name).name or "model")
+    place.mkdir()
+    texts = {"config.json": config}
+    tokenizer = source.text(CONFIGS[1])
+    if tokenizer is not None:
+        texts[CONFIGS[1]] = jsontext.parse(tokenizer, CONFIGS[1])
+    for name in names:
+        target = place / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if name in texts:
+            # classes in files of the checkpoint, or of another repository
+            content = {key: value for key, value in texts[name].items() if key != "auto_map"}
+            target.write_bytes(jsontext.dump(content).encode())
+        elif source.is_generated(name):
+            source.copy(name, target)
+        else:
+            target.symlink_to(source.path(name).resolve())
+    if not (place / "config.json").exists():
+        raise BadSource(f"{shown(source.reference)} has no config.json; give a whole folder")
+    return place

@@ -1,0 +1,312 @@
+"""StockExport: a checkpoint as llama.cpp's own converter converts it. Read `stock_export` first.
+
+The converter gets the checkpoint with its unscaled RoPE, and writes only the header for a plan.
+`StockExport.write_data` runs it again, for the whole file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+
+from ...errors import BadSource, UnsupportedBake
+from ...formats.disk import Advance, copy_part
+from ...formats.files import scratch
+from ...formats.gguf.edit import Edit, RewrittenHeader
+from ...formats.gguf.file import GgufFile
+from ...formats.gguf.header import TYPES, GgufHeader, GgufValue, f32, u32
+from ...formats.jsontext import JsonObject
+from ...models.config import kv_heads, text_part
+from ...models.family import Family
+from ...models.schema import positive_int
+from ...models.source import Source
+from ...options import TargetOptions
+from ...rope.errors import counted
+from ...rope.spec import RopeSpec
+from ...runtimes.llamacpp.read_header import rope_tensors
+from ...runtimes.verdict import difference
+from ..config_edit import RopeSetting, bake_config
+from ..gguf_encoding import GgufModel
+from .conversions import ModelSizes
+from .demands import check_layers
+from .export import GgufExport, base_type, describe, metadata_keys, weight_counts
+from .pooling import has_projection
+from .stock import StockConverter, given_files, prepare_folder
+from .stock_program import SMALL
+from .write import FTYPES
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A conversion by llama.cpp's own converter."""
+
+    converter: StockConverter
+    source: Source
+
+    config: JsonObject
+    """The config.json that the converter gets."""
+
+    weights_type: str
+    """The type of the weights, as the converter names it."""
+
+    pre: str
+    """The value of tokenizer.ggml.pre; empty for the one that the converter finds."""
+
+    def run(self, folder: Path, target: Path, header_only: bool = False) -> Path:
+        """Let the converter write a file, and return the folder that it got.
+
+        Args:
+            folder: An empty folder, for links to the files of the checkpoint.
+            target: The file.
+            header_only: Whether only the header and small tensors are written.
+
+        Raises:
+            RopeconvError: The converter fails.
+        """
+        model = prepare_folder(self.source, self.config, folder, given_files(self.source))
+        self.converter.convert(
+            model,
+            target,
+            self.weights_type,
+            pre=self.pre,
+            dense=has_projection(self.source),
+            header_only=header_only,
+        )
+        return model
+
+
+@dataclass(frozen=True)
+class StockExport(GgufExport):
+    """A checkpoint converted by llama.cpp's own converter, before it is written."""
+
+    conversion: Conversion = field(kw_only=True)
+
+    small: dict[str, bytes] = field(kw_only=True, repr=False)
+    """The data of small tensors."""
+
+    @property
+    def converter(self) -> StockConverter:
+        """The converter."""
+        return self.conversion.converter
+
+    @property
+    def elements(self) -> int:
+        return sum(_elements(self.model.header).values())
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return given_files(self.conversion.source)
+
+    def blocks(self, name: str) -> Iterator[bytes]:
+        yield self.small[name]
+
+    def write_data(
+        self, target: Path, start: int, header: RewrittenHeader, advance: Advance
+    ) -> None:
+        # beside the target, which is in the hidden folder of drafts
+        whole = target.with_name(f"{target.name}.stock")
+        try:
+            with scratch() as folder:
+                self.conversion.run(folder, whole)
+            written = GgufFile.open(whole).header
+            self._refuse_other_header(written)
+            with whole.open("rb") as reader, target.open("r+b") as writer:
+                for old, new, size in header.moves(self.model.header):
+                    copy_part(reader, written.data_start + old, writer, start + new, size)
+                    advance(size)
+        finally:
+            whole.unlink(missing_ok=True)
+
+    def _refuse_other_header(self, written: GgufHeader) -> None:
+        """Raise BadSource where the converter wrote another header than for the plan."""
+        planned = self.unlabelled
+        if written.values == planned.values and written.tensors == planned.tensors:
+            return
+        raise BadSource(
+            f"{self.converter.described} wrote another header than it had planned; leave the source"
+            " and the converter unchanged, and run again"
+        )
+
+
+def stock_export(
+    source: Source,
+    family: Family,
+    spec: RopeSpec,
+    label: str,
+    options: TargetOptions,
+    converter: StockConverter,
+    scaled: bool,
+) -> StockExport:
+    """Let llama.cpp's converter write the header of a checkpoint with an unscaled RoPE.
+
+    Args:
+        source: The checkpoint.
+        family: The family of the checkpoint.
+        spec: Its unscaled RoPE.
+        label: The label of the method, for names.
+        options: The options of the output.
+        converter: The converter.
+        scaled: Whether the checkpoint has a scaling, which the converter does not get.
+
+    Raises:
+        BadSource: For a checkpoint that cannot be converted.
+        RopeconvError: Where the converter fails.
+        UnsupportedBake: For layers that llama.cpp would compute otherwise.
+        UsageError: For an unknown outtype.
+    """
+    # the config without its scaling, which the encoding writes into the result
+    if not source.weights():
+        raise BadSource(
+            f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole"
+            " folder"
+        )
+    config = source.config()
+    if scaled:
+        setting = RopeSetting({"rope_type": "default"}, spec.rope_theta, spec.original_context)
+        config = bake_config(config, family, spec, setting)
+
+    # llama.cpp quantises in a second step, so the type here is the one that it starts from
+    type_name = TYPES[base_type(options.outtype or "auto", source)].name
+    quantised = options.outtype if options.outtype in FTYPES else ""
+    conversion = Conversion(converter, source, config, type_name.lower(), options.pre or "")
+    repository = None
+    if source.kind == "hub" or source.commit:
+        repository = source.reference.partition("@")[0]
+
+    # the header and the small tensors, with the descriptions that gguf-py gives for the same folder
+    with scratch() as folder:
+        draft = folder / "header.gguf"
+        place = conversion.run(folder, draft, header_only=True)
+        file = GgufFile.open(draft)
+        header = file.header
+        vectors = rope_tensors(file)
+        small = {}
+        for name, info in header.tensors.items():
+            if info.size <= SMALL:
+                small[name] = file.read(name)
+        counts = weight_counts(_elements(header), header.values)
+        described = describe(place, source.name, repository, label, *counts)
+        bare = describe(place, source.name, repository, "", *counts)
+
+    # the method, and the person who quantises the model, in its descriptions
+    plain_keys = metadata_keys(bare, type_name)
+    named_keys = metadata_keys(described, type_name, options.quantized_by)
+    labelled = _with_descriptions(header, plain_keys, named_keys)
+    model = GgufModel(labelled, labelled.tensors, vectors)
+    _check_layers(model, source, family, spec)
+    model = _correct(model, spec)
+    return StockExport(
+        model=model,
+        tensors=[],
+        description=described,
+        outtype=(quantised or type_name).upper(),
+        unlabelled=header,
+        quantised=quantised,
+        conversion=conversion,
+        small=small,
+    )
+
+
+def _elements(header: GgufHeader) -> dict[str, int]:
+    """The numbers of each tensor, by its name."""
+    return {name: prod(info.shape) for name, info in header.tensors.items()}
+
+
+def _with_descriptions(
+    header: GgufHeader, plain: dict[str, GgufValue], named: dict[str, GgufValue]
+) -> GgufHeader:
+    """A header of the converter with descriptions of the output, which is another model.
+
+    Args:
+        header: The header that the converter wrote.
+        plain: The descriptions of the checkpoint, as gguf-py gives them.
+        named: Those of the output. Only what differs between both is changed.
+    """
+    values = {}
+    for key, value in header.values.items():
+        is_dropped = key in plain and key not in named
+        if not is_dropped:
+            values[key] = value
+    for key, value in named.items():
+        if plain.get(key) != value:
+            values[key] = value
+    return replace(header, values=values)
+
+
+def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
+    """Return a conversion with the keys of RoPE that the converter writes otherwise for some.
+
+    It knows fewer names of settings than transformers: it writes another width for Bamba, and no
+    base for the window layers of Mellum. The base and the scaling of the other layers are written
+    by the encoding.
+
+    Args:
+        model: The conversion.
+        spec: The RoPE of the checkpoint.
+
+    Raises:
+        UnsupportedBake: llama.cpp computes something else whatever the keys say.
+    """
+    arch = model.get("general.architecture")
+    computed = model.reading().spec
+    if computed.rotary_dim != spec.rotary_dim:
+        model = model.after(Edit({f"{arch}.rope.dimension_count": u32(spec.rotary_dim)}))
+        width = model.reading().spec.rotary_dim
+        if width != spec.rotary_dim:
+            raise UnsupportedBake(
+                f"a rotation of {spec.rotary_dim} dimensions of a head",
+                f"GGUF as {arch}",
+                f"llama.cpp rotates {width}",
+                "keep safetensors",
+            )
+
+    # the layers that keep their RoPE
+    if _unlike_local(model, spec) and spec.local_form is not None:
+        model = model.after(Edit({f"{arch}.rope.freq_base_swa": f32(spec.local_form.theta)}))
+    reason = _unlike_local(model, spec)
+    if reason:
+        raise UnsupportedBake(
+            "the RoPE of window layers", f"GGUF as {arch}", reason, "keep safetensors"
+        )
+    return model
+
+
+def _unlike_local(model: GgufModel, spec: RopeSpec) -> str:
+    """How the layers with a window differ from those of the checkpoint; empty for equal ones."""
+    computed = model.reading().spec
+    return difference(computed.current(), spec, computed)
+
+
+def _check_layers(model: GgufModel, source: Source, family: Family, spec: RopeSpec) -> None:
+    """Compare the layers that llama.cpp computes from a file with those of the checkpoint.
+
+    Raises:
+        UnsupportedBake: Some differ in their number, window, rotation, or heads of keys.
+    """
+    computed = model.reading().spec
+    is_uniform = {*computed.layers, *spec.layers} == {"global"} and not any(spec.windows)
+    if len(computed.layers) != len(spec.layers):
+        # HRM runs its layers several times, and llama.cpp counts every run
+        if is_uniform:
+            return
+        raise UnsupportedBake(
+            f"a model of {counted(len(spec.layers), 'layer')}",
+            f"GGUF as {model.get('general.architecture')}",
+            f"llama.cpp computes {len(computed.layers)}",
+            "keep safetensors",
+        )
+
+    part = text_part(source.config(), family)
+    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+    if heads is None:
+        raise BadSource(f"config.json has no {family.keys.heads[0]}, which GGUF needs; add it")
+    sizes = ModelSizes(
+        config=part,
+        heads=heads,
+        kv_heads=kv_heads(part, family, heads),
+        head_dim=spec.head_dim,
+        layers=len(spec.layers),
+    )
+    check_layers(model.header, sizes, family, spec)

@@ -1,0 +1,59 @@
+"""Runs llama.cpp's convert_hf_to_gguf.py, as a program of its own: SCRIPT SETTINGS ARGUMENT ...
+
+SETTINGS is JSON. With `header_only`, the file gets its header and its small tensors, and holes in
+place of the others, which are not converted. With `pre`, that is the value of tokenizer.ggml.pre.
+It imports nothing of ropeconv.
+"""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+SMALL = 1 << 16
+"""The most bytes of a tensor that is written with only a header: norms, and divisors of RoPE."""
+
+
+def write_small_tensors(writer: Any, *, progress: bool = False) -> None:
+    """Write the entries of tensors, and the data of small ones (GGUFWriter.write_tensors_to_file).
+
+    Args:
+        writer: The GGUFWriter, which has written all keys.
+        progress: As in the method that it stands for.
+    """
+    writer.write_ti_data_to_file()
+    (file,) = writer.fout
+    writer.write_padding(file, file.tell())
+    for info in writer.tensors[0].values():
+        if info.nbytes <= SMALL:
+            info.tensor.tofile(file)
+        else:
+            file.seek(info.nbytes, 1)
+        file.seek(-info.nbytes % writer.data_alignment, 1)
+        info.tensor = None
+    file.truncate()
+
+
+def main() -> None:
+    """Run the converter, with the changes that the settings ask for."""
+    script, text, *arguments = sys.argv[1:]
+    settings = json.loads(text)
+
+    # its own packages before installed ones, as when the script runs by itself
+    root = Path(script).resolve().parent
+    sys.path[:0] = [str(root), str(root / "gguf-py")]
+    import gguf
+
+    if settings["header_only"]:
+        gguf.GGUFWriter.write_tensors_to_file = write_small_tensors  # type: ignore[method-assign]
+    if settings["pre"]:
+        from conversion.base import TextModel  # type: ignore[import-not-found]
+
+        TextModel.get_vocab_base_pre = lambda self, tokenizer: settings["pre"]
+    sys.argv = [script, *arguments]
+    runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

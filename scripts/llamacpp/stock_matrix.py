@@ -1,0 +1,139 @@
+"""Writes docs/evidence/stock-converter.json: which models llama.cpp's convert_hf_to_gguf.py and
+ropeconv's own converter convert so that llama.cpp computes what transformers does.
+
+    python -m scripts.llamacpp.stock_matrix LLAMA_CPP [--fresh] [--stock-only] [MODEL_TYPE ...]
+
+LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Each
+tiny checkpoint of the tests is converted by both, with and without a method, and the logits of
+llama.cpp are compared with those of transformers up to four times the trained length. Model types
+that the record has are passed over, unless --fresh. The records of reports are short: program,
+version, input, expected and seen.
+
+The converter runs in forks of one process; `ropeconv apply` runs it in a process of its own.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ropeconv.bake.apply import apply
+from ropeconv.convert.to_gguf.stock import StockConverter, find_converter
+from ropeconv.errors import UnsupportedBake
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.models.registry import by_model_type
+from ropeconv.rope.errors import RopeconvError
+from ropeconv.runtimes.llamacpp.archs import arch_table
+from tests.support.baking import AS_IS, MIXED, YARN, make_plan
+from tests.support.converter_server import converter_server
+from tests.support.llamacpp import beyond, of_llamacpp, of_transformers
+from tests.support.models import TINY
+from tests.support.stock_tree import published, tree_for_tiny_models
+
+OUT = Path(__file__).parents[2] / "docs" / "evidence" / "stock-converter.json"
+METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED}
+RIGHT = 2e-5
+"""The largest mean KL divergence of a right result: a wrong one is above 1e-2."""
+LONGEST = 300
+
+
+def result_of(source: Path, method: str, folder: Path, **options: Any) -> dict[str, Any]:
+    """The outcome for a checkpoint: a status with the divergence, or with the reason."""
+    out = folder / "out.gguf"
+    out.unlink(missing_ok=True)
+    try:
+        plan = make_plan(source, METHODS[method], out, to="gguf", outtype="f32", **options)
+        apply(plan, check=False, fsync=False, remember=True)
+        expected = of_transformers(source, plan)
+        computed = of_llamacpp(out)
+        kl = max(bucket.kl_mean for bucket in beyond(expected, computed))
+        unscaled = of_transformers(source, None)
+        control = max(bucket.kl_mean for bucket in beyond(expected, unscaled))
+    except UnsupportedBake as refusal:
+        return {"status": "refused", "reason": str(refusal)[:LONGEST]}
+    except (RopeconvError, ValueError, AttributeError) as problem:
+        return {"status": "fails", "reason": str(problem)[:LONGEST]}
+    status = "right" if kl < RIGHT else "wrong"
+    return {
+        "status": status,
+        "kl": float(f"{kl:.2g}"),
+        "control": float(f"{control:.2g}"),
+        "arch": GgufFile.open(out).get("general.architecture"),
+    }
+
+
+def row_of(model_type: str, tree: Path, methods: list[str], own: bool) -> dict[str, Any]:
+    """The results of a model type, by converter and method."""
+    row: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source = published(model_type, folder / "Tiny")
+        row["class"] = (json.loads((source / "config.json").read_text())["architectures"] or [""])[
+            0
+        ]
+        known = by_model_type()[model_type].gguf
+        converters: dict[str, dict[str, Any]] = {"stock": {"converter": tree}}
+        if known and own:
+            converters["own"] = {}
+        for converter, options in converters.items():
+            results: dict[str, Any] = {}
+            for method in methods:
+                results[method] = result_of(source, method, folder, **options)
+                if results["as-is"]["status"] in ("fails", "refused"):
+                    break
+            row[converter] = results
+    return row
+
+
+def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
+    """How many rows are right in every method that the architecture has, by converter."""
+    counts = {}
+    for converter in ("stock", "own"):
+        right = 0
+        for row in rows.values():
+            statuses = {method: cell["status"] for method, cell in row.get(converter, {}).items()}
+            no_mixed = {key: value for key, value in statuses.items() if value != "refused"}
+            right += statuses.get("as-is") == "right" and set(no_mixed.values()) == {"right"}
+        counts[converter] = right
+    return counts
+
+
+def main() -> None:
+    """Convert every model type, or those that are named, and write the record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("root", type=Path, metavar="LLAMA_CPP")
+    parser.add_argument("model_types", nargs="*", default=list(TINY))
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--stock-only", action="store_true")
+    given = parser.parse_args()
+
+    record = {"rows": {}} if given.fresh or not OUT.exists() else json.loads(OUT.read_text())
+    converter = find_converter(given.root)
+    assert converter is not None
+    with tempfile.TemporaryDirectory() as name, converter_server(given.root) as convert:
+        StockConverter.convert = convert  # type: ignore[method-assign]
+        tree = tree_for_tiny_models(Path(name) / "llama.cpp", given.root)
+        for model_type in given.model_types:
+            if model_type in record["rows"]:
+                continue
+            row = row_of(model_type, tree, given.methods, own=not given.stock_only)
+            record["rows"][model_type] = row
+            print(model_type, json.dumps(row), flush=True)
+            whole = {
+                "converter": {"version": converter.version, "sha256": converter.sha256},
+                "transformers": importlib.metadata.version("transformers"),
+                "llama_cpp": importlib.metadata.version("llama-cpp-python"),
+                "architectures": len(arch_table().arch),
+                "right": count(record["rows"]),
+                "rows": record["rows"],
+            }
+            OUT.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,500 @@
+"""Models that llama.cpp's own converter converts: whose code runs, what it is given, and what
+becomes of its file.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+import ropeconv
+from ropeconv.bake.restore import restore, restore_plan
+from ropeconv.convert.to_gguf import stock
+from ropeconv.convert.to_gguf.stock import StockConverter, find_again, find_converter
+from ropeconv.errors import BadSource, Disagreement, UnsupportedBake, UsageError
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.inspection.receipts.places import remember_converter, remembered_converter
+from ropeconv.inspection.receipts.storage import commands, read_receipt
+from ropeconv.rope.errors import RopeconvError
+
+from ...support.baking import AS_IS, MIXED, YARN, apply, make_plan, recipe_of, stored_as
+from ...support.converter_server import Convert, converter_server
+from ...support.corruptions import verified
+from ...support.extent import sample
+from ...support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
+from ...support.models import TRAINED
+from ...support.optional import MISSING, skip
+from ...support.stock_tree import published, stock_tree, tree_for_tiny_models
+
+UNKNOWN = "cohere2_moe"
+"""A model type that only llama.cpp's converter knows."""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tree_for_tiny_models(tmp_path_factory.mktemp("stock") / "llama.cpp", stock_tree())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Convert]:
+    with converter_server(stock_tree()) as convert:
+        yield convert
+
+
+@pytest.fixture
+def quick(server: Convert, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The converter in forks of a process that has imported torch; other tests run it as users do."""
+    monkeypatch.setattr(StockConverter, "convert", server)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint(UNKNOWN, tmp_path_factory.mktemp("source") / "Tiny-Cohere")
+
+
+# What becomes of its file
+
+
+def shape_of(tensor: Any) -> list[int]:
+    """A shape without trailing ones, which ggml does not tell apart."""
+    sizes = [int(size) for size in tensor.shape]
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes.pop()
+    return sizes
+
+
+def contents(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tensors of a file (shape, type and bytes), and its keys, by name."""
+    reader = gguf.GGUFReader(path)
+    tensors = {}
+    for tensor in reader.tensors:
+        tensors[tensor.name] = (shape_of(tensor), tensor.tensor_type, tensor.data.tobytes())
+    keys = {name: field.contents() for name, field in reader.fields.items()}
+    return tensors, keys
+
+
+OURS_ALONE = (
+    "general.basename",
+    "{arch}.vocab_size",
+    "{arch}.rope.dimension_count",
+    "{arch}.attention.key_length",
+    "{arch}.attention.value_length",
+    "{arch}.attention.sliding_window_pattern",
+    "{arch}.nextn_predict_layers",
+)
+"""Keys that only ropeconv writes, with the values that llama.cpp takes without them; and the last,
+which it leaves out where it is 0.
+"""
+APART = ("GGUF.", "ropeconv.")
+CASES = [
+    (model_type, outtype, method)
+    for model_type in (
+        "exaone_moe",
+        "gemma3_text",
+        "glm4_moe_lite",
+        "granitemoeshared",
+        "internlm3",
+        "iquestcoder",
+        "jais2",
+        "llama",
+        "phi3",
+        "qwen3",
+        "qwen3_moe",
+    )
+    for outtype in ("bf16", "q8_0", "f32")
+    for method in ("as-is", "yarn")
+]
+LACKING = {
+    "afmoe": ("as-is", "yarn"),
+    "cohere2_moe": ("as-is", "yarn"),
+    "dbrx": ("as-is", "yarn"),
+    "granite_swa": ("as-is", "yarn", "mixed"),
+    "granitemoe_swa": ("as-is", "yarn", "mixed"),
+    "hy_v3": ("as-is", "yarn"),
+    "laguna": ("as-is", "yarn"),
+    "solar_open": ("as-is", "yarn"),
+}
+"""Model types that only llama.cpp's converter knows, and methods that their architectures have."""
+ELSEWHERE = [(name, method) for name, methods in LACKING.items() for method in methods]
+METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("model_type", "outtype", "method"), sample(CASES, 2))
+def test_a_family_that_both_know_becomes_the_same_file(
+    model_type: str, outtype: str, method: str, tree: Path, tmp_path: Path
+) -> None:
+    folder = published(model_type, tmp_path / "Tiny")
+    stored_as(folder, "bfloat16")
+    recipe = METHODS[method]
+    bake(folder, recipe, tmp_path / "ours.gguf", outtype=outtype)
+    bake(folder, recipe, tmp_path / "stock.gguf", outtype=outtype, converter=tree)
+    our_tensors, our_keys = contents(tmp_path / "ours.gguf")
+    tensors, keys = contents(tmp_path / "stock.gguf")
+    assert tensors == our_tensors
+    arch = our_keys["general.architecture"]
+    allowed = {name.format(arch=arch) for name in OURS_ALONE}
+    for name in {*our_keys, *keys}:
+        if not name.startswith(APART) and our_keys.get(name) != keys.get(name):
+            assert name in allowed
+            assert name not in keys or keys[name] == 0
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("model_type", "method"), sample(ELSEWHERE, 2))
+def test_llama_cpp_computes_what_transformers_does_beyond_the_trained_length(
+    model_type: str, method: str, tree: Path, tmp_path: Path
+) -> None:
+    if "llama_cpp" in MISSING:
+        skip("llama_cpp")
+    folder = published(model_type, tmp_path / "Tiny")
+    out = tmp_path / "out.gguf"
+    plan = bake(folder, METHODS[method], out, converter=tree)
+    expected = of_transformers(folder, plan)
+    computed = of_llamacpp(out)
+    unscaled = of_transformers(folder, None)
+    for right, wrong in zip(beyond(expected, computed), beyond(expected, unscaled), strict=True):
+        assert right.kl_mean < 2e-6
+        if method != "as-is":
+            assert wrong.kl_mean > 1000 * right.kl_mean
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_quantiser_of_llama_cpp_follows(source: Path, tree: Path, tmp_path: Path) -> None:
+    if "llama_cpp" in MISSING:
+        skip("llama_cpp")
+    out = tmp_path / "out.gguf"
+    bake(source, YARN, out, outtype="q4_0", converter=tree)
+    file = GgufFile.open(out)
+    assert file.get("general.file_type") == 2
+    assert file.tensors["blk.0.attn_q.weight"].type == gguf.GGMLQuantizationType.Q4_0
+    assert file.get("cohere2moe.rope.scaling.factor") == 4.0
+    assert verified(out, source).files == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_scaling_of_the_source_is_taken_away_and_written_back(
+    source: Path, tree: Path, tmp_path: Path
+) -> None:
+    """The converter drops the attention factor of a config, and writes stale keys for others."""
+    scaled = shutil.copytree(source, tmp_path / "scaled")
+    config = json.loads((scaled / "config.json").read_text())
+    rope = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.3, "rope_theta": 10000.0}
+    rope["original_max_position_embeddings"] = TRAINED
+    config |= {"rope_parameters": rope, "max_position_embeddings": 4 * TRAINED}
+    (scaled / "config.json").write_text(json.dumps(config))
+    bake(scaled, AS_IS, tmp_path / "scaled.gguf", converter=tree)
+    bake(
+        source,
+        recipe_of("yarn", 4.0, attention_factor=1.3),
+        tmp_path / "baked.gguf",
+        converter=tree,
+    )
+    tensors, keys = contents(tmp_path / "scaled.gguf")
+    expected_tensors, expected = contents(tmp_path / "baked.gguf")
+    assert tensors == expected_tensors
+    of_rope = [name for name in {*keys, *expected} if ".rope." in name]
+    assert len(of_rope) >= 5
+    for name in of_rope:
+        assert keys.get(name) == expected.get(name), name
+
+
+@pytest.mark.usefixtures("quick")
+def test_layers_that_llama_cpp_has_otherwise_are_refused(tree: Path, tmp_path: Path) -> None:
+    """Its converter writes the file all the same: llama.cpp has a global layer every fourth time."""
+    folder = checkpoint("afmoe", tmp_path / "Tiny")
+    with pytest.raises(UnsupportedBake, match="window"):
+        make_plan(folder, AS_IS, tmp_path / "out.gguf", to="gguf", converter=tree)
+
+
+# The plan, the receipt, and the check of an output
+
+
+def test_the_plan_and_the_receipt_name_the_converter_and_not_its_place(
+    source: Path, tree: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.gguf"
+    plan = bake(source, YARN, out, converter=tree)
+    converter = find_converter(tree)
+    assert converter is not None
+    assert plan.to_dict()["converter"] == {"version": "", "sha256": converter.sha256}
+    assert any(converter.described in warning for warning in plan.warnings)
+    receipt = read_receipt(out)
+    assert receipt.converter is not None
+    assert receipt.converter.sha256 == converter.sha256
+    assert receipt.source.name == source.name
+    assert str(tree).encode() not in out.read_bytes()
+    (command,) = commands(receipt)
+    assert "--converter" in command
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_plan_has_the_size_of_the_output(source: Path, tree: Path, tmp_path: Path) -> None:
+    plan = bake(source, YARN, tmp_path / "out.gguf", outtype="f16", converter=tree)
+    assert plan.bytes == (tmp_path / "out.gguf").stat().st_size
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_output_is_verified_by_converting_again(
+    source: Path, tree: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.gguf"
+    bake(source, YARN, out, converter=tree)
+    assert verified(out, source).bytes > 0
+    assert verified(out, source, quick=True).files == 1
+    file = GgufFile.open(out)
+    place = file.header.data_start + file.tensors["blk.1.ffn_up_exps.weight"].offset
+    with out.open("r+b") as opened:
+        opened.seek(place + 100)
+        opened.write(b"\x00\x00\x00\x40")
+    with pytest.raises(Disagreement, match=r"blk\.1\.ffn_up_exps\.weight"):
+        verified(out, source)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_source_comes_back_from_the_output(source: Path, tree: Path, tmp_path: Path) -> None:
+    bake(source, AS_IS, tmp_path / "plain.gguf", converter=tree)
+    bake(source, YARN, tmp_path / "out.gguf", converter=tree)
+    output = ropeconv.open_source(str(tmp_path / "out.gguf"))
+    restore(restore_plan(output, tmp_path / "back.gguf"))
+    tensors, keys = contents(tmp_path / "back.gguf")
+    plain_tensors, plain_keys = contents(tmp_path / "plain.gguf")
+    assert tensors == plain_tensors
+    for name in {*keys, *plain_keys}:
+        if not name.startswith(APART):
+            assert keys.get(name) == plain_keys.get(name), name
+
+
+def test_a_converter_that_changes_between_plan_and_output_is_noticed(
+    source: Path, tree: Path, tmp_path: Path
+) -> None:
+    changing = tmp_path / "llama.cpp"
+    shutil.copytree(tree, changing, symlinks=True)
+    script = changing / "convert_hf_to_gguf.py"
+    plan = make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf", converter=changing)
+    script.write_text(
+        "import gguf\nadd = gguf.GGUFWriter.add_block_count\n"
+        "gguf.GGUFWriter.add_block_count = lambda self, count: add(self, count + 1)\n"
+        + script.read_text()
+    )
+    with pytest.raises(BadSource, match="another header"):
+        apply(plan)
+    assert [path.name for path in tmp_path.iterdir()] == ["llama.cpp"]
+
+
+# Whose code runs, and what it is given
+
+SPY = """
+import json, os, sys
+from pathlib import Path
+
+model = Path(sys.argv[1])
+files = [path.relative_to(model).as_posix() for path in model.rglob("*") if not path.is_dir()]
+seen = {
+    "files": sorted(files),
+    "config": json.loads((model / "config.json").read_text()),
+    "tokenizer": json.loads((model / "tokenizer_config.json").read_text()),
+    "environment": dict(os.environ),
+    "modules": [str(getattr(module, "__file__", "")) for module in sys.modules.values()],
+}
+Path(os.environ["SEEN"]).write_text(json.dumps(seen))
+sys.exit("Error: the spy converts nothing")
+"""
+
+
+def spy(folder: Path) -> Path:
+    """A checkout whose converter only says what it was given."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / stock.SCRIPT).write_text(SPY)
+    return folder
+
+
+def seen_by_spy(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> dict[str, Any]:
+    """The files and settings that a converter is given of a source."""
+    monkeypatch.setenv("SEEN", str(folder / "seen.json"))
+    with pytest.raises(RopeconvError, match="the spy converts nothing"):
+        make_plan(source, AS_IS, folder / "out.gguf", to="gguf", **options)
+    seen: dict[str, Any] = json.loads((folder / "seen.json").read_text())
+    return seen
+
+
+def test_it_gets_neither_secrets_nor_code_of_the_model(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(source, tmp_path / "model")
+    (model / "modeling_evil.py").write_text("raise SystemExit('model code')")
+    (model / "pytorch_model.bin").write_bytes(b"a pickle")
+    (model / "extra.safetensors").write_bytes(b"other weights")
+    for name in ("config.json", "tokenizer_config.json"):
+        settings = json.loads((model / name).read_text())
+        settings["auto_map"] = {"AutoConfig": "them/code--modeling_evil.Evil"}
+        (model / name).write_text(json.dumps(settings))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret_of_the_user")
+    seen = seen_by_spy(model, tmp_path, monkeypatch, converter=spy(tmp_path / "spy"))
+    assert seen["files"] == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    assert "auto_map" not in seen["config"]
+    assert "auto_map" not in seen["tokenizer"]
+    assert "hf_secret_of_the_user" not in seen["environment"].values()
+    assert seen["environment"]["HF_HUB_OFFLINE"] == "1"
+
+
+def test_it_gets_the_unscaled_rope(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(source, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    config |= {"rope_parameters": rope, "max_position_embeddings": 4 * TRAINED}
+    (model / "config.json").write_text(json.dumps(config))
+    seen = seen_by_spy(model, tmp_path, monkeypatch, converter=spy(tmp_path / "spy"))
+    assert seen["config"]["rope_parameters"]["rope_type"] == "default"
+    assert "factor" not in seen["config"]["rope_parameters"]
+    assert json.loads((model / "config.json").read_text()) == config
+
+
+def test_modules_of_the_working_directory_are_not_imported(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("gguf.py", "conversion.py", "json.py"):
+        (here / name).write_text("raise SystemExit('code of the working directory')")
+    monkeypatch.chdir(here)
+    seen = seen_by_spy(source, tmp_path, monkeypatch, converter=spy(tmp_path / "spy"))
+    assert not [name for name in seen["modules"] if name.startswith(str(here))]
+
+
+def test_a_script_in_the_model_or_the_working_directory_is_not_found(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(source, tmp_path / "model")
+    spy(model)
+    here = spy(tmp_path / "here")
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setattr(stock.sysconfig, "get_path", lambda name: str(tmp_path / "empty"))
+    with pytest.raises(UnsupportedBake, match="--converter"):
+        make_plan(model, AS_IS, tmp_path / "out.gguf", to="gguf")
+
+
+def install(folder: Path, *files: str) -> None:
+    """Write the record of a package, as pip does."""
+    info = folder / "nimble-1.5.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nimble\nVersion: 1.5\n")
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in files))
+
+
+def test_the_script_of_an_installed_package_is_found(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "site-packages"
+    install(packages, f"nimble/{stock.SCRIPT}")
+    spy(packages / "nimble")
+    monkeypatch.setattr(stock.sysconfig, "get_path", lambda name: str(packages))
+    converter = find_converter()
+    assert converter is not None
+    assert converter.version == "nimble 1.5"
+    seen_by_spy(source, tmp_path, monkeypatch)
+
+
+def test_a_package_cannot_name_a_script_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "site-packages"
+    install(packages, f"../elsewhere/{stock.SCRIPT}")
+    spy(tmp_path / "elsewhere")
+    monkeypatch.setattr(stock.sysconfig, "get_path", lambda name: str(packages))
+    assert find_converter() is None
+
+
+def test_a_family_that_ropeconv_knows_needs_no_converter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(stock.VARIABLE, str(spy(tmp_path / "spy")))
+    folder = checkpoint("llama", tmp_path / "Tiny")
+    plan = make_plan(folder, AS_IS, tmp_path / "out.gguf", to="gguf")
+    assert plan.to_dict()["converter"] is None
+
+
+# Where it is, and what it is called
+
+
+def test_the_version_is_that_of_the_checkout_or_the_package_around_it(tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    checkout = spy(tmp_path / "checkout")
+    (checkout / ".git" / "refs" / "heads").mkdir(parents=True)
+    (checkout / ".git" / "HEAD").write_text("ref: refs/heads/master\n")
+    (checkout / ".git" / "refs" / "heads" / "master").write_text(f"{commit}\n")
+    sdist = tmp_path / "some_package-0.3"
+    spy(sdist / "vendor" / "llama.cpp")
+    (sdist / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: some-package\nVersion: 0.3\n")
+    found = [find_converter(place) for place in (checkout, sdist, checkout / stock.SCRIPT)]
+    versions = [converter.version for converter in found if converter is not None]
+    assert versions == ["commit 012345678", "some-package 0.3", "commit 012345678"]
+
+
+def test_the_digest_is_of_all_code(tmp_path: Path) -> None:
+    checkout = spy(tmp_path / "checkout")
+    (checkout / "conversion").mkdir()
+    (checkout / "conversion" / "base.py").write_text("first")
+    digests = set()
+    for text in ("first", "second"):
+        (checkout / "conversion" / "base.py").write_text(text)
+        converter = find_converter(checkout)
+        assert converter is not None
+        digests.add(converter.sha256)
+    assert len(digests) == 2
+
+
+def test_a_path_without_a_converter_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(UsageError, match="convert_hf_to_gguf"):
+            find_converter(path)
+
+
+def test_a_converter_is_found_again_by_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stock.sysconfig, "get_path", lambda name: str(tmp_path / "empty"))
+    converter = find_converter(spy(tmp_path / "spy"))
+    assert converter is not None
+    digest = converter.sha256
+    with pytest.raises(BadSource, match=stock.VARIABLE):
+        find_again(digest, None)
+    assert find_again(digest, converter.script) == converter
+    remember_converter(digest, converter.script)
+    assert remembered_converter(digest) == converter.script
+
+    # other code at the same place is not run
+    converter.script.write_text("print('something else')")
+    with pytest.raises(BadSource, match=stock.VARIABLE):
+        find_again(digest, remembered_converter(digest))
+    assert remembered_converter("../../somewhere") is None
+
+
+def test_options_that_have_no_effect_with_it_are_refused(tmp_path: Path, tree: Path) -> None:
+    folder = checkpoint("llama", tmp_path / "Tiny")
+    with pytest.raises(UsageError, match="--converter"):
+        make_plan(folder, AS_IS, tmp_path / "out", converter=tree)
+
+
+def test_its_last_line_is_quoted_and_nothing_is_left(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEEN", str(tmp_path / "spy" / "seen.json"))
+    with pytest.raises(RopeconvError, match="Error: the spy converts nothing"):
+        make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf", converter=spy(tmp_path / "spy"))
+    assert [path.name for path in tmp_path.iterdir()] == ["spy"]

@@ -1,0 +1,99 @@
+"""Runs llama.cpp's converter in forks of one process, which has imported torch and its code once.
+
+An import takes seconds, and a conversion of a tiny model tenths of them. As a program, it reads lines
+with the arguments of `stock_program.py` and a file for the output, and answers with exit codes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT)] * (__name__ == "__main__")
+from ropeconv.convert.to_gguf import stock_program  # noqa: E402
+from ropeconv.rope.errors import RopeconvError  # noqa: E402
+
+Convert = Callable[..., None]
+
+
+def serve(tree: str) -> None:
+    """Answer requests until the input ends. tree: the sources of llama.cpp."""
+    sys.path[:0] = [tree, f"{tree}/gguf-py"]
+    import conversion  # type: ignore[import-not-found]
+
+    conversion.load_all_models()
+    del sys.path[:2]
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                log = os.open(request["log"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                sys.argv = [stock_program.__file__, *request["arguments"]]
+                stock_program.main()
+                code = 0
+            except SystemExit as end:
+                code = int(end.code or 0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        print(status, flush=True)
+
+
+@contextmanager
+def converter_server(tree: Path) -> Iterator[Convert]:
+    """Give a function that stands for `StockConverter.convert`, and runs in forks of a server."""
+    command = [sys.executable, __file__, str(tree)]
+    server = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    requests = server.stdin
+    answers = server.stdout
+
+    def convert(
+        self: Any,
+        model: Path,
+        target: Path,
+        outtype: str,
+        *,
+        pre: str = "",
+        dense: bool = False,
+        header_only: bool = False,
+    ) -> None:
+        settings = json.dumps({"header_only": header_only, "pre": pre})
+        arguments = [str(self.script), settings, str(model), "--outtype", outtype]
+        arguments += ["--outfile", str(target.absolute())]
+        if dense:
+            arguments.append("--sentence-transformers-dense-modules")
+        log = target.with_name("converter.log")
+        requests.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")
+        requests.flush()
+        status = answers.readline().strip()
+        lines = log.read_text(errors="replace").strip().splitlines() or [""]
+        log.unlink()
+        if status != "0" or not target.exists():
+            raise RopeconvError(f"the converter stops: {lines[-1]}")
+
+    try:
+        yield convert
+    finally:
+        requests.close()
+        server.wait()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

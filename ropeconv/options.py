@@ -224,7 +224,7 @@ class OutputPlace:
 
 
 @dataclass(frozen=True)
-class MachineOptions(OutputPlace):
+class ConverterOptions(OutputPlace):
     """Options of `apply` that name places of this machine, so that receipts do not have them."""
 
     converter: Path | None = option(

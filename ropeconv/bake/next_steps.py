@@ -9,11 +9,13 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..formats.package_data import render
 from ..inspection.receipts.places import find_source
+from ..inspection.receipts.receipt import RuntimeRecord
 from ..inspection.receipts.storage import has_receipt
 from ..models.gguf import GgufSource
 from ..models.projector import projector_beside
@@ -23,6 +25,7 @@ from ..rope.errors import command_line
 from ..runtimes.llamacpp.archs import Arch, arch_of_header, assumed_keys
 from ..runtimes.llamacpp.purpose import diffusion_schedule, gives_no_logits, purpose_of
 from ..runtimes.runtime import RUNS
+from ..runtimes.verdict import Verdict
 from .plan import GgufOutput, Plan
 from .shown_runtime import shown_runtime
 
@@ -117,6 +120,7 @@ def run_commands(
         draft=draft and shlex.quote(str(draft.out)),
         kind=kind,
         speculation=speculation,
+        options=options_of(plan.result.verdicts, runtime_to_show(plan, draft)),
     )
     return text.splitlines()
 
@@ -202,6 +206,21 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
 
     target = plan.target
     return shown_runtime(verdicts, plan.is_folder, target.runtimes, target.allow_untested)
+
+
+def options_of(verdicts: Iterable[Verdict | RuntimeRecord], name: str) -> str:
+    """Return the options with which a runtime is started, after a blank; empty for none.
+
+    Args:
+        verdicts: Those on an output, each runtime's from its oldest version to the newest, which
+            counts.
+        name: The runtime, without a version.
+    """
+    options = ""
+    for verdict in verdicts:
+        if verdict.runtime.partition("@")[0] == name:
+            options = verdict.options
+    return f" {options}" if options else ""
 
 
 def _is_found(plan: Plan, path: Path) -> bool:

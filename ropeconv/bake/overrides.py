@@ -18,6 +18,7 @@ from ..models.schema import Config
 from ..rope.errors import RopeconvError
 from ..runtimes.runtime import canonical
 from .checkpoint import CheckpointPlan
+from .next_steps import options_of
 from .plan import Plan
 
 FLAGS = {"vllm": "--hf-overrides", "sglang": "--json-model-override-args"}
@@ -183,6 +184,7 @@ def override_commands(plan: Plan, values: str) -> list[str]:
     commands = []
     for server in dict.fromkeys(servers):
         start = starts[server].format(model, plan.schedule.context)
+        start += options_of(plan.result.verdicts, server)
         commands.append(f"{start} {FLAGS[server]} {shlex.quote(values)}")
     return commands
 

@@ -17,7 +17,7 @@ from ..options import (
     OUTPUT,
     RUNNING,
     RUNTIMES,
-    MachineOptions,
+    ConverterOptions,
     Option,
     TargetOptions,
     Writes,
@@ -112,7 +112,7 @@ RecipeValues = Annotated[dict[str, Any], OptionGroup(recipe_options)]
 
 
 def _target_options() -> list[Option]:
-    return options(MachineOptions, TargetOptions)
+    return options(ConverterOptions, TargetOptions)
 
 
 TargetValues = Annotated[dict[str, Any], OptionGroup(_target_options)]

@@ -151,6 +151,10 @@ class CheckpointResult(EncodeResult):
         """Return whether the verdict of each of the runtimes has one of the statuses."""
         return all(self.verdict_of(row).status in statuses for row in runtimes)
 
+    def needs_options(self, runtimes: tuple[Runtime, ...]) -> bool:
+        """Return whether one of the runtimes computes it only with an option of the server."""
+        return any(self.verdict_of(row).options for row in runtimes)
+
 
 Encode = Callable[[EncodeRequest], CheckpointResult]
 
@@ -368,7 +372,9 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
     """The number of current versions of the named runtimes that compute a result exactly."""
     exact = 0
     for versions in request.versions:
-        exact += sum(result.verdict_of(row).status == "exact" for row in versions)
+        for row in versions:
+            verdict = result.verdict_of(row)
+            exact += verdict.status == "exact" and not verdict.options
     return exact
 
 
@@ -377,7 +383,9 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     # first those that only change config.json: the one that most versions compute exactly
     results, refusals = try_all(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
-    selected = max(fitting, key=partial(_exact_versions, request), default=None)
+    without_options = [result for result in fitting if not result.needs_options(request.runtimes)]
+    by_versions = partial(_exact_versions, request)
+    selected = max(without_options, key=by_versions, default=None)
 
     # then those that change weights or add code, one by one, since each may have to read the
     # checkpoint; weights that are multiplied may be rounded, so "rounded" is good enough here
@@ -392,8 +400,16 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
             refusals[name] = refusal
             continue
         results.append(result)
-        if result.suits(request.runtimes, GOOD):
+        if not result.suits(request.runtimes, GOOD):
+            continue
+        if result.needs_options(request.runtimes):
+            fitting.append(result)
+        else:
             selected = result
+
+    # then one that a server computes when it is started with an option
+    if selected is None:
+        selected = max(fitting, key=by_versions, default=None)
 
     # at last an approximation, and where the user allows it, an encoding that was not tested
     if selected is None:

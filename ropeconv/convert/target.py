@@ -8,7 +8,7 @@ from typing import TypeVar, get_args
 from ..errors import UnsupportedBake, UsageError
 from ..formats.files import expand_home
 from ..formats.kind import is_gguf
-from ..options import CompanionNames, Format, MachineOptions, TargetOptions, options
+from ..options import CompanionNames, ConverterOptions, Format, TargetOptions, options
 from ..rope.methods.vectors import AsIs
 from ..rope.ramps import RampApproximation
 from ..rope.recipe import Recipe
@@ -19,7 +19,7 @@ from ..runtimes.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Target(CompanionNames, TargetOptions, MachineOptions):
+class Target(CompanionNames, TargetOptions, ConverterOptions):
     """How, where and for which runtimes an output is written.
 
     It has every rule about combinations of options. Its fields are in ropeconv/options.py.

@@ -23,6 +23,7 @@ import numpy as np
 
 from ..bake.checkpoint import CheckpointPlan, with_readme
 from ..bake.companions import SUFFIX
+from ..bake.next_steps import options_of
 from ..bake.plan import Plan
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..errors import BadSource
@@ -156,6 +157,7 @@ def _about_running(upload: UploadSet, repo_id: str, options: PublishOptions) -> 
         "schedule": upload.schedule,
         "weights": upload.quantised,
         "commands_of_runtimes": run_commands,
+        "with_options": _servers_with_options(upload.receipt),
         "own_code": any(file.name.endswith(".py") for file in upload.receipt.files),
     }
 
@@ -183,6 +185,14 @@ def _about_results(receipt: Receipt, pictures: Collection[str]) -> dict[str, obj
     }
 
 
+def _servers_with_options(receipt: Receipt) -> str:
+    """Return the servers that need an option, in words; empty without any."""
+    newest = {}
+    for row in receipt.runtimes:
+        newest[row.runtime.partition("@")[0]] = row
+    return " and ".join(row.display_name for row in newest.values() if row.options)
+
+
 def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | None) -> str:
     """Return the command of a runtime for a repository; empty where it cannot run its model.
 
@@ -200,6 +210,7 @@ def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | No
         modelfile=None,
         draft=None,
         purpose=upload.purpose,
+        options=options_of(upload.receipt.runtimes, runtime),
     )
     command = text.strip()
     if command and branch:

@@ -59,6 +59,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: dict[str, ModelRecord]
     """By name: a family for its small config, or the name of a published config."""
 
+    options: str = ""
+    """The options with which it was started; empty for none."""
+
 
 @dataclass(frozen=True)
 class ExecutedModel:
@@ -93,10 +96,17 @@ def lab_models() -> dict[str, tuple[str, str]]:
 
 
 @cache
-def executed_models(runtime: str, family: str) -> dict[str, tuple[ExecutedModel, ...]]:
+def executed_models(
+    runtime: str, family: str, options: str = ""
+) -> dict[str, tuple[ExecutedModel, ...]]:
     """Return what was seen when a runtime ran the configs of a family, by version, newest first.
 
     Models without any result are left out.
+
+    Args:
+        runtime: Its name.
+        family: The name of the family.
+        options: The options with which it was started; empty for none.
     """
     # the models of the family that the lab runs, by name, with their model types; for llama these
     # are its small config, called as the family, and wrappers of it such as llava
@@ -108,7 +118,7 @@ def executed_models(runtime: str, family: str) -> dict[str, tuple[ExecutedModel,
 
     by_version = {}
     for record in reversed(records()):
-        if record.runtime != runtime:
+        if record.runtime != runtime or record.options != options:
             continue
         results = []
         for name, model_type in model_types.items():
@@ -134,7 +144,7 @@ def executed_types(runtime: Runtime, family: str) -> tuple[str, ...]:
 
 
 def evidence(
-    runtime: Runtime, family: str, kind: str | None = None, model_type: str = ""
+    runtime: Runtime, family: str, kind: str | None = None, model_type: str = "", options: str = ""
 ) -> Evidence:
     """Return how it is known what a runtime does with a family.
 
@@ -143,9 +153,10 @@ def evidence(
         family: The name of the family.
         kind: The rope type, None for any.
         model_type: The one of the config as a whole; empty for any.
+        options: The options with which it is started; empty for none.
     """
     # run in this version, else read in its source, else nothing
-    for version, models in executed_models(runtime.name, family).items():
+    for version, models in executed_models(runtime.name, family, options).items():
         if not runtime.covers(version):
             continue
         for model in models:
@@ -156,7 +167,7 @@ def evidence(
                 covers_kind = True
             if covers_kind and model_type in ("", model.model_type):
                 return Evidence("run", f"{version}, {model.date}")
-    if runtime.statement(family, model_type):
+    if not options and runtime.statement(family, model_type):
         return Evidence("read")
     return Evidence()
 

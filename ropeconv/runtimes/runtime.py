@@ -255,6 +255,25 @@ class KeyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where that is stated."""
 
 
+class ServerOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An option of the command that starts a server, with which it reads configs in another way."""
+
+    words: str
+    """The option as it is typed, such as `--model-impl transformers`."""
+
+    settings: dict[str, str]
+    """The option for the program that asks the runtime, such as {"model-impl": "transformers"}."""
+
+    transformers: str
+    """The version of transformers whose classes the server runs with this option."""
+
+    without: tuple[str, ...] = ()
+    """Keys of a config with which the option does not help: the server then drops something."""
+
+    source: str
+    """Where that is stated."""
+
+
 class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A range of versions of one program that behave alike."""
 
@@ -386,6 +405,9 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     Empty where each of these models must be executed.
     """
 
+    options: tuple[ServerOption, ...] = ()
+    """Options with which it computes models that it computes otherwise without them."""
+
     custom_code: Literal["exact", "refused", "unknown"] = "unknown"
     """The status of checkpoints with a modelling file; "exact" where that is run."""
 
@@ -507,6 +529,7 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
 
     base = _inherit(parent, raw)
     base.pop("through", None)  # the last version of the parent, which is not that of this row
+    base.pop("options", None)  # they were run in the versions of the parent
     rules = dict(base["rules"])
     for set_name, values in row.pop("rules", {}).items():
         if set_name in rules:

@@ -6,7 +6,7 @@ Read `judge` first. A plan judges through a `Judge`, which looks at every config
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 
 import msgspec
@@ -26,8 +26,10 @@ from .asked import Asking, asked_runtimes
 from .evidence import Evidence, evidence, executed_types, stated_key, unknown_key
 from .read_config import read_by, rope_dict, rope_type
 from .runtime import (
+    GOOD,
     RuleSet,
     Runtime,
+    ServerOption,
     Status,
     TypeRules,
     VersionRange,
@@ -221,6 +223,9 @@ class Verdict:
     here: bool = False
     """Whether an installed runtime was asked about this very config."""
 
+    options: str = ""
+    """The options with which it must be started, such as `--model-impl transformers`."""
+
     @property
     def grade(self) -> str:
         """How it is known: "run", "read", or empty where it is not."""
@@ -243,6 +248,7 @@ class Verdict:
             "evidence": self.evidence.grade or None,
             "evidence_detail": self.evidence.detail or None,
             "source": self.source,
+            "options": self.options,
         }
 
 
@@ -361,10 +367,17 @@ class PlannedConfig:
         self.asked_verdicts  # noqa: B018  a process that answers may be gone later
 
     def verdict(self, row: Runtime) -> Verdict:
-        """Return the verdict of one row, which is found at the first call."""
+        """Return the verdict of one row, which is found at the first call.
+
+        It is that with an option of the server where only that computes the schedule.
+        """
         versions = (row.key, row.last)
         if versions not in self._verdicts:
-            self._verdicts[versions] = judge_row(self, row)
+            found = judge_row(self, row)
+            for option in row.options:
+                if found.status not in GOOD:
+                    found = judge_with_option(self, row, option, found) or found
+            self._verdicts[versions] = found
         return self._verdicts[versions]
 
     def read_by(self, rules: RuleSet) -> RuleReading:
@@ -434,7 +447,7 @@ class RuleReading:
 def judge(
     config: Config, family: Family, schedule: Schedule, before: RopeSpec, runtime: Runtime
 ) -> Verdict:
-    """Return the verdict of one runtime on a planned config.
+    """Return the verdict of one runtime on a planned config, started without an option.
 
     - "exact": it computes the schedule;
     - "differs": it computes something else, silently; `reason` names it;
@@ -453,7 +466,7 @@ def judge(
         before: The RoPE of the source.
         runtime: The one to judge; its last version counts where they differ.
     """
-    return PlannedConfig(config, family, schedule, before).verdict(runtime)
+    return judge_row(PlannedConfig(config, family, schedule, before), runtime)
 
 
 def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
@@ -505,6 +518,67 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     at_its_own_length = kind == "longrope" and original == planned.schedule.context
     remark = "" if at_its_own_length else rules.types[kind].window
     return verdict("exact", remark, reading.source, kind)
+
+
+def judge_with_option(
+    planned: PlannedConfig, runtime: Runtime, option: ServerOption, without: Verdict
+) -> Verdict | None:
+    """Return the verdict of a server that is started with an option that runs other classes.
+
+    Args:
+        planned: The config.
+        runtime: The row of the table of runtimes.
+        option: One of its options.
+        without: The verdict on the server as it starts without the option.
+
+    Returns:
+        None unless it computes the schedule, and the lab has run such a config with the option.
+    """
+    family = planned.family
+    model_type = planned.model_type
+    if family.assumed or family.origin or planned.config.get("quantization_config"):
+        return None  # nobody has loaded quantised weights with the option
+    for part in (planned.config, planned.part):
+        if any(part.get(key) is not None for key in option.without):
+            return None
+
+    # it reads the config as that version of transformers does
+    classes = row_of_version("transformers", option.transformers)
+    rules = classes.rule_set(family.name, model_type)
+    reading = planned.read_by(rules)
+    known = evidence(runtime, family.name, reading.rope_type, model_type, option.words)
+    if known.grade != "run" or reading.of_model or reading.of_rope:
+        return None
+    if stated_key(planned.config, family, classes) is not None:
+        return None
+    if unknown_key(planned.part, reading.rope, family, classes, rules):
+        return None
+
+    # a prompt is computed in chunks, and transformers chooses between two lists in each
+    if reading.rope.get("short_factor") != reading.rope.get("long_factor"):
+        return None
+    return with_option(replace(without, source=option.source), option, known)
+
+
+def with_option(without: Verdict, option: ServerOption, known: Evidence) -> Verdict:
+    """Return the verdict on a server that computes a config exactly when started with an option.
+
+    Args:
+        without: The verdict on the server as it starts without the option.
+        option: The option.
+        known: How it is known what the server then computes.
+    """
+    reason = f"start it with {option.words}"
+    if without.reason:
+        reason += f"; without it, {without.reason}"
+    return replace(
+        without,
+        display_name=f"{without.display_name} with {option.words}",
+        status="exact",
+        reason=reason,
+        evidence=known,
+        options=option.words,
+    )
 
 
 def _wrapper_finding(config: Config, family: Family, runtime: Runtime) -> Finding | None:

@@ -24,6 +24,7 @@ from ..options import (
     OUTPUT,
     RUNNING,
     RUNTIMES,
+    ConverterOptions,
     MachineOptions,
     TargetOptions,
     ValidateOn,
@@ -203,7 +204,7 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
         # option has no effect at all, so it stays here, and is refused later.
         if several_formats:
             other_format = "folder" if to_gguf else "gguf"
-            for option in options(MachineOptions, TargetOptions):
+            for option in options(ConverterOptions, TargetOptions):
                 if option.only == other_format:
                     output[option.name] = None
             output["runtime"] = _runtimes_of(values["runtime"], to_gguf)

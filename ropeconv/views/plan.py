@@ -88,7 +88,7 @@ def named_problems(plan: Plan) -> list[str]:
 
     # the runtimes that the user named
     for verdict in _named_verdicts(plan).values():
-        if verdict.reason and verdict.status not in GOOD:
+        if verdict.reason and (verdict.status not in GOOD or verdict.options):
             sentences.append(f"{verdict.display_name}: {verdict.reason}.")
     return sentences
 

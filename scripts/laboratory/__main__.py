@@ -20,7 +20,7 @@ from typing import Any
 from ropeconv.runtimes.evidence import Record, executed_models, lab_models, records
 from ropeconv.runtimes.runtime import runtimes
 
-from .agree import disagreements
+from .agree import disagreements, with_option
 from .cells import SAMPLE, Cell, cells, sources
 from .compare import outcome
 from .draft import CannotDraft, changes, draft, previous, row_of
@@ -43,6 +43,8 @@ class Options:
     reuse: bool
     new: bool = False
     models: tuple[str, ...] = ()
+    words: str = ""
+    """An option of the server that the row of the runtime has; empty for none."""
 
 
 class Models(dict[str, list[Cell]]):
@@ -97,6 +99,13 @@ def main() -> int:
         metavar="A,B",
         help="only these models, by their names in the records",
     )
+    parser.add_argument(
+        "--with-option",
+        default="",
+        metavar="WORDS",
+        help="start servers with an option of their row, as in --with-option='--model-impl"
+        " transformers'",
+    )
     given = parser.parse_args()
     if given.sample and not given.check:
         parser.error("--sample goes with --check: a record is about all cells")
@@ -105,7 +114,11 @@ def main() -> int:
     )  # it warns of tokens outside of the tiny vocabularies
     models = Models(sources(published=not given.sample), SAMPLE if given.sample else ())
     options = Options(
-        given.check, given.reuse, given.new, tuple(filter(None, given.models.split(",")))
+        given.check,
+        given.reuse,
+        given.new,
+        tuple(filter(None, given.models.split(","))),
+        given.with_option,
     )
     for name in options.models:
         if name not in models.configs:
@@ -172,13 +185,23 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
     With `check`, only models that its record has are executed; with `new`, only those that it has
     not.
     """
-    known = load(runtime.name, version) if options.check or options.new or options.models else None
+    row, covered = row_of(runtime.name, version)
+    option = next((option for option in row.options if option.words == options.words), None)
+    if options.words and option is None:
+        return [f"its row does not have the option {options.words}"]
+
+    known = None
+    if options.check or options.new or options.models:
+        known = load(runtime.name, version, options.words)
     names = list(options.models or models.configs)
     if known is not None and (options.check or options.new):
         names = [name for name in names if (name in known.models) is not options.new]
     chosen = {name: models[name] for name in names}
     questions = [cell.question for of_model in chosen.values() for cell in of_model]
-    by_question = answers(runtime, version, questions, options.reuse)
+    if option is not None:
+        questions = [question | {"options": option.settings} for question in questions]
+    kind = options.words.replace(" ", "-").replace("/", "-")
+    by_question = answers(runtime, version, questions, options.reuse, kind)
     recorded = {}
     problems = []
     results: dict[str, dict[str, str]] = {}
@@ -197,12 +220,17 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
             )
     if not options.check:
         today = date.today().isoformat()
-        record = Record(runtime.name, version, today, runtime.how, recorded)
+        record = Record(runtime.name, version, today, runtime.how, recorded, options.words)
         save(record if known is None else extended(known, recorded, today))
         save_models(models.configs)
         for read in (records, lab_models, executed_models):
             read.cache_clear()
-    row, covered = row_of(runtime.name, version)
+    if option is not None:
+        return problems + [
+            str(problem)
+            for name, of_model in chosen.items()
+            for problem in with_option(row, option, of_model, results[name])
+        ]
     against = [
         problem
         for name, of_model in chosen.items()

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ropeconv.runtimes.runtime import Runtime
-from ropeconv.runtimes.verdict import Verdict, judge
+from ropeconv.runtimes.runtime import Runtime, ServerOption
+from ropeconv.runtimes.verdict import PlannedConfig, Verdict, judge, judge_row, judge_with_option
 
 from .cells import Cell
 
@@ -30,12 +30,31 @@ def predicted(cell: Cell, runtime: Runtime) -> Verdict:
     return judge(cell.config, cell.family, cell.schedule, cell.before, runtime)
 
 
+def with_option(
+    runtime: Runtime, option: ServerOption, cells: Iterable[Cell], statuses: dict[str, str]
+) -> Iterator[Disagreement]:
+    """Yield the cells that the table says are exact with an option of the server, and are not.
+
+    Args:
+        runtime: The row, cut to one version.
+        option: The option.
+        cells: The cells of one model.
+        statuses: What the lab saw with the option, by the name of the cell.
+    """
+    for cell in cells:
+        planned = PlannedConfig(cell.config, cell.family, cell.schedule, cell.before)
+        stated = judge_with_option(planned, runtime, option, judge_row(planned, runtime))
+        if stated is not None and statuses[cell.name] != "exact":
+            yield Disagreement(cell, statuses[cell.name], stated)
+
+
 def disagreements(
     runtime: Runtime, cells: Iterable[Cell], statuses: dict[str, str]
 ) -> Iterator[Disagreement]:
     """Yield the cells for which the table disagrees with the lab.
 
-    What the lab could not see may be stated from reading the source.
+    What the lab could not see may be stated from reading the source, and a family that the table
+    leaves out as a whole is not said to be anything.
 
     Args:
         runtime: The row, cut to one version.
@@ -45,5 +64,7 @@ def disagreements(
     for cell in cells:
         stated = predicted(cell, runtime)
         unseen = statuses[cell.name] == "unknown" and stated.grade == "read"
-        if stated.status != statuses[cell.name] and not unseen:
+        statement = runtime.statement(cell.family.name, str(cell.config.get("model_type", "")))
+        left_out = stated.status == "unknown" and (statement is None or statement.unknown)
+        if stated.status != statuses[cell.name] and not unseen and not left_out:
             yield Disagreement(cell, statuses[cell.name], stated)

@@ -59,7 +59,9 @@ def previous(name: str, version: str) -> Record | None:
     earlier = [
         record
         for record in records()
-        if record.runtime == name and version_key(record.version) < version_key(version)
+        if record.runtime == name
+        and not record.options
+        and version_key(record.version) < version_key(version)
     ]
     return max(earlier, key=lambda record: version_key(record.version), default=None)
 

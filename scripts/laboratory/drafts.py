@@ -25,7 +25,7 @@ from ropeconv.models.open import open_source
 from ropeconv.rope.methods.interpolation import YarnMethod
 from ropeconv.rope.recipe import Recipe
 
-from .execute import _run
+from .execute import run
 from .runtimes import sglang, vllm
 
 SIZES = {
@@ -85,8 +85,8 @@ def main(name: str = "", version: str = "") -> None:
     for runtime in (vllm.RUNTIME, sglang.RUNTIME):
         if name not in ("", runtime.name):
             continue
-        program = dataclasses.replace(runtime, program=f"{runtime.name}_draft.py")
-        for label, answer in _run(program, version or runtime.versions[-1], questions).items():
+        program = dataclasses.replace(runtime, program=f"{runtime.name}_draft")
+        for label, answer in run(program, version or runtime.versions[-1], questions).items():
             if "ropes" not in answer:
                 print(f"{runtime.name} {label}: {answer}")
                 continue

@@ -35,18 +35,27 @@ class Environment:
 class LabRuntime:
     """A runtime that the lab executes.
 
-    name: as in `runtimes/data`. program: the file in `programs` that asks it. versions: those that
-    are recorded. quick: those that `scripts/test` executes again. install: makes the environment of
-    a version in a folder; it may find one that is complete. how: a sentence on what is executed,
-    for the records.
+    It is asked by the same programs as the installed one of a user, by one protocol
+    (`ropeconv/engines/probes/programs`).
     """
 
     name: str
+    """As in `runtimes/data`."""
+
     program: str
+    """The module that asks it: of ropeconv, or for runtimes that it cannot ask, of `programs`."""
+
     versions: tuple[str, ...]
+    """Those that are recorded."""
+
     quick: tuple[str, ...]
+    """Those that `scripts/test` executes again."""
+
     install: Callable[[str, Path], Environment]
+    """Makes the environment of a version in a folder; it may find one that is complete."""
+
     how: str
+    """A sentence on what is executed, for the records."""
 
 
 def pip(*arguments: str | Path) -> None:

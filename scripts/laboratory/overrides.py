@@ -7,7 +7,6 @@ It prints for each config whether the server computes the same from both, and so
 the overrides.
 """
 
-import dataclasses
 import json
 import sys
 import tempfile
@@ -16,12 +15,12 @@ from typing import Any
 
 from ropeconv.bake.apply import make_plan
 from ropeconv.bake.checkpoint import CheckpointPlan
-from ropeconv.bake.overrides import overrides
+from ropeconv.bake.overrides import FLAGS, overrides
 from ropeconv.convert.target import Target
 from ropeconv.models.open import open_source
 from ropeconv.rope.recipe import parse_recipe
 
-from .execute import _run
+from .execute import run
 from .runtimes import sglang, vllm
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"
@@ -64,8 +63,9 @@ def asked(name: str, runtime: str) -> list[dict[str, Any]]:
                     common if way != "unchanged" else common | {"context": plan.source_spec.context}
                 )
                 label = f"{name} {text} {way}"
+                options = {FLAGS[runtime].lstrip("-"): values} if values else {}
                 questions.append(
-                    {"id": label, "label": label, "config": given, "overrides": values, **more}
+                    {"id": label, "label": label, "config": given, "options": options, **more}
                 )
     return questions
 
@@ -75,9 +75,8 @@ def main(name: str = "", version: str = "") -> None:
     for runtime in (vllm.RUNTIME, sglang.RUNTIME):
         if name not in ("", runtime.name):
             continue
-        program = dataclasses.replace(runtime, program=f"{runtime.name}_overrides.py")
         questions = [question for config in CASES for question in asked(config, runtime.name)]
-        by_question = _run(program, version or runtime.versions[-1], questions)
+        by_question = run(runtime, version or runtime.versions[-1], questions)
         for label in (question["id"].rpartition(" ")[0] for question in questions[::3]):
             given, written, before = (
                 by_question[f"{label} {way}"] for way in ("overrides", "written", "unchanged")
@@ -87,12 +86,12 @@ def main(name: str = "", version: str = "") -> None:
                 continue
             unlike = [
                 key
-                for key in ("ropes", "layers", "served", "scaling")
+                for key in ("ropes", "layers", "window", "scaling")
                 if given.get(key) != written.get(key)
             ]
             control = "else" if given["ropes"] != before["ropes"] else "the same"
             print(
-                f"{runtime.name} {label}: {unlike or 'same'}, {given['served']:,} tokens; without"
+                f"{runtime.name} {label}: {unlike or 'same'}, {given['window']:,} tokens; without"
                 f" overrides {control}"
             )
 

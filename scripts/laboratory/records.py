@@ -20,9 +20,10 @@ FOLDER = Path(__file__).parents[2] / "ropeconv" / "runtimes" / "lab"
 MODELS = FOLDER.parent / "lab_models.json"
 
 
-def path(runtime: str, version: str) -> Path:
-    """The file of a record."""
-    return FOLDER / f"{runtime}-{version}.json"
+def path(runtime: str, version: str, options: str = "") -> Path:
+    """The file of a record. options: those with which the server was started."""
+    words = "".join(f"-{word.lstrip('-')}" for word in options.split())
+    return FOLDER / f"{runtime}-{version}{words}.json"
 
 
 def model_record(cells: Iterable[Cell], outcomes: Mapping[str, Outcome]) -> ModelRecord:
@@ -80,6 +81,8 @@ def save(record: Record) -> None:
         "date": record.date,
         "how": record.how,
     }
+    if record.options:
+        head["options"] = record.options
     lines = [
         f"  {msgspec.json.encode(name).decode()}: {msgspec.json.encode(model).decode()}"
         for name, model in sorted(record.models.items())
@@ -87,7 +90,7 @@ def save(record: Record) -> None:
     text = (
         msgspec.json.encode(head).decode()[:-1] + ',\n"models": {\n' + ",\n".join(lines) + "\n}}\n"
     )
-    path(record.runtime, record.version).write_text(text)
+    path(record.runtime, record.version, record.options).write_text(text)
 
 
 def extended(record: Record, models: Mapping[str, ModelRecord], date: str) -> Record:
@@ -99,7 +102,7 @@ def extended(record: Record, models: Mapping[str, ModelRecord], date: str) -> Re
     return msgspec.structs.replace(record, models={**record.models, **dated})
 
 
-def load(runtime: str, version: str) -> Record | None:
+def load(runtime: str, version: str, options: str = "") -> Record | None:
     """The record of a version, None where there is none."""
-    file = path(runtime, version)
+    file = path(runtime, version, options)
     return msgspec.json.decode(file.read_bytes(), type=Record) if file.exists() else None

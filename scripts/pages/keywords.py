@@ -18,8 +18,8 @@ from pathlib import Path
 from ropeconv.features.evaluation.options import EvalOptions, SizeOptions, TuneOptions
 from ropeconv.hub.options import PublishOptions
 from ropeconv.options import (
+    ConverterOptions,
     DeviceOptions,
-    MachineOptions,
     Option,
     RunOptions,
     TargetOptions,
@@ -190,7 +190,7 @@ def evaluate_keywords() -> Keywords:
 
 def core_classes() -> list[str]:
     """Return the source of the classes for `apply`, `plan`, `patch`, `validate` and `push`."""
-    target = plain_keywords(MachineOptions, TargetOptions)
+    target = plain_keywords(ConverterOptions, TargetOptions)
     writing = plain_keywords(ApplyRequest, without=("dry_run", "no_fsync", "no_check"))
     validate = plain_keywords(ValidateRequest, without=("against",))
     validate["text"] = ("StrPath", "A file, or the text itself, instead of synthetic tokens.")

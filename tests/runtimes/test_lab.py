@@ -17,7 +17,7 @@ from ropeconv.bake.advice import counts, matrix
 from ropeconv.models.registry import by_model_type
 from ropeconv.runtimes.evidence import Record, records
 from ropeconv.runtimes.runtime import runtimes
-from scripts.laboratory.agree import disagreements
+from scripts.laboratory.agree import disagreements, with_option
 from scripts.laboratory.cells import Cell, cells, sources
 from scripts.laboratory.draft import row_of
 from scripts.laboratory.records import digest
@@ -40,7 +40,7 @@ def cells_of(model: str) -> list[Cell]:
 
 def config_records() -> Iterator[Record]:
     names = {runtime.name for runtime in RUNTIMES}
-    return (record for record in records() if record.runtime in names)
+    return (record for record in records() if record.runtime in names and not record.options)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,28 @@ def test_the_table_says_what_the_lab_saw(record: Record) -> None:
             for error in disagreements(row_of(record.runtime, record.version)[0], grid, statuses)
         ]
     assert errors == []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [record for record in records() if record.options],
+    ids=lambda record: f"{record.runtime}-{record.version}",
+)
+def test_an_option_is_offered_only_where_the_lab_saw_that_it_helps(record: Record) -> None:
+    """Every cell that is exact with the option by the table was so in the lab, and some are."""
+    row, _ = row_of(record.runtime, record.version)
+    (option,) = (option for option in row.options if option.words == record.options)
+    offered = 0
+    for name in record.models:
+        grid = cells_of(name)
+        model = record.models[name]
+        assert model.digest == digest(grid)
+        statuses = model.statuses(tuple(cell.name for cell in grid))
+        assert list(map(str, with_option(row, option, grid, statuses))) == []
+        # the control: were nothing exact, each offer would be a disagreement
+        nothing = dict.fromkeys(statuses, "differs")
+        offered += len(list(with_option(row, option, grid, nothing)))
+    assert offered > 20
 
 
 def test_every_version_of_the_lab_has_a_record() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from ropeconv.engines.probes.installed import FOLDER
 from ropeconv.runtimes.evidence import ModelRecord, Record
 from ropeconv.runtimes.runtime import newest, read_rows, runtimes
 from scripts.laboratory import draft as module
 from scripts.laboratory.draft import DATA, CannotDraft, changes, draft, previous, row_of
-from scripts.laboratory.environment import PROGRAMS
 from scripts.laboratory.runtimes import RUNTIMES
 
 NAME = "vllm"
@@ -247,7 +247,7 @@ def test_each_pair_is_read_once_from_any_layout(
 ) -> None:
     """gpt-oss has every pair once, Llama in two halves, Cohere beside each other."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(sys, "path", [str(PROGRAMS), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     import transformers_backend
 
     frequencies = torch.tensor([1.0, 0.5, 0.25, 0.125])
@@ -257,6 +257,8 @@ def test_each_pair_is_read_once_from_any_layout(
         "neighbours": frequencies.repeat_interleave(2),
     }
     cos, sin = (1.5 * function(angles[layout])[None, None] for function in (torch.cos, torch.sin))
-    inv_freq, attention_factor = transformers_backend._first(cos, sin)
+    inv_freq, attention_factor = transformers_backend.first_position(
+        cos[0, 0].double(), sin[0, 0].double()
+    )
     assert inv_freq == pytest.approx(frequencies.tolist(), rel=1e-6)
     assert attention_factor == pytest.approx(1.5, rel=1e-6)

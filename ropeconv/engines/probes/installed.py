@@ -14,10 +14,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ...environment import without_secrets
 from ...formats.jsontext import JsonObject
@@ -25,14 +26,16 @@ from ...rope.errors import RopeconvError
 from ...runtimes.askable import ASKABLE, AskableRuntime
 from ...runtimes.asked import Asking
 from ...runtimes.evidence import Evidence
-from ...runtimes.runtime import canonical, newest, runtimes
-from ...runtimes.verdict import PlannedConfig, Verdict, quantised
+from ...runtimes.runtime import GOOD, canonical, newest, runtimes
+from ...runtimes.verdict import PlannedConfig, Verdict, quantised, with_option
 from ..probe import ProbeCache
 from ..process import ProgramProcess
 from .outcome import Expected, Outcome, RuntimeAnswer, judge_answer, parse_runtime_answer
 
 FOLDER = Path(__file__).parent / "programs"
 """The programs. It is not a package: they run in environments that do not have ropeconv."""
+SHARED = ("probe_protocol.py", "transformers_backend.py")
+"""The modules beside them that they import."""
 SECONDS = 300.0
 """The time for one answer, with the imports of the runtime; vLLM takes ten seconds of them."""
 
@@ -193,19 +196,28 @@ class InstalledRuntime(Asking):
                 title = row.title
         return f"{title} {self.version}"
 
-    def ask(self, config: JsonObject, trained: int, context: int) -> RuntimeAnswer:
+    def ask(
+        self,
+        config: JsonObject,
+        trained: int,
+        context: int,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> RuntimeAnswer:
         """Return what the runtime does with a config, which may be cached.
 
         Args:
             config: The whole config.json. Its weights do not count: quantisation is left out.
             trained: The trained length, in tokens.
             context: The declared length, in tokens.
+            options: Those with which a server is started, such as {"model-impl": "transformers"}.
         """
         question: JsonObject = {
             "config": without_quantisation(config),
             "trained": trained,
             "context": context,
         }
+        if options:
+            question["options"] = dict(options)
         # an answer that says nothing, as without enough memory, may be another one next time
         key = self.key(question)
         cached = self.cache.load(key)
@@ -262,7 +274,7 @@ class InstalledRuntime(Asking):
         It is empty, so that nothing is cached, where the installed package cannot be read.
         """
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
-        for name in ("probe_protocol.py", f"{self.askable.program}.py"):
+        for name in (*SHARED, f"{self.askable.program}.py"):
             digest.update((FOLDER / name).read_bytes())
         digest.update(json.dumps(self.installation.versions, sort_keys=True).encode())
         digest.update(self.installation.python.encode())
@@ -275,10 +287,17 @@ class InstalledRuntime(Asking):
         digest.update(place.encode())
         return digest.hexdigest()
 
-    def outcome(self, planned: PlannedConfig) -> tuple[RuntimeAnswer, Outcome]:
-        """Return what the runtime does with a config that may be written."""
+    def outcome(
+        self, planned: PlannedConfig, options: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[RuntimeAnswer, Outcome]:
+        """Return what the runtime does with a config that may be written.
+
+        Args:
+            planned: The config.
+            options: As in `ask`.
+        """
         schedule = planned.schedule
-        answer = self.ask(planned.config, schedule.original_context, schedule.context)
+        answer = self.ask(planned.config, schedule.original_context, schedule.context, options)
         expected = Expected(planned.config, planned.family, schedule, planned.before)
         return answer, judge_answer(answer, expected)
 
@@ -290,7 +309,25 @@ class InstalledRuntime(Asking):
                 self.reported.add(answer.unseen)
                 self.tell(f"{self.title} was not asked ({answer.unseen}); the table is used.")
             return None
-        return self.verdict_from(planned, answer, outcome)
+        verdict = self.verdict_from(planned, answer, outcome)
+        if verdict.status in GOOD:
+            return verdict
+        return self.verdict_with_option(planned, verdict) or verdict
+
+    def verdict_with_option(self, planned: PlannedConfig, without: Verdict) -> Verdict | None:
+        """Return the verdict with an option of the server that makes it right; None without one.
+
+        Args:
+            planned: The config.
+            without: The verdict on the runtime as it starts without the option.
+        """
+        if planned.config.get("quantization_config"):
+            return None  # nobody has loaded quantised weights with an option
+        for option in newest(self.name).options:
+            _, outcome = self.outcome(planned, option.settings)
+            if outcome.status == "exact":
+                return with_option(without, option, without.evidence)
+        return None
 
     def verdict_from(
         self, planned: PlannedConfig, answer: RuntimeAnswer, outcome: Outcome

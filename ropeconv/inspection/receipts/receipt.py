@@ -434,6 +434,9 @@ class RuntimeRecord(msgspec.Struct, frozen=True):
     evidence_detail: str | None = None
     """The version and date of a run."""
 
+    options: str = ""
+    """The options with which it must be started; empty for none."""
+
     @property
     def grade(self) -> str:
         """The kind of evidence, as in `Verdict`."""

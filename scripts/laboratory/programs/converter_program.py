@@ -14,7 +14,6 @@ position of a longer window than the trained one, so short sequences get nothing
 from __future__ import annotations
 
 import json
-import logging
 import math
 import struct
 import tempfile
@@ -25,7 +24,7 @@ from typing import Any
 import conversion
 import gguf
 import numpy as np
-import protocol
+import probe_protocol as protocol
 from conversion.base import ModelBase, get_model_architecture
 from numpy.typing import NDArray
 
@@ -50,7 +49,7 @@ def convert(config: dict[str, Any]) -> tuple[str, dict[str, Any], Vectors]:
         try:
             model_class = conversion.get_model_class(architecture)
         except NotImplementedError:
-            raise protocol.Absent(
+            raise protocol.NoModel(
                 f"convert_hf_to_gguf.py: Model {architecture} is not supported"
             ) from None
         declared = {**hparams, **hparams.get("text_config", {})}
@@ -414,7 +413,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         }  # as every one with windows has
     try:
         arch, keys, vectors = convert(config)
-    except protocol.Absent:
+    except protocol.NoModel:
         text = config.get("thinker_config", config).get("text_config")
         if text is None or text.get("architectures") or not _names_a_class(text["model_type"]):
             raise
@@ -436,8 +435,3 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         return {**Model(arch, keys, vectors).answer(question["context"]), **more}
     except LoadError as error:
         raise protocol.Refused("load", error) from None
-
-
-if __name__ == "__main__":
-    logging.disable(logging.CRITICAL)
-    protocol.main(ask)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-import protocol
+import probe_protocol as protocol
 import torch
 import torch._inductor.utils  # before anything takes the place of triton
 
@@ -212,7 +212,7 @@ def load(config: dict[str, Any]) -> Any:
         write_beside(Path(folder), config)
         names = config.get("architectures") or []
         if len(names) == 1 and names[0] not in get_architectures():
-            raise protocol.Absent(f"Unknown architecture {names[0]}")
+            raise protocol.NoModel(f"Unknown architecture {names[0]}")
         if set(names) & UNSEEN.keys():
             raise protocol.Unseen(UNSEEN[names[0]])
         try:
@@ -298,7 +298,3 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     if scales != {"1"}:
         more["query_scale"] = float(scales.pop())
     return protocol.answer(ropes, **more)
-
-
-if __name__ == "__main__":
-    protocol.main(ask)

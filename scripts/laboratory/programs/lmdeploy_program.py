@@ -11,21 +11,19 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import logging
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import protocol
+import probe_protocol as protocol
 import sglang_stubs
 import torch
 import transformers.modeling_utils
+from ask_transformers import shrink, without_initialisation
 from published_keys import complete
-from transformers_program import shrunk, without_init
 
 transformers.PreTrainedModel  # noqa: B018 - it looks for optional packages: before the stubs
 OTHERS: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -134,7 +132,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
                 "untested: published configs name its class in another way than transformers does"
             )
         removed = " any more" if architecture in patch.REMOVED_MODEL_MAP else ""
-        raise protocol.Absent(f"lmdeploy has no {architecture}{removed}")
+        raise protocol.NoModel(f"lmdeploy has no {architecture}{removed}")
     for part in (config, config.get("text_config", {})):
         complete(part)
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +144,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         except Exception as error:
             raise protocol.Refused("config", error) from error
     try:
-        with without_init(), torch.inference_mode():
+        with without_initialisation(), torch.inference_mode():
             model = patch.build_patched_model(parsed, torch.device("meta"), BuildModelContext())
     except Exception as error:
         raise protocol.Refused("load", error) from error
@@ -169,7 +167,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
 def smaller(loaded: Any) -> tuple[Any, Any]:
     """A config with a small text model, and the config of that."""
     text = loaded.get_text_config()
-    small = shrunk(text)
+    small = shrink(text)
     if text is loaded:
         return small, small
     for holder in (loaded, getattr(loaded, "thinker_config", None)):
@@ -260,9 +258,5 @@ def logit_scale(layer: Any) -> float | None:
     )
 
 
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    torch.set_num_threads(1)
-    prepare()
-    protocol.main(ask)
+torch.set_num_threads(1)
+prepare()

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import protocol
+import probe_protocol as protocol
 import sglang_program
 import torch
 
@@ -67,8 +67,3 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     rotary: Any = layer.self_attn.rotary_emb
     answer = protocol.answer([sglang_program.read(rotary, question, 0)])
     return {**answer, **refused, "rows": len(rotary.cos_sin_cache), "served": target.context_len}
-
-
-if __name__ == "__main__":
-    sglang_program.prepare()
-    protocol.main(ask)

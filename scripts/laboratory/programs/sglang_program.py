@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import protocol
+import probe_protocol as protocol
 import torch
 from published_keys import complete
 
@@ -112,15 +112,18 @@ def ours(error: BaseException) -> bool:
 
 
 def refuse(stage: str, error: BaseException) -> protocol.Refused:
-    if os.environ.get("LAB_DEBUG"):
-        traceback.print_exception(error)
     if ours(error):
         raise protocol.Unseen("untested: it requires what the lab does not have") from error
     return protocol.Refused(stage, error)
 
 
-def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
-    """SGLang's ModelConfig and its model, on meta."""
+def load(
+    config: dict[str, Any], options: dict[str, Any] | None = None
+) -> tuple[Any, torch.nn.Module]:
+    """SGLang's ModelConfig and its model, on meta.
+
+    options: of the command that starts the server, such as {"model-impl": "transformers"}.
+    """
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.layers.rotary_embedding import factory
     from sglang.srt.model_loader.utils import get_model_architecture
@@ -135,14 +138,14 @@ def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         try:
-            parsed = ModelConfig(model_path=folder, dtype="float32", trust_remote_code=False)
+            parsed = ModelConfig(model_path=folder, dtype="float32", **settings_of(options or {}))
         except Exception as error:
             if architecture not in ModelRegistry.get_supported_archs() and not ours(error):
-                raise protocol.Absent(
+                raise protocol.NoModel(
                     f"{architecture} is not in the registry: {error}"[:300]
                 ) from error
             if "does not recognize this architecture" in str(error):
-                raise protocol.Absent(
+                raise protocol.NoModel(
                     f"transformers {transformers.__version__} has no config class for it"
                 ) from error
             raise refuse("config", error) from error
@@ -150,7 +153,7 @@ def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
             try:
                 get_model_architecture(parsed)
             except Exception as error:
-                raise protocol.Absent(
+                raise protocol.NoModel(
                     f"{architecture} is not in the registry: {error}"[:300]
                 ) from error
         model_class, _ = get_model_architecture(parsed)
@@ -161,6 +164,17 @@ def load(config: dict[str, Any]) -> tuple[Any, torch.nn.Module]:
         except Exception as error:
             raise refuse("load", error) from error
     return parsed, model
+
+
+def settings_of(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of ModelConfig for options of the command line."""
+    settings: dict[str, Any] = {"trust_remote_code": False}
+    for name, value in options.items():
+        if name == "json-model-override-args":
+            settings["model_override_args"] = json.dumps(value)
+        else:
+            settings[name.replace("-", "_")] = value
+    return settings
 
 
 def layers_of(model: torch.nn.Module, count: int) -> list[torch.nn.Module]:
@@ -284,11 +298,17 @@ def of_gemma3(
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
-    parsed, model = load(config)
+    """Return what SGLang does with a config."""
+    parsed, model = load(config, question.get("options"))
+    return {**layers_read(parsed, model, question), "window": parsed.context_len}
+
+
+def layers_read(parsed: Any, model: torch.nn.Module, question: dict[str, Any]) -> protocol.Answer:
+    """What the layers of a model rotate with."""
     text = parsed.hf_text_config
     layers = layers_of(model, text.num_hidden_layers)
     if type(model).__name__.startswith("Transformers"):
-        return transformers_backend.read(model, layers, question["context"], question["trained"])
+        return transformers_backend.read(model, layers, question)
     planes = sglang_world.planes(parsed)
     if any(hasattr(module, "rotary_emb_local") for module in model.modules()):
         scaling = float(layers[0].self_attn.scaling)
@@ -313,12 +333,12 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
         places.append(answers[id(rotary)])
     more = {} if scaling is None else {"scaling": scaling}
     return protocol.answer(
-        places, mixed=True, **more, **sglang_world.query_scale(layers, question["context"] - 1)
+        places,
+        mixed=True,
+        window=parsed.context_len,
+        **more,
+        **sglang_world.query_scale(layers, question["context"] - 1),
     )
 
 
-if __name__ == "__main__":
-    prepare()
-    if os.environ.get("LAB_MODULES"):
-        print(sys.modules.keys(), file=sys.stderr)
-    protocol.main(ask)
+prepare()

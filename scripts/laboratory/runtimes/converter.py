@@ -48,7 +48,7 @@ def install(version: str, folder: Path) -> Environment:
 
 RUNTIME = LabRuntime(
     name="llama-cpp",
-    program="converter_program.py",
+    program="converter_program",
     versions=tuple(PACKAGES),
     quick=tuple(PACKAGES),
     install=install,

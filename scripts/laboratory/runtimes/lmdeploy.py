@@ -26,7 +26,7 @@ def install(version: str, folder: Path) -> Environment:
 
 RUNTIME = LabRuntime(
     name="lmdeploy",
-    program="lmdeploy_program.py",
+    program="lmdeploy_program",
     versions=("0.18.0",),
     quick=(),
     install=install,

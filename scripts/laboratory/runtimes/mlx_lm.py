@@ -17,7 +17,7 @@ def install(version: str, folder: Path) -> Environment:
 
 RUNTIME = LabRuntime(
     name="mlx-lm",
-    program="mlx_lm_program.py",
+    program="ask_mlx_lm",
     versions=("0.29.1", "0.30.0", "0.30.2", "0.30.6", "0.30.7", "0.31.1", "0.31.3", "0.32.2"),
     quick=("0.32.2",),
     install=install,

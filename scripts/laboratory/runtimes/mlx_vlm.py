@@ -6,8 +6,8 @@ from pathlib import Path
 from ..environment import Environment, LabRuntime, installed
 from .mlx_lm import MLX
 
-PACKAGES = (MLX, "transformers==5.24.0", "pillow", "requests")
-"""What its models import; its wheel also asks for servers, sound and OpenCV."""
+PACKAGES = (MLX, "mlx-lm==0.32.2", "transformers==5.24.0", "pillow", "requests")
+"""What its models and its program import; its wheel also asks for servers, sound and OpenCV."""
 
 
 def install(version: str, folder: Path) -> Environment:
@@ -23,7 +23,7 @@ def install(version: str, folder: Path) -> Environment:
 
 RUNTIME = LabRuntime(
     name="mlx-vlm",
-    program="mlx_vlm_program.py",
+    program="mlx_vlm_program",
     versions=("0.7.10",),
     quick=(),
     install=install,

@@ -44,7 +44,7 @@ def install(version: str, folder: Path) -> Environment:
 
 RUNTIME = LabRuntime(
     name="sglang",
-    program="sglang_program.py",
+    program="sglang_program",
     versions=("0.5.10", "0.5.16", "0.5.20", "0.5.23"),
     quick=(),
     install=install,

@@ -50,7 +50,7 @@ def install(version: str, folder: Path) -> Environment:
 
 RUNTIME = LabRuntime(
     name="transformers",
-    program="transformers_program.py",
+    program="ask_transformers",
     versions=VERSIONS,
     quick=("4.48.3", "5.0.0", "5.23.0"),
     install=install,

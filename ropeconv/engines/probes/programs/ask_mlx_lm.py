@@ -146,6 +146,8 @@ class Watch:
 
 QUERY_SCALE = "_get_llama_4_attn_scale"
 """The function of a model file that returns the factor on queries by position."""
+MODEL_FILES = ("mlx_lm.models.", "mlx_vlm.models.")
+"""How the names of modules begin that have it."""
 
 
 @contextmanager
@@ -160,7 +162,7 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
     originals = {kind: kind.__call__ for kind in {type(layer) for layer in layers}}
     files_with_scale = []
     for name, module in list(sys.modules.items()):
-        if name.startswith("mlx_lm.models.") and hasattr(module, QUERY_SCALE):
+        if name.startswith(MODEL_FILES) and hasattr(module, QUERY_SCALE):
             files_with_scale.append(module)
     real_scale: Any = getattr(files_with_scale[0], QUERY_SCALE) if files_with_scale else None
 
@@ -202,10 +204,21 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
             setattr(module, QUERY_SCALE, real_scale)
 
 
-def pass_tokens(model: Any, layers: list[Any]) -> Watch:
+def pass_tokens(
+    model: Any,
+    layers: list[Any],
+    run: Callable[[Any, Any], Any] = lambda model, tokens: model(tokens),
+    kind: type[Watch] = Watch,
+) -> Any:
     """Pass a few tokens through a model, and return which layer called which rope.
 
     Raises Refused where the model fails.
+
+    Args:
+        model: The model.
+        layers: Its layers.
+        run: From the model and tokens to its result.
+        kind: The class of the watch that is returned.
     """
     # the indexers of sparse attention rotate too, but only to choose tokens
     indexers = set()
@@ -213,13 +226,13 @@ def pass_tokens(model: Any, layers: list[Any]) -> Watch:
         for module in layer.modules():
             if "Indexer" in type(module).__name__:
                 indexers.add(id(getattr(module, "rope", None)))
-    watch = Watch({id(layer): number for number, layer in enumerate(layers)}, indexers)
+    watch = kind({id(layer): number for number, layer in enumerate(layers)}, indexers)
 
     with watching(watch, layers):
         try:
             # this builds the graph only, which is all that is watched; a small model is computed as
             # well, which shows errors of kernels
-            result = model(mx.array([TOKENS]))
+            result = run(model, mx.array([TOKENS]))
             sizes = [math.prod(value.shape) for _, value in tree_flatten(model.parameters())]
             if sum(sizes) < SMALL:
                 mx.eval(getattr(result, "logits", result))

@@ -34,6 +34,48 @@ os.environ.update(
 )
 
 import torch
+
+VISION_OPERATORS = (
+    "nms",
+    "qnms",
+    "qroi_align",
+    "roi_align",
+    "_roi_align_backward",
+    "ps_roi_align",
+    "_ps_roi_align_backward",
+    "roi_pool",
+    "_roi_pool_backward",
+    "ps_roi_pool",
+    "_ps_roi_pool_backward",
+    "deform_conv2d",
+    "_deform_conv2d_backward",
+)
+"""Operators whose names torchvision looks up when it is imported."""
+
+
+def import_torchvision() -> Any:
+    """Import torchvision, also where its compiled part does not load.
+
+    pip brings a torchvision for CUDA beside a torch for CPUs, and its import then ends with
+    "operator torchvision::nms does not exist". The operators get names here, and no code. vLLM and
+    transformers import it with their vision models.
+
+    Returns what has to stay alive; None where nothing was done.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        return None
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        for name in VISION_OPERATORS:
+            library.define(f"{name}(Tensor x) -> Tensor")
+        return library
+    return None
+
+
+KEPT = import_torchvision()
+
 import transformers
 import vllm
 import vllm.distributed.parallel_state as parallel_state
@@ -42,6 +84,7 @@ import vllm.model_executor.layers.linear as linear
 import vllm.model_executor.layers.rotary_embedding as rotary_embedding
 import vllm.model_executor.models.registry as registry
 import vllm.platforms as platforms
+import vllm.triton_utils.importing as triton
 from vllm.config import ModelConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import ModelRegistry
@@ -49,11 +92,12 @@ from vllm.model_executor.models import ModelRegistry
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import probe_protocol
+    from . import probe_protocol, transformers_backend
 
     Answer = dict[str, Any]
 else:  # a program has only this folder on its path
     import probe_protocol
+    import transformers_backend
 
 VERSION = str(vllm.__version__).partition("+")[0]
 ROWS = 2**18
@@ -66,11 +110,14 @@ KERNELS = ("Attention", "AttentionLayer", "MLAAttention", "Indexer")
 """How the names of classes end that attend, without rotating."""
 NO_CONFIG = "does not recognize this architecture"
 """Part of the message of transformers on a config that it has no class for."""
-OF_CPU = "not supported on CPU"
-"""Part of the message about kernels that the build for CPUs lacks.
-
-vllm/platforms/cpu.py:150 (0.32.0).
-"""
+OF_CPU = (
+    "not supported on CPU",  # vllm/platforms/cpu.py:150 (0.32.0)
+    "Tried to instantiate dummy base class",  # an event of CUDA, in DeepSeek V4
+    "topk_indices_buffer is not",  # without MLA, which CPUs do not have for DeepSeek V3.2
+    "no valid sparse MLA backend",
+    "module 'triton' has no attribute",
+)
+"""Parts of messages about kernels that the build for CPUs lacks."""
 NOT_OF_CONFIG = (
     "failed to be inspected",  # its class cannot be imported here, as without torchvision
     "image processor for",
@@ -89,8 +136,6 @@ IMAGES = {
     "image_std": [0.5] * 3,
 }
 """The preprocessor_config.json that is beside the config of every published vision model."""
-WINDOW_ONLY = ("kolibri1",)
-"""Model types of transformers whose layers without a window do not rotate."""
 
 
 def prepare() -> None:
@@ -140,6 +185,41 @@ def prepare() -> None:
     linear.UnquantizedLinearMethod.apply = apply
     keep_on_cpu("vllm.model_executor.layers.activation", "XIELU")  # reads numbers of its tensors
 
+    # constructors look up kernels and parts of Triton by name, and nothing here calls them
+    torch.ops._C = Kernels(torch.ops._C)
+    for name in ("TritonPlaceholder", "TritonLanguagePlaceholder"):
+        getattr(triton, name).__getattr__ = any_part
+
+
+class Kernels:
+    """The namespace of vLLM's compiled operators, in which every name exists."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiled, name, name)
+
+
+def any_part(module: Any, name: str) -> Any:
+    """Return something in place of a part of Triton where that is not installed."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return lambda *args, **kwargs: None
+
+
+def let_sparse_attention_build() -> None:
+    """Let the attention of Qwen4Exp project, normalise and rotate, and choose no key.
+
+    Its constructor asks for FlashAttention, which only its kernel needs
+    (vllm/models/qwen4_exp/nvidia/qsa.py:252, 0.33.0).
+    """
+    with suppress(ImportError):
+        importlib.import_module("vllm.models.qwen4_exp.nvidia.model")  # which imports it
+        qsa: Any = importlib.import_module("vllm.models.qwen4_exp.nvidia.qsa")
+        qsa.is_flash_attn_varlen_func_available = lambda: True
+        qsa.Qwen4ExpQSAAttention._run_qsa = lambda self, *args: None
+
 
 def keep_on_cpu(place: str, name: str) -> None:
     """Let a class make its tensors on the CPU, also inside the meta device."""
@@ -163,9 +243,11 @@ def ask(config: Answer, question: Answer) -> Answer:
     architectures = config.get("architectures") or [""]
     architecture = architectures[0]
     has_own = architecture in ModelRegistry.get_supported_archs()
-    if not has_own and not backend_takes(architecture):
+    if not has_own and not transformers_backend.takes(architecture):
         raise probe_protocol.NoModel(why_absent(architecture))
 
+    if architecture.startswith("Qwen4Exp"):
+        let_sparse_attention_build()
     forget_tables()
     with tempfile.TemporaryDirectory(prefix="vllm-probe-") as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -173,45 +255,44 @@ def ask(config: Answer, question: Answer) -> Answer:
             images = Path(folder, "preprocessor_config.json")
             images.write_text(json.dumps(IMAGES), encoding="utf-8")
         # the window that vLLM would choose itself, where it can; the question is about `context`
+        options = question.get("options") or {}
         window = None
         with suppress(Exception):
-            window = int(model_config(folder, None).max_model_len)
+            window = int(model_config(folder, None, options).max_model_len)
         try:
-            vllm_config = VllmConfig(model_config=model_config(folder, question["context"]))
-        except Exception as error:
-            raise of_config(error) from error
-        return {**build_and_read(vllm_config, question, has_own), "window": window}
+            answer = read_in(folder, question, has_own, "float32")
+        except probe_protocol.Refused as refused:
+            # some attentions refuse float32 (vllm/models/qwen4_exp/nvidia/qsa.py, 0.33.0)
+            if not any(words in str(refused) for words in ("BF16", "dtype")):
+                raise
+            answer = read_in(folder, question, has_own, "bfloat16")
+        return {**answer, "window": window}
 
 
-def model_config(folder: str, context: int | None) -> ModelConfig:
+def read_in(folder: str, question: Answer, has_own: bool, dtype: str) -> Answer:
+    """Return what vLLM computes from the config in a folder, with weights of a dtype.
+
+    Raises as `build_and_read`.
+    """
+    options = {**(question.get("options") or {}), "dtype": dtype}
+    try:
+        vllm_config = VllmConfig(model_config=model_config(folder, question["context"], options))
+    except Exception as error:
+        raise of_config(error) from error
+    return build_and_read(vllm_config, question, has_own)
+
+
+def model_config(folder: str, context: int | None, options: Answer) -> ModelConfig:
     """Return vLLM's reading of the config in a folder.
 
     Args:
         folder: The folder.
         context: The value of --max-model-len; None where the option is left out.
+        options: Other options of `vllm serve`, such as {"model-impl": "transformers"}.
     """
-    dtype = "float32"
-    try:
-        return ModelConfig(
-            model=folder,
-            tokenizer=folder,
-            max_model_len=context,
-            dtype=dtype,
-            skip_tokenizer_init=True,
-            enforce_eager=True,
-        )
-    except ValueError as error:
-        # some attentions refuse float32 (vllm/models/qwen4_exp/nvidia/qsa.py, 0.33.0)
-        if "dtype" not in str(error):
-            raise
-        return ModelConfig(
-            model=folder,
-            tokenizer=folder,
-            max_model_len=context,
-            dtype="bfloat16",
-            skip_tokenizer_init=True,
-            enforce_eager=True,
-        )
+    settings = {name.replace("-", "_"): value for name, value in options.items()}
+    settings |= {"skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": context}
+    return ModelConfig(model=folder, tokenizer=folder, **settings)
 
 
 def of_config(error: Exception) -> Exception:
@@ -245,7 +326,7 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> 
             with torch.device("meta"):
                 model = initialize_model(vllm_config=vllm_config, model_config=config)
         except Exception as error:
-            if OF_CPU in str(error):
+            if any(words in str(error) for words in OF_CPU):
                 raise probe_protocol.Unseen(
                     f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
                 ) from error
@@ -262,7 +343,7 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> 
         layers = layers_of(model)
         assert layers, f"{name} has no layers"
         if name.startswith("Transformers"):
-            return {**read_backend(model, layers, question), "class": name}
+            return {**transformers_backend.read(model, layers, question), "class": name}
         return {**read_model(layers, config, question), "class": name}
 
 
@@ -294,15 +375,6 @@ def forget_tables() -> None:
             rotary._buffers[name] = torch.empty(0)
     rotary_embedding._ROPE_DICT.clear()
     gc.collect()
-
-
-def backend_takes(architecture: str) -> bool:
-    """Whether vLLM runs the class of transformers for an architecture that it does not have."""
-    model_class = getattr(transformers, architecture, None) if architecture else None
-    for name in ("is_backend_compatible", "_can_set_attn_implementation"):
-        if hasattr(model_class, name) and getattr(model_class, name)():
-            return True
-    return False
 
 
 def why_absent(architecture: str) -> str:
@@ -540,89 +612,6 @@ def query_scale(attention: Any, context: int) -> float | None:
     if getattr(attention, "do_llama_4_scaling", False):
         return float(attention._get_llama_4_attn_scale(positions))
     return None
-
-
-def read_backend(model: Any, layers: list[Any], question: Answer) -> Answer:
-    """Return what a class of transformers that vLLM runs rotates with.
-
-    transformers chooses frequencies by the largest position of a batch. So each type of layer is
-    read within the trained length and at the context, and a prompt in several passes mixes both.
-
-    Args:
-        model: The model, with one rotary embedding for all layers.
-        layers: Its layers.
-        question: The two lengths.
-    """
-    rotaries = []
-    for name, module in model.named_modules():
-        if name.endswith("rotary_emb") and "vision" not in name:
-            rotaries.append(module)
-    assert rotaries, "the class of transformers has no rotary embedding"
-    rotary = rotaries[0]
-    only_windows_rotate = rotary.config.model_type in WINDOW_ONLY
-
-    rope_by_kind: dict[str | None, Answer] = {}
-    ropes: list[Answer | None] = []
-    facts: Answer = {}
-    for layer in layers:
-        # a layer without attention, as a Mamba layer, does not rotate
-        attentions = []
-        for name, module in layer.named_modules():
-            if name.endswith(("attn", "attention")):
-                attentions.append(module)
-        if not attentions:
-            ropes.append(None)
-            continue
-        attention = attentions[0]
-        if isinstance(getattr(attention, "scaling", None), float):
-            facts.setdefault("scaling", attention.scaling)
-
-        has_no_rope = getattr(attention, "use_rope", True) in (False, 0)
-        if has_no_rope or (only_windows_rotate and not attention.is_sliding):
-            ropes.append(None)
-            continue
-        kind = kind_of(rotary, layer, attention)
-        if kind not in rope_by_kind:
-            rope_by_kind[kind] = read_rotary(rotary, kind, question)
-        ropes.append(rope_by_kind[kind])
-    return probe_protocol.answer(ropes, backend="transformers", mixed=True, **facts)
-
-
-def kind_of(rotary: Any, layer: Any, attention: Any) -> str | None:
-    """Return the type of a layer, where the rotary embedding asks for it."""
-    if "layer_type" not in inspect.signature(rotary.forward).parameters:
-        return None
-    for place in (layer, attention):
-        for name in ("layer_type", "attention_type"):
-            if isinstance(getattr(place, name, None), str):
-                return str(getattr(place, name))
-    return str(rotary.config.layer_types[getattr(attention, "layer_idx", 0)])
-
-
-def read_rotary(rotary: Any, kind: str | None, question: Answer) -> Answer:
-    """Return what a rotary embedding of transformers computes for a type of layer."""
-    more = () if kind is None else (kind,)
-    found: list[Any] = []
-    with torch.device("cpu"):
-        fresh = type(rotary)(rotary.config)
-        for length in (question["context"], question["trained"]):
-            try:
-                cos, sin = fresh(torch.zeros(1, 1), torch.tensor([[1, length - 1]]), *more)
-            except Exception as error:
-                raise probe_protocol.Refused("forward", error) from error
-            found += first_position(cos[0, 0].double(), sin[0, 0].double())
-    return probe_protocol.rope(*found)
-
-
-def first_position(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
-    """Return inv_freq and attention factor of a row of tables, with pairs once or twice."""
-    half = len(cos) // 2
-    chosen = slice(None)
-    if torch.equal(sin[:half], sin[half:]):
-        chosen = slice(half)
-    elif torch.equal(sin[0::2], sin[1::2]):
-        chosen = slice(0, None, 2)
-    return probe_protocol.from_cos_sin(cos[chosen].tolist(), sin[chosen].tolist())
 
 
 prepare()

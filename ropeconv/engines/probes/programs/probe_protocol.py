@@ -5,8 +5,9 @@ writes the answer as a line to stdout, until stdin ends. Nothing of ropeconv is 
 the modules in this folder, which need the standard library and the runtime. Read `main` first.
 
 A question is {"config", "trained", "context"}: the whole config.json, and the trained and declared
-lengths in tokens. Other keys come back in the answer. An answer has "version", that of the runtime,
-and one of
+lengths in tokens. It may have "options", those of the command that starts a server, such as
+{"model-impl": "transformers"}. Other keys come back in the answer. An answer has "version", that of
+the runtime, and one of
 
 - "layers": for every layer of the language model the index of its rope in "ropes", or null for a
   layer that does not rotate; "ropes": each {"inv_freq", "attention_factor"} as it acts on a
@@ -145,8 +146,8 @@ def main(program: str) -> None:
     """Answer the questions on stdin until it ends.
 
     Args:
-        program: The module that asks the runtime, beside this one. It has VERSION and `ask`, from a
-            config and its question to an answer. Where it cannot be imported, that is the answer
+        program: The module that asks the runtime. It has `ask`, from a config and its question to
+            an answer, and VERSION. Where it cannot be imported, that is the answer
             to every question.
     """
     answers = open_answers()
@@ -156,7 +157,7 @@ def main(program: str) -> None:
     gc.disable()  # a quarter of the time of the imports
     try:
         module = importlib.import_module(program)
-        version = module.VERSION
+        version = getattr(module, "VERSION", "")
         gc.freeze()  # a walk through the objects of these packages takes a second
         gc.enable()
     except Exception as error:

@@ -1,0 +1,137 @@
+"""Read what a class of transformers rotates with that another runtime runs, as its backend.
+
+vLLM and SGLang have such backends. They put their own attention into the class, and keep its
+rotary embedding. `read` is the function to begin with.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+import torch
+import transformers
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from . import probe_protocol
+
+    Answer = dict[str, Any]
+else:  # a program has only this folder on its path
+    import probe_protocol
+
+WINDOW_ONLY = ("kolibri1",)
+"""Model types of transformers whose layers without a window do not rotate."""
+
+
+def takes(architecture: str) -> bool:
+    """Whether vLLM runs the class of transformers for an architecture that it does not have."""
+    model_class = getattr(transformers, architecture, None) if architecture else None
+    for name in ("is_backend_compatible", "_can_set_attn_implementation"):
+        if hasattr(model_class, name) and getattr(model_class, name)():
+            return True
+    return False
+
+
+def read(model: Any, layers: list[Any], question: Answer) -> Answer:
+    """Return what a class of transformers that vLLM runs rotates with.
+
+    transformers chooses frequencies by the largest position of a batch. So each type of layer is
+    read within the trained length and at the context, and a prompt in several passes mixes both.
+
+    Args:
+        model: The model, with one rotary embedding for all layers.
+        layers: Its layers.
+        question: The two lengths.
+    """
+    rotaries = []
+    for name, module in model.named_modules():
+        if name.endswith("rotary_emb") and "vision" not in name:
+            rotaries.append(module)
+    assert rotaries, "the class of transformers has no rotary embedding"
+    rotary = rotaries[0]
+    if (getattr(rotary.config, "rope_parameters", None) or {}).get("llama_4_scaling_beta"):
+        raise probe_protocol.Unseen("its class scales queries by position, which is not seen here")
+    only_windows_rotate = rotary.config.model_type in WINDOW_ONLY
+
+    rope_by_kind: dict[str | None, Answer] = {}
+    ropes: list[Answer | None] = []
+    facts: Answer = {}
+    for layer in layers:
+        # a layer without attention, as a Mamba layer, does not rotate
+        attentions = []
+        for name, module in layer.named_modules():
+            if name.endswith(("attn", "attention")):
+                attentions.append(module)
+        if not attentions:
+            ropes.append(None)
+            continue
+        attention = attentions[0]
+        scaling = logit_scale(attention)
+        if scaling is not None:
+            facts.setdefault("scaling", scaling)
+
+        has_no_rope = getattr(attention, "use_rope", True) in (False, 0)
+        if has_no_rope or (only_windows_rotate and not attention.is_sliding):
+            ropes.append(None)
+            continue
+        kind = kind_of(rotary, layer, attention)
+        if kind not in rope_by_kind:
+            rope_by_kind[kind] = read_rotary(rotary, kind, question)
+        ropes.append(rope_by_kind[kind])
+    return probe_protocol.answer(ropes, backend="transformers", mixed=True, **facts)
+
+
+def logit_scale(attention: Any) -> float | None:
+    """Return the factor on logits of an attention; None where unknown.
+
+    vLLM 0.33 gives the class a kernel with a factor that it finds in the code of the class, else
+    with that of Llama (transformers/base.py). Earlier ones, and SGLang, take that of the class.
+    """
+    for module in attention.modules():
+        scale = getattr(getattr(module, "impl", None), "scale", None)
+        if isinstance(scale, float):
+            return scale
+    scale = getattr(attention, "scaling", None)
+    return scale if isinstance(scale, float) else None
+
+
+def kind_of(rotary: Any, layer: Any, attention: Any) -> str | None:
+    """Return the type of a layer, where the rotary embedding asks for it."""
+    if "layer_type" not in inspect.signature(rotary.forward).parameters:
+        return None
+    for place in (layer, attention):
+        for name in ("layer_type", "attention_type"):
+            if isinstance(getattr(place, name, None), str):
+                return str(getattr(place, name))
+    return str(rotary.config.layer_types[getattr(attention, "layer_idx", 0)])
+
+
+def read_rotary(rotary: Any, kind: str | None, question: Answer) -> Answer:
+    """Return what a rotary embedding of transformers computes for a type of layer."""
+    more = () if kind is None else (kind,)
+    found: list[Any] = []
+    with torch.device("cpu"):
+        fresh = type(rotary)(rotary.config)
+        for length in (question["context"], question["trained"]):
+            try:
+                tables = fresh(torch.zeros(1, 1), torch.tensor([[1, length - 1]]), *more)
+            except Exception as error:
+                raise probe_protocol.Refused("forward", error) from error
+            if isinstance(tables, torch.Tensor):  # cos + i sin, as in DeepSeek V2
+                tables = (tables.real, tables.imag)
+            cos, sin = tables
+            found += first_position(cos[0, 0].double(), sin[0, 0].double())
+    return probe_protocol.rope(*found)
+
+
+def first_position(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
+    """Return inv_freq and attention factor of a row of tables, with pairs once or twice."""
+    half = len(cos) // 2
+    chosen = slice(None)
+    if torch.equal(sin[:half], sin[half:]):
+        chosen = slice(half)
+    elif torch.equal(sin[0::2], sin[1::2]):
+        chosen = slice(0, None, 2)
+    return probe_protocol.from_cos_sin(cos[chosen].tolist(), sin[chosen].tolist())

@@ -140,7 +140,7 @@ class FormatAdvice:
 
 @dataclass(frozen=True)
 class MeasuredMethod:
-    """What a study measured of a method, without training."""
+    """The numbers of a study about a method, without training."""
 
     study: Study
     """The study."""
@@ -160,7 +160,7 @@ class MeasuredMethod:
 
     @property
     def price(self) -> float | None:
-        """What the method adds to the loss within the trained length, in nats per token."""
+        """The increase of the loss within the trained length by the method, in nats per token."""
         return self.study.inside.get(self.method)
 
     @property
@@ -251,7 +251,7 @@ class Advice(Summary):
     """The comparison with other methods that were measured beside it."""
 
     measured: MeasuredMethod | None = None
-    """What was measured of it; None where nothing was."""
+    """The measurement; None where nothing was measured."""
 
     @property
     def method(self) -> Method:

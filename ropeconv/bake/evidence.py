@@ -62,7 +62,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether more is better."""
 
     trained: int = 0
-    """The trained context in tokens; 0 where the study says it in `model` alone."""
+    """The trained context in tokens; 0 where only `model` has it."""
 
     texts: int = 0
     """The number of texts; 0 where it was not published."""
@@ -212,7 +212,7 @@ def rank_by_measurement(
 
 
 class Regret(msgspec.Struct, frozen=True):
-    """What the first method of the ranking loses on a model that the ranking has not seen."""
+    """The loss of the first method of the ranking on a model that the ranking has not seen."""
 
     study: Study
     """The study of the model that was left out."""
@@ -228,7 +228,7 @@ class Regret(msgspec.Struct, frozen=True):
 
 
 def leave_one_out(studies: Sequence[Study]) -> list[Regret]:
-    """Rank the methods of each study without training by the studies of other models alone.
+    """Rank the methods of each study without training by the studies of other models.
 
     Models of one kind with other seeds count as one model.
     """

@@ -24,7 +24,7 @@ Items = dict[Hashable, RecordItem]
 
 
 class Group(NamedTuple):
-    """What makes items one study."""
+    """The model and the factor of one study."""
 
     model: str
     factor: float

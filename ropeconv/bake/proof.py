@@ -20,7 +20,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -269,9 +269,7 @@ def codes(names: Iterable[Hashable]) -> NDArray[np.int64]:
     return np.array(numbers, np.int64)
 
 
-def differences(
-    own: Mapping[Hashable, Measured], other: Mapping[Hashable, Measured]
-) -> Sample | None:
+def differences(own: Mapping[Any, Measured], other: Mapping[Any, Measured]) -> Sample | None:
     """Return a sample of differences, `own` minus `other`; None where nothing can be paired.
 
     Args:
@@ -310,7 +308,7 @@ class Proof:
 
 
 def prove(
-    own: Mapping[Hashable, Measured], other: Mapping[Hashable, Measured], share: bool = False
+    own: Mapping[Any, Measured], other: Mapping[Any, Measured], share: bool = False
 ) -> Proof | None:
     """Compare two rows of numbers on what both have; None where that is nothing.
 

@@ -188,7 +188,7 @@ class Mean(NamedTuple):
     error: float
     """The standard error of the difference."""
 
-    count: int
+    texts: int
     """The number of texts."""
 
 
@@ -217,7 +217,7 @@ def _proof_of_means(first: Mean, second: Mean) -> Proof:
     """Compare two published means."""
     difference = first.difference - second.difference
     error = first.error + second.error
-    count = min(first.count, second.count)
+    count = min(first.texts, second.texts)
     margin = None
     if count >= FEWEST:
         margin = critical(count - 1) * error

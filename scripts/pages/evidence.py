@@ -79,7 +79,7 @@ def study_of_result(result: Result, passkeys: Result, factor: int) -> Study:
         numbers["low"][method] = round(100 * (found.low or 0.0), 1)
         numbers["high"][method] = round(100 * (found.high or 0.0), 1)
     questions = len(passkeys.texts)
-    texts = means[BASE].count
+    texts = means[BASE].texts
     return Study(
         model=f"{result.source} ({result.trained:,} tokens)",
         factor=factor,

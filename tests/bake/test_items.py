@@ -163,7 +163,7 @@ def test_means_decide_what_is_far_beyond_both_errors() -> None:
     less = Mean(4.5, -4.5, 0.1, 12)
     assert pairs_of_means({"yarn": near, "linear": far}) == (("yarn", "linear"),)
     assert pairs_of_means({"yarn": near, "mixed": less}) == ()
-    few = near._replace(count=5)
+    few = near._replace(texts=5)
     assert pairs_of_means({"base": base, "yarn": few}) == ()
 
 

@@ -263,7 +263,7 @@ def check_tune(bench: Bench) -> dict[str, Any]:
         settings = ropeconv.SearchSettings(
             str(2 * bench.shape["max_position_embeddings"]),
             windows=2,
-            held_windows=4,
+            held_windows=6,
             targets=16,
             steps=2,
         )
@@ -304,7 +304,7 @@ def check_tune(bench: Bench) -> dict[str, Any]:
         book.write_text(
             " the" * 7 * parse_tokens(BEYOND), "utf-8"
         )  # a token a word, and more than six windows
-        settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=4, targets=16, steps=1)
+        settings = ropeconv.SearchSettings(BEYOND, windows=2, held_windows=6, targets=16, steps=1)
         result["beyond"] = ""
         try:
             out_of_memory(

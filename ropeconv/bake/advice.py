@@ -140,7 +140,7 @@ class FormatAdvice:
 
 @dataclass(frozen=True)
 class MeasuredMethod:
-    """What a study measured of a method, without training."""
+    """The numbers of a study about a method, without training."""
 
     study: Study
     """The study."""
@@ -160,7 +160,7 @@ class MeasuredMethod:
 
     @property
     def price(self) -> float | None:
-        """What the method adds to the loss within the trained length, in nats per token."""
+        """The increase of the loss within the trained length by the method, in nats per token."""
         return self.study.inside.get(self.method)
 
     @property
@@ -176,9 +176,14 @@ class MeasuredMethod:
         return None if self.study.start is None else self.study.start + self.lost
 
     @property
-    def retrieval(self) -> tuple[float, float, float]:
-        """Hidden facts that were found, in percent, and the ends of the interval of 95 %."""
+    def retrieval(self) -> tuple[float, float, float] | None:
+        """Hidden facts that were found, in percent, and the ends of the interval of 95 %.
+
+        None where they were not measured.
+        """
         study = self.study
+        if self.method not in study.retrieval:
+            return None
         return study.retrieval[self.method], study.low[self.method], study.high[self.method]
 
     def cells(self) -> tuple[str, str, str, str, str]:
@@ -190,13 +195,16 @@ class MeasuredMethod:
             (self.price, "{:+.2f}"),
         ):
             numbers.append("-" if value is None else form.format(value))
-        share, low, high = self.retrieval
         inside, beyond, price = numbers
-        return inside, beyond, price, f"{share:.0f} % ({low:.0f}-{high:.0f})", self.model
+        found = "-"
+        if self.retrieval is not None:
+            share, low, high = self.retrieval
+            found = f"{share:.0f} % ({low:.0f}-{high:.0f})"
+        return inside, beyond, price, found, self.model
 
     def to_dict(self) -> JsonObject:
         """The numbers as JSON-ready data."""
-        share, low, high = self.retrieval
+        share, low, high = self.retrieval or (None, None, None)
         return {
             "model": self.study.model,
             "factor": self.study.factor,
@@ -251,7 +259,7 @@ class Advice(Summary):
     """The comparison with other methods that were measured beside it."""
 
     measured: MeasuredMethod | None = None
-    """What was measured of it; None where nothing was."""
+    """The measurement; None where nothing was measured."""
 
     @property
     def method(self) -> Method:
@@ -332,7 +340,9 @@ class Advice(Summary):
         """Whether it works without training, for a table: yes, no or not measured."""
         if self.works_untuned:
             return "yes"
-        return "not measured" if self.measured is None else "no"
+        if self.measured is None or self.measured.retrieval is None:
+            return "not measured"
+        return "no"
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -375,7 +385,7 @@ class Advice(Summary):
             "finetuning_note": self.method.finetuning_note,
             "basis": self.basis,
             "recommended": self.recommended or None,
-            "measured": self.measured.to_dict() if self.measured else None,
+            "evidence": self.measured.to_dict() if self.measured else None,
             "compared": self.standing.signs,
             "studies": [msgspec.to_builtins(study) for study in self.standing.studies],
             "outputs": {name: writing.to_dict() for name, writing in self.writings.items()},

@@ -62,7 +62,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether more is better."""
 
     trained: int = 0
-    """The trained context in tokens; 0 where the study says it in `model` alone."""
+    """The trained context in tokens; 0 where only `model` has it."""
 
     texts: int = 0
     """The number of texts; 0 where it was not published."""
@@ -170,10 +170,12 @@ def study_for(
     studies = []
     for study in evidence().studies if among is None else among:
         is_of_kind = bool(study.on_top) == bool(on_top) and not study.fine_tuned
-        if is_of_kind and study.meets_bar(method) is not None:
+        if is_of_kind and method in study.lost:
             studies.append(study)
     if not studies:
         return None
+    # losses with answers say more than losses
+    studies = [study for study in studies if study.meets_bar(method) is not None] or studies
     # where nothing was measured on top of this kind of scaling, those of other kinds count
     studies = [study for study in studies if study.on_top == on_top] or studies
 
@@ -212,7 +214,7 @@ def rank_by_measurement(
 
 
 class Regret(msgspec.Struct, frozen=True):
-    """What the first method of the ranking loses on a model that the ranking has not seen."""
+    """The loss of the first method of the ranking on a model that the ranking has not seen."""
 
     study: Study
     """The study of the model that was left out."""
@@ -228,7 +230,7 @@ class Regret(msgspec.Struct, frozen=True):
 
 
 def leave_one_out(studies: Sequence[Study]) -> list[Regret]:
-    """Rank the methods of each study without training by the studies of other models alone.
+    """Rank the methods of each study without training by the studies of other models.
 
     Models of one kind with other seeds count as one model.
     """
@@ -280,15 +282,19 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         place = f" on top of {on_top} scaling" if on_top else ""
         return Untuned(None, f"{method} was not measured without training{place}")
 
-    found = study.retrieval[method]
     numbers = (
         f"on {study.short_model} at {study.factor:g} times, {method} loses"
-        f" {study.lost[method]:.2f} nats and finds {found:.0f} % of hidden facts"
+        f" {study.lost[method]:.2f} nats"
     )
+    meets_bar = study.meets_bar(method)
+    if meets_bar is None:
+        return Untuned(None, f"{numbers}; whether it finds hidden facts was not measured")
+    found = study.retrieval[method]
+    numbers += f" and finds {found:.0f} % of hidden facts"
     if not _reaches(study, factor):
         return Untuned(None, f"{numbers}; it was not measured beyond that")
     bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
-    return Untuned(bool(study.meets_bar(method)), f"{numbers}; {bar}", found > 0)
+    return Untuned(meets_bar, f"{numbers}; {bar}", found > 0)
 
 
 def recommendation_of(method: str, inspection: Inspection, trained: int, factor: float) -> str:

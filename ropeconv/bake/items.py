@@ -87,7 +87,7 @@ class RecordItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The kind of the scaling that the model was trained with, on which the method is put."""
 
     runtime: str = ""
-    """What ran the model."""
+    """The runtime that computed it."""
 
     dtype: str = ""
     """The precision in which it ran."""

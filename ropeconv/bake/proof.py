@@ -20,7 +20,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ FEWEST_DOCUMENTS = 6
 """Texts from which errors are between texts, otherwise between windows."""
 
 DRAWS = 20_000
-"""Draws of the bootstrap-t. Of so many, 1.3 lie beyond the quantile that is read."""
+"""Draws of the bootstrap-t. 1.3 of them lie beyond the quantile that is read."""
 TAIL = 20
 """The bootstrap-t quantile is read at ALPHA / TAIL on the side of the mean.
 
@@ -146,7 +146,7 @@ class Sample:
 
     @cached_property
     def student_margin(self) -> float | None:
-        """The margin of Student's t alone; None where nothing can be tested."""
+        """The margin of Student's t without the bootstrap; None where nothing can be tested."""
         if self.error is None or self.count < FEWEST:
             return None
         effective = self.effective_count
@@ -269,9 +269,7 @@ def codes(names: Iterable[Hashable]) -> NDArray[np.int64]:
     return np.array(numbers, np.int64)
 
 
-def differences(
-    own: Mapping[Hashable, Measured], other: Mapping[Hashable, Measured]
-) -> Sample | None:
+def differences(own: Mapping[Any, Measured], other: Mapping[Any, Measured]) -> Sample | None:
     """Return a sample of differences, `own` minus `other`; None where nothing can be paired.
 
     Args:
@@ -310,7 +308,7 @@ class Proof:
 
 
 def prove(
-    own: Mapping[Hashable, Measured], other: Mapping[Hashable, Measured], share: bool = False
+    own: Mapping[Any, Measured], other: Mapping[Any, Measured], share: bool = False
 ) -> Proof | None:
     """Compare two rows of numbers on what both have; None where that is nothing.
 
@@ -328,8 +326,8 @@ def judge(sample: Sample, share: bool = False) -> Proof:
 
     For a difference of shares, such as of right answers, the spread between clusters can be 0:
     where all answers change in the same way. Its error is therefore at least that of McNemar's
-    test, and its margin at least three of these errors. Answers are right or wrong, so that
-    McNemar's test takes the place of the bootstrap.
+    test, and its margin at least three of these errors. Answers are right or wrong, so
+    McNemar's test replaces the bootstrap.
 
     Args:
         sample: The differences.

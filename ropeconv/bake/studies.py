@@ -7,7 +7,7 @@ them, and writes `evidence.toml`.
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from .evidence import BASE, Study
+from .evidence import BASE, LEAST_FOUND, Study
 from .items import RecordItem
 from .proof import FEWEST, Proof, critical, independent_answers, prove, sample_of, wilson
 
@@ -24,7 +24,7 @@ Items = dict[Hashable, RecordItem]
 
 
 class Group(NamedTuple):
-    """What makes items one study."""
+    """The model and the factor of one study."""
 
     model: str
     factor: float
@@ -97,6 +97,8 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
             lost[name] = round(above.difference, DIGITS)
 
     shares = {name: answers[name, longest] for name in methods if (name, longest) in answers}
+    if _fails_questions(answers.get((BASE, trained))):
+        shares = {}
     retrieval, low, high = _describe_shares(shares)
     texts = max(len({item.text for item in row.values()}) for row in at_length.values())
     questions = min((len(row) for row in shares.values()), default=0)
@@ -126,6 +128,17 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
         high=high,
         better=_decided_pairs(at_length),
     )
+
+
+def _fails_questions(unchanged: Items | None) -> bool:
+    """Whether a model fails the questions at its trained length, so that they say nothing of it.
+
+    Args:
+        unchanged: The answers of the unchanged model at that length; None where it was not asked.
+    """
+    if not unchanged:
+        return False
+    return 100 * sample_of(list(unchanged.values())).mean < LEAST_FOUND
 
 
 def _by_place(items: Iterable[RecordItem], wanted: tuple[str, str]) -> dict[Place, Items]:
@@ -175,7 +188,7 @@ class Mean(NamedTuple):
     error: float
     """The standard error of the difference."""
 
-    count: int
+    texts: int
     """The number of texts."""
 
 
@@ -204,7 +217,7 @@ def _proof_of_means(first: Mean, second: Mean) -> Proof:
     """Compare two published means."""
     difference = first.difference - second.difference
     error = first.error + second.error
-    count = min(first.count, second.count)
+    count = min(first.texts, second.texts)
     margin = None
     if count >= FEWEST:
         margin = critical(count - 1) * error

@@ -3,7 +3,7 @@
     python -m scripts.pages evidence
 
 It computes studies from the items in docs/evidence/items, takes those of docs/evidence that have
-means alone, and adds docs/evidence/published.toml. tests/bake/test_studies.py compares the file.
+only means, and adds docs/evidence/published.toml. tests/bake/test_studies.py compares the file.
 """
 
 import json
@@ -41,12 +41,12 @@ def record(folder: Path = FOLDER / "items") -> list[RecordItem]:
 
 
 def measured(name: str) -> Result:
-    """What `eval` wrote on the real model."""
+    """A result of `eval` on the real model."""
     return msgspec.json.decode((FOLDER / f"smollm2-{name}.json").read_bytes(), type=Result)
 
 
 def studies_of_means(groups: set[tuple[str, float]]) -> Iterator[Study]:
-    """Studies of results that have means alone. groups: models and factors with items."""
+    """Studies of results that have only means. groups: models and factors with items."""
     for factor, (losses, passkeys) in MEANS.items():
         result = measured(losses)
         if (result.source, float(factor)) not in groups:
@@ -79,12 +79,12 @@ def study_of_result(result: Result, passkeys: Result, factor: int) -> Study:
         numbers["low"][method] = round(100 * (found.low or 0.0), 1)
         numbers["high"][method] = round(100 * (found.high or 0.0), 1)
     questions = len(passkeys.texts)
-    texts = means[BASE].count
+    texts = means[BASE].texts
     return Study(
         model=f"{result.source} ({result.trained:,} tokens)",
         factor=factor,
         unit="nats per token, minus the model without a method",
-        n=f"{texts} texts, {questions} questions, means alone",
+        n=f"{texts} texts, {questions} questions, only means",
         source="docs/evaluating.md, a real model",
         trained=result.trained,
         texts=texts,

@@ -1,4 +1,4 @@
-"""Simulates how often the rule of proof marks a difference that is none, beside Student's t alone.
+"""Simulates how often the rule of proof marks a difference that is none, beside Student's t.
 
     python -m scripts.research.coverage [DRAWS]
 
@@ -65,7 +65,7 @@ def sample(values: Numbers, by_text: bool) -> Sample:
 
 
 def false_marks(case: str, count: int, draws: int) -> tuple[float, float]:
-    """The shares of experiments that the rule marks, and that Student's t alone marks."""
+    """The shares of experiments that the rule marks, and that Student's t marks."""
     made, by_text = CASES[case]
     draw = np.random.default_rng((count, len(case)))
     by_rule = 0
@@ -79,7 +79,7 @@ def false_marks(case: str, count: int, draws: int) -> tuple[float, float]:
 
 
 def main(draws: int = 10_000) -> None:
-    """Prints the table of docs/evaluating.md: the rule, and in parentheses Student's t alone."""
+    """Prints the table of docs/evaluating.md: the rule, and in parentheses Student's t."""
     print("| differences | " + " | ".join(f"n = {count}" for count in COUNTS) + " |")
     print("|---" * (len(COUNTS) + 1) + "|")
     for case in CASES:

@@ -1,8 +1,9 @@
 """Measures every method on small models that are trained for it: items of the public record.
 
-    python -m scripts.research.record [MODELS [FOLDER]]
+    python -m scripts.research.record [MODELS [FOLDER [HIDDEN LAYERS]]]
 
-Each model is a Llama of 0.71M parameters that learns 128 tokens of the manual of Python, and to
+Each model is a Llama (of 0.71M parameters by default) that learns 128 tokens of the manual of
+Python, and to
 find needles: its windows hide values whose cues ask for them. It is measured without further
 training at 4, 2 and 8 times, on texts that it has not seen:
 
@@ -34,7 +35,7 @@ from .reproduction.training import Training, train
 
 FACTORS = (4, 2, 8)
 TEXTS = 16
-STEPS = 300
+STEPS = 400
 """Steps of training, of 1,024 tokens each."""
 TARGETS = 64
 """Tokens at the end of a text whose loss is measured."""
@@ -59,14 +60,21 @@ def methods(training: Training, factor: int) -> Iterator[tuple[str, ropeconv.Rec
             yield name, ropeconv.Recipe(method)
 
 
+def size_of(model: Any, seed: int) -> str:
+    """The name of a model by its parameters, and its seed: `Llama-0.71M 0`."""
+    parameters = sum(weight.numel() for weight in model.parameters())
+    return f"Llama-{parameters / 1e6:.2f}M {seed}"
+
+
 class Measuring:
     """Makes the items of one model."""
 
-    def __init__(self, text: Corpus, seed: int, trained: int, identity: str, on_top: str = ""):
+    def __init__(self, text: Corpus, size: str, trained: int, identity: str, on_top: str = ""):
         self.text = text
-        name = f"Llama-0.7M-{trained}-seed{seed}"
+        model, seed = size.split()
+        name = f"{model}-{trained}-seed{seed}"
         if on_top:
-            name = f"Llama-0.7M-{trained}-{on_top}-seed{seed}"
+            name = f"{model}-{trained}-{on_top}-seed{seed}"
         self.shared: dict[str, Any] = {
             "model": name,
             "identity": identity,
@@ -129,7 +137,7 @@ def measure_plain(model: Any, training: Training, text: Corpus) -> Iterator[list
     """The items of a model without scaling: those of the unchanged model, then of each factor."""
     trained = training.length
     identity = sha256(repr(asdict(training)).encode()).hexdigest()
-    measuring = Measuring(text, training.seed, trained, identity)
+    measuring = Measuring(text, size_of(model, training.seed), trained, identity)
     every_length = [trained, *(factor * trained for factor in FACTORS)]
     unchanged = list(measuring.items(model, "base", None, None, every_length))
     unchanged += measuring.needles(model, "base", None, None, every_length)
@@ -147,7 +155,7 @@ def measure_on_top(model: Any, kind: str, seed: int, text: Corpus) -> Iterator[R
     """The items of a model that is trained on with a scaling. kind: of the scaling."""
     longer = trained_longer(model, kind, text, seed, needles=0.5)
     identity = sha256(f"{kind} {seed} 512".encode()).hexdigest()
-    measuring = Measuring(text, seed, 512, identity, kind)
+    measuring = Measuring(text, size_of(model, seed), 512, identity, kind)
     yield from measuring.items(longer, "base", None, None, [512, 1024])
     yield from measuring.needles(longer, "base", None, None, [512, 1024])
     for name in ON_TOP:
@@ -157,22 +165,32 @@ def measure_on_top(model: Any, kind: str, seed: int, text: Corpus) -> Iterator[R
         yield from measuring.needles(longer, name, 2, recipe, [1024])
 
 
-def main(models: str = "3", folder: str = str(FOLDER)) -> None:
+def main(
+    models: str = "3", folder: str = str(FOLDER), hidden: str = "128", layers: str = "3"
+) -> None:
     """Trains the models, and writes a file of items for each."""
     text = corpus(manual(), 1025, TEXTS)
     for seed in range(int(models)):
-        training = Training(seed=seed, needles=1.0, tiled=0.0, steps=STEPS)
+        training = Training(
+            seed=seed,
+            needles=1.0,
+            tiled=0.0,
+            steps=STEPS,
+            hidden=int(hidden),
+            layers=int(layers),
+            heads=int(hidden) // 32,
+        )
         model = train(training, text.train, text.vocabulary)
         items: list[RecordItem] = []
         for part in measure_plain(model, training, text):  # a run that is stopped has some
             items += part
-            write_items(items, Path(folder) / f"Llama-0.7M-seed{seed}.jsonl.gz")
+            write_items(items, Path(folder) / f"{items[0].model}.jsonl.gz")
 
         plain = with_rope(model, {"rope_type": "default"}, training.length)
         print(f"seed {seed}: {len(items):,} items", flush=True)
         for kind in SCALINGS:
             on_top = list(measure_on_top(plain, kind, seed, text))
-            write_items(on_top, Path(folder) / f"Llama-0.7M-{kind}-seed{seed}.jsonl.gz")
+            write_items(on_top, Path(folder) / f"{on_top[0].model}.jsonl.gz")
             print(f"seed {seed}, {kind}: {len(on_top):,} items", flush=True)
 
 

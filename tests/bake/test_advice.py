@@ -283,6 +283,9 @@ def test_without_training_follows_from_the_bar(monkeypatch: pytest.MonkeyPatch) 
     assert judged(good, factor=5) is None, "nothing was measured there"
     assert judged(good, study(8, 0.1, 90.0), factor=5) is True
     assert judged() is None
+    losses = study(4, 0.1, 90.0)
+    assert judged(msgspec.structs.replace(losses, retrieval={})) is None, "a loss is not enough"
+    assert judged(msgspec.structs.replace(losses, retrieval={}, trained=8192), good) is True
     assert judged(study(4, 0.1, 90.0, fine_tuned=True)) is None
     assert judged(good, on_top="yarn") is None, "a scaled model is another matter"
     assert judged(study(4, 0.1, 90.0, trained=128), study(4, 0.9, 0.0, trained=8192)) is False, (
@@ -401,11 +404,17 @@ def test_a_folder_without_weights_says_why_and_gives_no_command(
 
 
 def test_what_needs_fine_tuning_is_said_with_the_command_for_it(
-    quick: None, tmp_path: Path
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gemma 3 was trained with linear scaling: on top of it linear needs training, and YaRN does
-    not.
+    """Gemma 3 was trained with linear scaling, so linear comes first: it needs training, and YaRN
+    does not, by a study on top of such a scaling.
     """
+    numbers = {"lost": {"yarn": 0.1, "linear": 0.4}, "retrieval": {"yarn": 80.0, "linear": 0.0}}
+    study = Study("m (9 tokens)", 2, "nats", "1", "here", on_top="linear", **numbers)
+    bounds = dict.fromkeys(("low", "high"), numbers["retrieval"])
+    study = msgspec.structs.replace(study, **bounds)
+    table = msgspec.structs.replace(evidence(), studies=(study,))
+    monkeypatch.setattr("ropeconv.bake.evidence.evidence", lambda: table)
     config = published("google--gemma-3-27b-it", tmp_path)
     screen = command(tmp_path, "advise", config, "--context", "256k", code=0)
     lines = [line.partition(":")[0].strip() for line in screen.stdout.splitlines()]

@@ -138,6 +138,22 @@ def test_a_study_is_the_means_of_its_items(measured: list[RecordItem]) -> None:
     ]
 
 
+@pytest.mark.parametrize(("right", "counts"), [(1.0, True), (0.0, False)])
+def test_questions_that_the_model_fails_at_its_trained_length_say_nothing(
+    measured: list[RecordItem], right: float, counts: bool
+) -> None:
+    answers = [
+        replaced(one, length=TRAINED, value=right)
+        for one in measured
+        if one.measure == "passkey" and one.method == "base"
+    ]
+    ((group, members),) = group_items([*measured, *answers]).items()
+    study = study_of_items(group, members, "here")
+    assert study is not None
+    assert bool(study.retrieval) == counts
+    assert (study.meets_bar("yarn") is None) == (not counts)
+
+
 def test_means_decide_what_is_far_beyond_both_errors() -> None:
     """Two rows behind the first: 0.9 apart, 4.4 errors of 0.1 each for 12 texts are 0.9."""
     base = Mean(9.0, 0.0, 0.0, 12)
@@ -147,7 +163,7 @@ def test_means_decide_what_is_far_beyond_both_errors() -> None:
     less = Mean(4.5, -4.5, 0.1, 12)
     assert pairs_of_means({"yarn": near, "linear": far}) == (("yarn", "linear"),)
     assert pairs_of_means({"yarn": near, "mixed": less}) == ()
-    few = near._replace(count=5)
+    few = near._replace(texts=5)
     assert pairs_of_means({"base": base, "yarn": few}) == ()
 
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from ropeconv.cli.app import all_commands, find
+from ropeconv.cli.app import GROUPS, all_commands, find
 from ropeconv.cli.other_words import OTHER_COMMANDS, OTHER_OPTIONS
 from ropeconv.options import EXPERT, METHOD, PANELS
 
@@ -72,7 +72,8 @@ def test_a_shell_completes_commands_and_options() -> None:
 
 
 def test_the_lists_of_commands_have_the_first_sentence_of_each(run: Run) -> None:
-    lists = f"{run('--help').stdout}{run('list', '--help').stdout}"
+    groups = [run(group, "--help").stdout for group in GROUPS]
+    lists = f"{run('--help').stdout}{''.join(groups)}"
     text = "".join(lists.split())
     for name, (_, summary) in all_commands().items():
         first, _, _ = (find(name).help or "").partition("\n\n")

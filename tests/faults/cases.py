@@ -59,7 +59,7 @@ EVAL = f"eval model yarn:4 {SIZES} -o result.json --report page.html --plot plot
 EVAL_FRESH = f"eval model yarn:4 {SIZES} --fresh"
 EVAL_OUTPUT = f"eval out --against model {SIZES}"
 TUNE = (
-    "tune model --text text.txt --context 256 --windows 2 --held-windows 4 --targets 8 --steps 2 --journal j.jsonl"
+    "tune model --text text.txt --context 256 --windows 2 --held-windows 6 --targets 8 --steps 2 --journal j.jsonl"
     " -o tuned.json --plot plot.svg"
 )
 VALIDATE = "validate out --against model --report page.html --plot plot.svg"
@@ -217,6 +217,11 @@ CASES: dict[str, Case] = {
     ),
     "plot": file("plot model.gguf --yarn 4 -o out.svg", output=("out.svg",)),
     "plot --dark": file("plot model.gguf --yarn 4 --dark -o out.png", output=("out.png",)),
+    "evidence add": Case(
+        scenes.items,
+        ropeconv("evidence add items.jsonl --to record"),
+        ("record/Tiny-4x.jsonl.gz",),
+    ),
     "bound --certificate": file("bound 4k --certificate out.tsv", output=("out.tsv",)),
     "train-config -o": Case(
         scenes.checkpoint,
@@ -313,6 +318,7 @@ READERS: dict[str, tuple[Scene, str]] = {
     "compare": (scenes.two_checkpoints, "compare model second"),
     "identify": (scenes.checkpoint, "identify model --against model --as-is"),
     "probe": (scenes.checkpoint, "probe transformers model"),
+    "evidence compare": (scenes.items, "evidence compare items.jsonl yarn:4 base"),
     "list methods": (scenes.checkpoint, "list methods"),
     "list families": (scenes.checkpoint, "list families"),
     "list archs": (scenes.checkpoint, "list archs"),
@@ -333,6 +339,7 @@ READS: dict[tuple[str, str], str] = {
     ("identify", "output"): "is read",
     ("run", "plan"): "is read",
     ("tune", "more"): "is read",
+    ("evidence add", "file"): "is read",
     ("eval", "--fail-if"): "changes the exit code",
 }
 """Options and arguments that look as if they changed what is written, and do not. "*": of every

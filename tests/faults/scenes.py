@@ -143,3 +143,26 @@ def large_gguf(folder: Path, size: int) -> None:
         {"feed_forward_length": 96},
         {**plain_tensors(), "output.weight": more},
     )
+
+
+def items(folder: Path) -> None:
+    """Losses of eight texts with two rows, and an empty folder of a record."""
+    (folder / "record").mkdir()
+    lines = []
+    for row, method, factor in (("base", "base", None), ("yarn:4", "yarn", 4.0)):
+        for number in range(8):
+            item = {
+                "row": row,
+                "measure": "growth",
+                "metric": "loss",
+                "length": 1024,
+                "text": f"{number}.txt",
+                "window": 0,
+                "value": 3.0 + number + (method == "base"),
+                "model": "Tiny",
+                "trained": 256,
+                "method": method,
+                "factor": factor,
+            }
+            lines.append(json.dumps(item))
+    (folder / "items.jsonl").write_text("\n".join(lines) + "\n")

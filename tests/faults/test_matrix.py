@@ -84,7 +84,8 @@ def callback(name: str) -> Any:
 def struck(command: str, cases: dict[str, Case]) -> list[list[str]]:
     """The words of the cases of a command, without those of the action and the command."""
     lines = [list(case.command[1:]) for case in cases.values() if case.command[0] in ACTIONS]
-    return [words[1:] for words in lines if words[0] == command]
+    name = command.split()  # "evidence add" has two words
+    return [words[len(name) :] for words in lines if words[: len(name)] == name]
 
 
 def forgotten(command: str, function: Any, cases: dict[str, Case]) -> list[str]:

@@ -189,6 +189,9 @@ def add_command(
             " docs/evidence/items with --to"
         )
     items = _leave_out_known(items, to)
+    if not items:
+        screen.say(f"{to} has all items of {file} already.")
+        return
 
     # a file for each model and factor, which a reader finds by its name
     models = sorted({item.model for item in items})
@@ -225,7 +228,7 @@ def _leave_out_known(items: Sequence[RecordItem], folder: Path) -> list[RecordIt
     """Return the items that no file of the record has.
 
     Raises:
-        UsageError: The record has all of them, or another number for one.
+        UsageError: The record has another number for one.
     """
     new = {_key(item): item for item in items}
     for path in sorted(folder.glob("*.jsonl*")):
@@ -237,12 +240,10 @@ def _leave_out_known(items: Sequence[RecordItem], folder: Path) -> list[RecordIt
                     f" {item.length:,} tokens, and the file has {other.value:g}; correct one of"
                     " them"
                 )
-    if not new:
-        raise UsageError(f"{folder} has all items of the file already")
     return list(new.values())
 
 
 def _key(item: RecordItem) -> tuple[object, ...]:
-    """What makes an item the same measurement as another one."""
+    """The key that is equal for two items of one measurement."""
     model = item.identity or item.model
     return model, item.row, item.measure, item.metric, item.length, item.runtime, item.place

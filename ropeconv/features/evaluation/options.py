@@ -73,7 +73,7 @@ class EvalOptions(TextOptions):
     )
     out: Path | None = option(
         None,
-        "Write the result as JSON, or its items alone as NAME.jsonl.gz.",
+        "Write the result as JSON, or only its single numbers as NAME.jsonl.gz.",
         OUTPUT,
         short="-o",
         metavar="FILE",

@@ -287,7 +287,7 @@ def record_items(result: Result) -> list[RecordItem]:
     """
     if not result.items:
         raise UsageError(
-            f"the evaluation of {result.source} has means alone, and no single numbers; run"
+            f"the evaluation of {result.source} has only means, and no single numbers; run"
             " `ropeconv eval` again, its journal has them"
         )
     recipes = {row.name: row.recipe for row in result.rows}

@@ -82,7 +82,8 @@ def test_items_are_added_once(files: Path, tmp_path: Path) -> None:
     (written,) = record.iterdir()
     assert written.name == "SmolLM2-135M-Instruct-4x.jsonl.gz"
     assert read_items(written) == read_items(files / "items.jsonl.gz")
-    assert "has all items of the file already" in command(tmp_path, *words, code=2).stderr
+    assert "already" in command(tmp_path, *words, code=0).stdout
+    assert list(record.iterdir()) == [written]
 
     # a further row comes into a file of its own, without what is there
     items = read_items(written)

@@ -272,7 +272,7 @@ def _saved(tokenizer: PreTrainedTokenizerBase) -> Iterator[Path]:
     """Save a tokenizer in a temporary folder, from which lm_eval loads it for its prompts.
 
     lm_eval loads it with trust_remote_code=True (lm_eval/tasks/ruler/common_utils.py), so the
-    folder has its numbers alone, and no code of the model.
+    folder has no code of the model.
 
     Raises:
         RopeconvError: It is a tokenizer of Python code, which has no such file.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 EXAMPLES = """
-ropeconv tune HuggingFaceTB/SmolLM2-135M-Instruct --text 'books/*.txt' --context 10k --windows 4 --steps 20 --dry-run
+ropeconv tune HuggingFaceTB/SmolLM2-135M-Instruct --text 'books/*.txt' --context 10k --windows 6 --steps 20 --dry-run
 ropeconv tune ./model --text 'books/*.txt' --context 32k --budget 2h -o tuned.json --plot tuned.svg
 ropeconv apply ./model --recipe tuned.json
 """

@@ -92,7 +92,7 @@ def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_p
         "--context",
         "256",
         "--windows",
-        "4",
+        "6",
         "--steps",
         "2",
         "--needles",
@@ -105,7 +105,7 @@ def test_the_command_prints_the_table_and_writes_the_recipe(trained: Path, tmp_p
         "minus best formula",
         "needle",
         "tuned factors",
-        "2 steps on 4 windows",
+        "2 steps on 6 windows",
         "texts are held out",
         "Next: ropeconv apply",
     ):
@@ -133,7 +133,7 @@ def test_a_dry_run_says_what_the_search_takes_and_a_budget_what_fits(
         "--context",
         "256",
         "--windows",
-        "4",
+        "6",
         "--start",
         "yarn",
         "--journal",
@@ -142,9 +142,9 @@ def test_a_dry_run_says_what_the_search_takes_and_a_budget_what_fits(
     )
     done = command(tmp_path, *given, "--dry-run", "--json", code=0)
     data = json.loads(done.stdout)
-    # 4 windows of the formula and of each of 6 looks, and 4 held-out ones of 7 formulas, base and
+    # 6 windows of the formula and of each of 6 looks, and 6 held-out ones of 7 formulas, base and
     # result
-    assert (data["reads"], data["gradients"]) == ((1 + 6) * 4 + 9 * 4, 60 * 4)
+    assert (data["reads"], data["gradients"]) == ((1 + 6) * 6 + 9 * 6, 60 * 4)
     assert data["estimate"]["seconds"] > 0
     assert not list(tmp_path.iterdir())
     refused = command(tmp_path, *given, "--budget", "1s", code=2)
@@ -170,7 +170,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "a gradient over 1000M tokens keeps 1.1 TB of hidden states",
     ),
     "unknown start": ({"start": "theta"}, "--start theta is not one of the formulas; choose"),
-    "three windows": ({"held_windows": 3}, "needs at least 4 windows; give --held-windows 4"),
+    "five windows": ({"held_windows": 5}, "needs at least 6 windows; give --held-windows 6"),
     "negative factor": (
         {"attention_factor": -1.0},
         "--attention-factor is -1.0; give a positive number",
@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_values_are_refused_with_a_repair(case: str, trained: Path) -> None:
     given, sentence = WRONG[case]
-    settings = SearchSettings(**{"context": "256", "windows": 4, **given})
+    settings = SearchSettings(**{"context": "256", "windows": 6, **given})
     with pytest.raises(RopeconvError, match=re.escape(sentence)):
         tune_model(trained / "model", [trained / "texts" / "*.txt"], settings)
 

@@ -175,7 +175,7 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
     Returns:
         The shape; None where the config leaves out what the memory depends on.
     """
-    if cache is None:
+    if cache is None or not cache.layers:
         return None
     part = text_part(config, family)
     try:
@@ -245,7 +245,7 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
     Returns:
         The shape; None where the header leaves out what the memory depends on.
     """
-    if cache is None:
+    if cache is None or not cache.layers:
         return None
     file = ArchKeys(keys, arch)
     tokens = keys.get("tokenizer.ggml.tokens")

@@ -35,7 +35,7 @@ PORTS = {"vllm": 8000, "sglang": 30000, "llama-cpp": 8080}
 
 @dataclass(frozen=True)
 class NextSteps:
-    """What people ask of an output, and the commands that follow it.
+    """The answers to what people ask of an output, and the commands that follow it.
 
     Texts are empty where there is nothing to say or to do.
     """
@@ -43,7 +43,7 @@ class NextSteps:
     fits: str = ""
     """Whether the output fits the machine, and the longest context that does."""
     quality: str = ""
-    """What was measured of its method, or the command that measures it."""
+    """The measured losses of its method, or the command that measures them."""
     train: str = ""
     """Makes the config of a trainer, for an output that needs fine-tuning."""
     run: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class NextSteps:
     """Compares the output with its source."""
 
     def answers(self) -> list[str]:
-        """Return what people ask of an output, with the question before each answer."""
+        """Return the answers, each behind its question."""
         answers = {"Fits:": self.fits, "Quality:": self.quality}
         return [f"{question:<8} {answer}" for question, answer in answers.items() if answer]
 

@@ -299,7 +299,7 @@ class Plan(FilePlan):
     """The cache of the output; None where the source does not give the number of heads."""
 
     shape: ModelShape | None = field(default=None, kw_only=True)
-    """What the memory of the output depends on; None where the source leaves some of that out."""
+    """The sizes that decide its memory; None where the source leaves some of them out."""
 
     asked: MachineOptions = field(default_factory=MachineOptions, kw_only=True)
     """The machine that the output is to fit."""

@@ -1,4 +1,4 @@
-"""What was measured of the method of an output, in a line."""
+"""The measured losses of the method of an output, in a line."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Inspection(TableSummary):
     """Its key-value cache; None if the number of heads is not given."""
 
     shape: ModelShape | None = None
-    """What its memory depends on; None if its files leave some of that out."""
+    """The sizes that decide its memory; None if its files leave some of them out."""
 
     custom_code: str = ""
     """A sentence about code in the checkpoint, or empty."""

@@ -96,11 +96,28 @@ def advised_fit(advice: RankedMethods, machine: MachineOptions) -> Fit | None:
     return shown_fit(inspection.shape, advice.context, verdicts, is_folder, machine)
 
 
-def memory_documents(advice: RankedMethods, machine: MachineOptions) -> list[JsonObject]:
-    """Return whether the wanted context fits, for each runtime of the format of the model."""
+def advice_document(advice: RankedMethods, machine: MachineOptions) -> JsonObject:
+    """Return advice as `--json` prints it, with the memory that the wanted context takes.
+
+    Each method has `fits`: whether its output fits in the runtime that runs it by default. `memory`
+    has every runtime of the format of the model.
+
+    Args:
+        advice: The methods.
+        machine: The machine and the type of the cache.
+
+    Raises:
+        UsageError: For a value that the runtime cannot have.
+    """
     inspection = advice.inspection
-    if inspection.draft:
-        return []
-    is_folder = not isinstance(inspection.source, GgufSource)
-    fits = all_fits(inspection.shape, advice.context, is_folder, machine)
-    return [fit.document().to_dict() for fit in fits]
+    fit = advised_fit(advice, machine)
+    is_known = fit is not None and fit.need.weights is not None
+    document = advice.to_dict()
+    for row in document["advice"]:
+        row["fits"] = fit.fits if fit is not None and is_known else None
+
+    fits = []
+    if not inspection.draft:
+        is_folder = not isinstance(inspection.source, GgufSource)
+        fits = all_fits(inspection.shape, advice.context, is_folder, machine)
+    return document | {"memory": [each.document().to_dict() for each in fits]}

@@ -130,6 +130,7 @@ def output_of(command: str, folder: Path) -> str:
         "PYTHONUTF8": "1",
     }
     env |= {"HOME": str(folder), "HF_HUB_OFFLINE": "1", "COLUMNS": str(COLUMNS)}
+    env["ROPECONV_MEMORY"] = "24GB"  # else the pages would have the memory of this machine
     words = [sys.executable, "-m", "ropeconv", *shlex.split(command)[1:]]
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))

@@ -122,7 +122,7 @@ def advise_command(
     from ...rope.lengths import parse_tokens
     from ...verbs.asking import asking_installed
     from ...views.advice import show_advice, show_methods
-    from ...views.memory import memory_documents, show_memory
+    from ...views.memory import advice_document, show_memory
 
     opened = open_source(source, family)
     if python and isinstance(opened, GgufSource):
@@ -132,7 +132,7 @@ def advise_command(
     if screen.as_json:
         if advice.note:
             screen.note(f"Note: {advice.note}")
-        screen.data(advice.to_dict() | {"memory": memory_documents(advice, machine)})
+        screen.data(advice_document(advice, machine))
         return
     show_advice(advice, screen)
     show_memory(advice, machine, screen)

@@ -455,7 +455,7 @@ def _add_goal() -> dict[str, Any]:
             value="",
             allow_custom_value=True,
             label="Memory",
-            info="Of the machine that runs it; by default this one",
+            info="Such as 24GB; by default that of this machine",
             elem_id="memory",
         )
     return {"context": context, "runtimes": runtimes, "memory": memory}

@@ -177,7 +177,7 @@ def needed(
         cache_type: The type of the cache; empty for the usual one.
 
     Raises:
-        UsageError: The runtime has no such type.
+        UsageError: The runtime does not have that type.
     """
     name, dtype = runtime.cache_type(shape, cache_type)
     return MemoryNeed(
@@ -212,7 +212,7 @@ def find_fit(
         cache_type: The type of the cache; empty for the usual one.
 
     Raises:
-        UsageError: The runtime has no such type.
+        UsageError: The runtime does not have that type.
     """
     formulas = MEMORY[runtime]
     need = needed(formulas, shape, tokens, machine, cache_type)

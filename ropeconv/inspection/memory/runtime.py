@@ -62,7 +62,7 @@ class RuntimeMemory(ABC):
         """Return a type of the cache by its name; the usual one for an empty name.
 
         Raises:
-            UsageError: The runtime has no such type, or its blocks do not divide the layers.
+            UsageError: The runtime does not have it, or its blocks do not divide the layers.
         """
         types = self.cache_types(shape)
         if not name:
@@ -70,7 +70,7 @@ class RuntimeMemory(ABC):
         if name not in types:
             known = ", ".join(types)
             raise UsageError(
-                f"--cache-type {name}: {self.display_name} has no such type; choose one of {known}"
+                f"--cache-type {name}: {self.display_name} does not have it; choose one of {known}"
             )
         block = types[name].block
         if any(group.keys % block or group.values % block for group in shape.layers):

@@ -20,7 +20,7 @@ from ...runtimes.llamacpp.scaling import ArchKeys
 from ..kv_cache import KvCache, dtype_of
 
 Mlp = Literal["gated", "fused", "plain"]
-"""The projections of an MLP: gate and up, both in one matrix, or up alone."""
+"""The projections of an MLP: gate and up, both in one matrix, or only up."""
 
 # transformers 5.23: classes whose MLP has `gate_up_proj = nn.Linear(...)`
 FUSED = frozenset("phi3 phi4_multimodal glm glm4 glm4v glm_ocr zamba2 dots3_note".split())
@@ -175,7 +175,7 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
     Returns:
         The shape; None where the config leaves out what the memory depends on.
     """
-    if cache is None:
+    if cache is None or not cache.layers:
         return None
     part = text_part(config, family)
     try:
@@ -245,7 +245,7 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
     Returns:
         The shape; None where the header leaves out what the memory depends on.
     """
-    if cache is None:
+    if cache is None or not cache.layers:
         return None
     file = ArchKeys(keys, arch)
     tokens = keys.get("tokenizer.ggml.tokens")
@@ -315,7 +315,7 @@ def gguf_bytes(tensors: Iterable[TensorInfo]) -> int:
 
 
 def _largest(part: Config, keys: Iterable[str]) -> int:
-    """Return the first of some keys that a config has; 0 for none. Of a list, the largest."""
+    """Return the first of some keys that a config has, or 0. A list is its largest number."""
     for key in keys:
         size = _whole(part.get(key))
         if size:

@@ -55,7 +55,7 @@ class LlamaCppMemory(RuntimeMemory):
         return {name: by_name[name] for name in ("f16", *self.cache_options)}
 
     def cells(self, tokens: int, window: int | None) -> int:
-        """Return the tokens for which a layer has room.
+        """Return the number of tokens that a layer can keep.
 
         Args:
             tokens: The context.

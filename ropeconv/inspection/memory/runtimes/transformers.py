@@ -21,7 +21,7 @@ class TransformersMemory(RuntimeMemory):
     (DynamicSlidingWindowLayer). The prompt is not divided: at the peak, a layer has the residual
     and three more hidden states, and the three tensors of a gated MLP, each for all tokens. Layers
     with a window let go of older keys only when the first token is added, since the cache has views
-    of them until then. generate() computes the logits of the last token alone (logits_to_keep).
+    of them until then. generate() computes only the logits of the last token (logits_to_keep).
 
     Classes without `scaled_dot_product_attention` keep the scores of a layer, which grow with the
     square of the length; so does multi-head latent attention on a CPU, where torch has no kernel

@@ -64,7 +64,11 @@ def draw_losses(axes: Any, study: Study, name: str) -> None:
     methods = [method for method in study.beyond if method != "base"]
     methods.sort(key=lambda method: study.beyond[method], reverse=True)  # the best on top
     gains = [-study.beyond[method] for method in methods]
-    colours = [BLUE if method == name else GREY for method in methods]
-    axes.barh(methods, gains, color=colours, height=0.6)
+    bars = axes.barh(methods, gains, color=GREY, height=0.6)
+    for bar, method in zip(bars, methods, strict=True):
+        if method == name:
+            bar.set_color(BLUE)
+        else:
+            bar.set_alpha(0.4)
     axes.set_title(f"Gain at {study.factor:g} times the trained context")
     axes.set_xlabel("loss below no method, in nats per token")

@@ -1,6 +1,7 @@
 """Measures time and memory, most of them as ratios to `cp` or to another program in the same run.
 
 start    CPU of commands that do little: `--help`, `inspect` of a config, a plan
+alternatives  what people do instead of `ropeconv apply`, for the table of README.md
 apply    `ropeconv apply` on a checkpoint of several gigabytes beside `cp -r`
 gguf     patches of GGUF files beside `cp`; conversions beside llama.cpp's converter
 bound    the bound of a base beside the published algorithm

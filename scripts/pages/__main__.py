@@ -19,6 +19,7 @@ FROM_CODE = {
     "reference": (),
     "tables": (),
     "method_pictures": ("--missing",),
+    "decision_charts": (),
 }
 """Steps that need the code alone, with their arguments. The reference shows the keywords."""
 RUN = {

@@ -118,6 +118,22 @@ def of(row: Runtime) -> list[MatrixCell]:
     ]
 
 
+def newest_counts() -> list[tuple[str, int, list[int]]]:
+    """Return the runtimes of README.md, each with the number of families that it supports, and of
+    those that are exact by way to write RoPE.
+    """
+    rows = []
+    for row in map(newest, IN_README):
+        cells = of(row)
+        supported = {cell.family for cell in cells if cell.verdict.status not in OUTSIDE}
+        exact = [
+            sum(cell.writing == name and cell.verdict.status == "exact" for cell in cells)
+            for name in METHODS
+        ]
+        rows.append((row.display_name, len(supported), exact))
+    return rows
+
+
 def newest_versions() -> str:
     """Return the table of README.md: per runtime, the number of families that are exact by way to
     write RoPE.
@@ -126,14 +142,8 @@ def newest_versions() -> str:
         "| runtime | supported | new base, NTK | linear | Llama 3 | YaRN | any frequencies |",
         "|---" * 7 + "|",
     ]
-    for row in map(newest, IN_README):
-        cells = of(row)
-        supported = {cell.family for cell in cells if cell.verdict.status not in OUTSIDE}
-        exact = [
-            sum(cell.writing == name and cell.verdict.status == "exact" for cell in cells)
-            for name in METHODS
-        ]
-        lines.append("| " + " | ".join(map(str, (row.display_name, len(supported), *exact))) + " |")
+    for name, supported, exact in newest_counts():
+        lines.append("| " + " | ".join(map(str, (name, supported, *exact))) + " |")
     return "\n".join(lines)
 
 

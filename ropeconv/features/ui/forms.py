@@ -241,6 +241,31 @@ def from_address(kind: type[F], query: Mapping[str, str]) -> F:
     return fill_form(kind, values)
 
 
+@dataclass(frozen=True)
+class Preset:
+    """A machine that a model is for: the words on its button, and what it fills in."""
+
+    label: str
+    runtimes: tuple[str, ...]
+    to: Format
+    outtype: str = ""
+
+    def values(self, source: str) -> tuple[list[str], str, str]:
+        """Return the runtimes, the format, and the type of the weights.
+
+        Args:
+            source: The model that is typed. A GGUF file keeps the type that it has.
+        """
+        is_gguf_file = source.lower().endswith(".gguf")
+        return list(self.runtimes), self.to, "" if is_gguf_file else self.outtype
+
+
+PRESETS = {
+    "pc": Preset("PC or laptop: llama.cpp, Ollama", ("ollama",), "gguf", "q4_k_m"),
+    "mac": Preset("Mac: mlx-lm", ("mlx-lm",), "safetensors"),
+    "server": Preset("GPU server: vLLM", ("vllm",), "safetensors"),
+}
+"""Machines by the names of their buttons."""
 METHODS = tuple(name for name, kind in REGISTRY.items() if kind.value is not Value.FILE)
 """The methods that a form can name; those of a file come as a recipe."""
 LENGTHS = (Value.FACTOR, Value.TOKENS)

@@ -25,6 +25,7 @@ from ropeconv.views.plan import method_title
 
 from .forms import (
     METHODS,
+    PRESETS,
     BakeForm,
     CompareForm,
     ModelForm,
@@ -394,14 +395,27 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
         )
         search_button = gr.Button("Search the Hub", elem_id="search", scale=1, min_width=130)
     matches = gr.HTML(elem_id="found", apply_default_css=False)
-    fields = {"source": source, **add_upload(), **_add_goal(), **_add_method()}
+    fields = {"source": source, **add_upload(), **_add_goal()}
+    with gr.Row():
+        preset_buttons = {
+            name: gr.Button(preset.label, size="sm", elem_id=name, min_width=130)
+            for name, preset in PRESETS.items()
+        }
+    fields |= _add_method()
+    for name, button in preset_buttons.items():
+        chosen = [fields[field] for field in ("runtimes", "to", "outtype")]
+        button.click(
+            PRESETS[name].values, inputs=fields["source"], outputs=chosen, queue=False, **PRIVATE
+        )
     plan_button = gr.Button("Plan", variant="primary", elem_id="plan")
     place = add_answer()
 
     out_info = "A folder or GGUF file. By default it is named after model and method"
-    fields["out"], write_button = _add_place("out", "Write to", out_info, "Write", "write")
-    fields["repo_id"], publish_button = _add_place(
-        "repo_id", "Publish to", "owner/name on the Hub", "Publish", "publish"
+    fields["out"], (write_button, validate_button) = _add_place(
+        "out", "Write to", out_info, {"write": "Write", "validate": "Validate"}
+    )
+    fields["repo_id"], (publish_button,) = _add_place(
+        "repo_id", "Publish to", "owner/name on the Hub", {"publish": "Publish"}
     )
     with gr.Accordion("Options of publishing", open=False):
         fields |= add_options(PushOptions, {})
@@ -413,6 +427,7 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
     entered = [fields[name].submit for name in ("source", "context", "value")]
     bake_page.ask("plan", [plan_button.click, *entered])
     bake_page.ask("write", [write_button.click], baking=True)
+    bake_page.ask("validate", [validate_button.click], baking=True)
     bake_page.ask("publish", [publish_button.click], baking=True)
 
     def stop(request: gr.Request) -> None:
@@ -488,23 +503,25 @@ def _add_method() -> dict[str, Any]:
 
 
 def _add_place(
-    name: str, label: str, info: str, button: str, button_id: str
-) -> tuple[gr.Textbox, gr.Button]:
-    """Add a row with the place of an output, and the button that sends it there.
+    name: str, label: str, info: str, buttons: Mapping[str, str]
+) -> tuple[gr.Textbox, list[gr.Button]]:
+    """Add a row with the place of an output, and the buttons that do something there.
 
     Args:
         name: The name of the field, by which the page and its tests find it.
         label: The title of the field.
         info: A sentence below the title.
-        button: The text on the button.
-        button_id: The name by which the page and its tests find the button.
+        buttons: The texts on the buttons, by the names by which the page and its tests find them.
     """
     with gr.Row():
         place = gr.Textbox(
             label=label, info=info, max_lines=1, elem_id=name, scale=5, min_width=260
         )
-        send = gr.Button(button, elem_id=button_id, scale=1, min_width=130)
-    return place, send
+        made = [
+            gr.Button(text, elem_id=button_id, scale=1, min_width=130)
+            for button_id, text in buttons.items()
+        ]
+    return place, made
 
 
 PAGES = {

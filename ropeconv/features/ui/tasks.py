@@ -30,7 +30,7 @@ from ropeconv.models.gguf import GgufSource
 from ropeconv.models.hub import answers
 from ropeconv.models.source import Source
 from ropeconv.options import Format, MachineOptions, copied
-from ropeconv.rope.errors import RecipeError, RopeconvError
+from ropeconv.rope.errors import RecipeError, RopeconvError, command_line, shown
 from ropeconv.rope.features import hook
 from ropeconv.rope.lengths import factor_over, parse_factor, parse_tokens
 from ropeconv.runtimes.runtime import runtimes
@@ -41,6 +41,7 @@ from ropeconv.verbs.opened import inspect_opened
 from ropeconv.verbs.output import Writing, write_output
 from ropeconv.verbs.publishing import publish_staged
 from ropeconv.verbs.validation import ValidationChoice
+from ropeconv.verbs.validation import validate as validate_output
 from ropeconv.views.advice import explain_columns, show_advice, show_methods
 from ropeconv.views.inspection import show_inspection, show_receipt
 from ropeconv.views.memory import show_memory
@@ -62,6 +63,7 @@ from .forms import (
     to_bake,
     to_page,
 )
+from .measured import measured_pictures
 from .sheet import HtmlSheet, PageProgress, PageReporter, TaskContext
 
 CONFIG = "config.json"
@@ -82,11 +84,8 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     if output_plan.fit:
         sheet.say(f"Fits: {output_plan.fit.sentence}")
     sheet.say(f"It will be written to {output_plan.out}")
-    with sheet.folded("Details: frequencies, every runtime, files"):
-        show_plan(output_plan, sheet, explain=True)
-    for file in output_plan.files:
-        if file.name == CONFIG and file.text:
-            sheet.file(CONFIG, file.text)
+    sheet.pictures(measured_pictures(output_plan))
+    _show_details(output_plan, sheet)
 
     if form.repo_id:
         from ropeconv.hub.preview import preview, show_publication
@@ -95,6 +94,15 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet.note(publication.note)
         show_publication(publication, sheet)
     _show_command_line(output_plan, form, publishing=bool(form.repo_id), sheet=sheet)
+
+
+def _show_details(output_plan: Plan, sheet: HtmlSheet) -> None:
+    """Show what a plan has beside its first lines, folded."""
+    with sheet.folded("Details: frequencies, every runtime, files"):
+        show_plan(output_plan, sheet, explain=True)
+    for file in output_plan.files:
+        if file.name == CONFIG and file.text:
+            sheet.file(CONFIG, file.text)
 
 
 def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
@@ -135,7 +143,38 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     if output.reason:
         sheet.note(f"Not checked: {output.reason}.")
     show_outcome(replace(output, path=None), sheet)  # the line above has said the path
+
+    # the answer replaces the plan on the page, which people still want to read
+    sheet.title("The plan")
+    show_plan(output_plan, sheet)
+    _show_details(output_plan, sheet)
     _show_command_line(output_plan, form, publishing=False, sheet=sheet)
+
+
+def validate(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
+    """Compare the output of a form with its source, as `ropeconv validate` does.
+
+    The result is recorded in the receipt of the output.
+
+    Args:
+        form: The values of the page, with which the output was written.
+        task: Receives progress.
+        sheet: Becomes the answer on the page.
+
+    Raises:
+        UsageError: The output is not there.
+    """
+    output_plan = _make_plan(form, task)
+    out = output_plan.out
+    if not out.exists():
+        raise UsageError(f"there is no output at {shown(str(out))}; press Write first")
+
+    source = form.upload or form.source
+    result = validate_output(out, source, reporter=PageReporter(task, sheet))
+    show_validation(result, f"{out.name} against {output_plan.source.name}", sheet)
+    sheet.pictures(validation_pictures(result))
+    sheet.title("The same on the command line")
+    sheet.copyable(command_line("validate", out, "--against", form.source or Path(source).name))
 
 
 def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
@@ -510,6 +549,7 @@ TASKS: dict[str, Task] = {
     "compare": compare,
     "plan": plan,
     "write": write,
+    "validate": validate,
     "publish": publish,
     "results": results,
 }

@@ -67,6 +67,7 @@ def test_a_bake_writes_what_its_command_line_writes(visitor: Visitor, site: Site
     assert f"{site.folder}/by-page" in visitor.answer()
     assert not (site.folder / "by-page").exists()
     assert f"Wrote {site.folder}/by-page" in visitor.ask("write")
+    assert "The plan" in visitor.first("#answer").text
     words = shlex.split(
         next(
             pre.text for pre in visitor.all("#answer pre") if pre.text.startswith("ropeconv apply")
@@ -75,6 +76,14 @@ def test_a_bake_writes_what_its_command_line_writes(visitor: Visitor, site: Site
     assert words[1:] == ["apply", "model", "--mixed", "4", "-o", "by-page"]
     assert run_in(site.folder, *words[1:-1], "by-command").returncode == 0
     assert hashes(site.folder / "by-page") == hashes(site.folder / "by-command")
+    assert "PASS" in visitor.ask("validate")
+
+
+def test_a_preset_fills_in_the_runtime_and_the_format(visitor: Visitor) -> None:
+    visitor.open("", source="model", context="4")
+    visitor.press("mac")
+    answer = visitor.ask("plan")
+    assert "--runtime mlx-lm" in answer
 
 
 def test_a_publication_is_planned_and_then_made(visitor: Visitor, site: Site) -> None:

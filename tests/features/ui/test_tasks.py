@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ropeconv.bake.evidence import evidence
 from ropeconv.features.ui.forms import (
+    PRESETS,
     BakeForm,
     CompareForm,
     ModelForm,
@@ -23,6 +25,7 @@ from ropeconv.features.ui.forms import (
 )
 from ropeconv.features.ui.front import progress_html
 from ropeconv.features.ui.job import failure
+from ropeconv.features.ui.measured import measured_pictures
 from ropeconv.features.ui.sheet import HtmlSheet, PageProgress, TaskContext
 from ropeconv.features.ui.tasks import TASKS, runtimes_html
 from ropeconv.inspection.receipts.storage import read_receipt
@@ -202,6 +205,59 @@ def test_the_command_does_what_was_done_and_nothing_more(
     assert pushed[3:] == ["--yarn", "4", "--push", "me/x", "--private"]
     home = replace(form, out="~/out")
     assert shown_command(asked("plan", home))[-1] == str(Path("~/out").expanduser())
+
+
+def test_what_was_written_shows_its_plan_and_is_validated(form: BakeForm, tmp_path: Path) -> None:
+    form = replace(form, out=str(tmp_path / "validated"))
+    with pytest.raises(RopeconvError, match="press Write first"):
+        asked("validate", form)
+    planned = asked("plan", form).words
+    written = asked("write", form).words
+    first_line = "source: 64 -> 256 tokens with --yarn 4"
+    assert first_line in planned
+    assert first_line in written.partition("The plan")[2]
+    page = asked("validate", form)
+    assert ("agrees" in page.words, "figure" in page.names) == (True, True)
+    assert f"ropeconv validate {form.out} --against {form.source}" in page.words
+    recorded = read_receipt(Path(form.out)).validation
+    assert recorded is not None
+    assert recorded["agrees"] is True
+
+
+def test_an_output_that_is_not_its_plan_fails_the_validation(
+    form: BakeForm, tmp_path: Path
+) -> None:
+    form = replace(form, out=str(tmp_path / "edited"))
+    asked("write", form)
+    config = tmp_path / "edited" / "config.json"
+    config.write_text(config.read_text().replace('"factor": 4.0', '"factor": 3.0'))
+    with pytest.raises(RopeconvError, match=r"config\.json"):
+        asked("validate", form)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_fills_in_what_its_machine_runs(form: BakeForm, name: str) -> None:
+    runtimes, to, outtype = PRESETS[name].values(form.source)
+    chosen = replace(form, runtimes=tuple(runtimes), to=to, outtype=outtype or None)
+    page = asked("plan", chosen)
+    assert [word for word in runtimes if f"--runtime {word}" not in page.words] == []
+    assert PRESETS[name].values("model.Q4_K_M.GGUF")[2] == ""
+
+
+def test_a_plan_shows_what_was_measured_about_its_method(form: BakeForm, models: Path) -> None:
+    plan = make_plan(
+        models / "source", Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}})
+    )
+    (picture,) = measured_pictures(plan)
+    study = next(study for study in evidence().studies if study.factor == 4)
+    assert study.source.endswith("a real model")
+    assert f"lowers the loss by {-study.beyond['yarn']:.2f} nats" in picture.caption
+    assert f"costs {study.inside['yarn']:.2f}" in picture.caption
+    page = asked("plan", form)
+    assert picture.caption in page.words
+    assert "figure" in page.names
+    untried = asked("plan", replace(form, method="theta", value="1e6"))
+    assert "Measured on" not in untried.words
 
 
 def test_a_path_that_does_not_exist_is_no_matter_of_the_hub(tmp_path: Path) -> None:

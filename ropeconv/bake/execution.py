@@ -4,13 +4,15 @@ names.
 A later run continues from the files that an interrupted one has finished.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Lock
@@ -151,6 +153,53 @@ def execute_plan(
     return plan.out
 
 
+def write_ahead(
+    plans: Sequence[FilePlan],
+    options: ApplyOptions,
+    make: Callable[[Sequence[Path], Advance], None],
+    advance: Advance = lambda done: None,
+) -> None:
+    """Write the files of several outputs together, for `execute_plan` to continue from.
+
+    Each output has one file, which is left in its hidden folder as an interrupted run leaves one.
+
+    Args:
+        plans: The outputs.
+        options: How each plan is executed afterwards.
+        make: Writes the files of all plans to some paths, and calls its second argument with the
+            bytes done.
+        advance: Called with the bytes done since the last call.
+
+    Raises:
+        RopeconvError: As `execute_plan`; no file is kept.
+    """
+    with ExitStack() as opened:
+        writers = []
+        folders = []
+        for plan in plans:
+            refuse_place(plan)
+            opened.enter_context(_explain_disk_errors(plan))
+            opened.enter_context(make_folder(plan.out.parent, options.fsync))
+            hidden = opened.enter_context(locked(plan.out, keep=True))
+            folders.append(hidden)
+            journal = settle(hidden, OutputJournal.read(hidden.journal))
+            writers.append(_begin(plan, hidden, journal, options, advance))
+
+        try:
+            pending = [writer.resume() for writer in writers]
+            if all(len(files) == 1 for files in pending):
+                drafts = []
+                for writer, [file] in zip(writers, pending, strict=True):
+                    drafts.append(writer.draft(file))
+                make(drafts, advance)
+                for writer, [file] in zip(writers, pending, strict=True):
+                    writer.finish(file)
+        except Exception:
+            for hidden in folders:
+                hidden.clear()
+            raise
+
+
 def _publish(
     plan: FilePlan,
     hidden: HiddenFolder,
@@ -227,26 +276,8 @@ def _write(
         written = tuple(file for file in whole.files if file.action != "copy")
         plan = replace(whole, files=written)
 
-    # files of an earlier run are only used for the same plan, options and source
-    stamp = _stamp(plan, options)
-    if journal.stamp != stamp:
-        hidden.clear()
-        journal.add(Begun(stamp))
-
-    # a folder is written as `new/NAME`, and shards of a GGUF model as `new/NAME.gguf`
-    root = hidden.new
-    if plan.is_folder:
-        root = hidden.new / plan.out.name
-    writer = Writer(
-        plan=plan,
-        root=root,
-        drafts=hidden.drafts,
-        journal=journal,
-        options=options,
-        advance=advance,
-        identities=dict(whole.identities),
-    )
-    refuse_changed(writer.identities)
+    writer = _begin(plan, hidden, journal, options, advance)
+    root = writer.root
 
     # A folder has a receipt, of a model or of a companion such as an adapter. The receipt of a GGUF
     # file is one of its keys, so it is written with the file.
@@ -274,6 +305,40 @@ def _write(
     refuse_changed(writer.identities)
     if options.fsync:
         sync_tree(root)
+
+
+def _begin(
+    plan: FilePlan,
+    hidden: HiddenFolder,
+    journal: OutputJournal,
+    options: ApplyOptions,
+    advance: Advance,
+) -> Writer:
+    """Return the writer of an output, whose hidden folder has no files of another plan.
+
+    Parameters are those of `_write`. Raises RopeconvError where the source has changed.
+    """
+    # files of an earlier run are only used for the same plan, options and source
+    stamp = _stamp(plan, options)
+    if journal.stamp != stamp:
+        hidden.clear()
+        journal.add(Begun(stamp))
+
+    # a folder is written as `new/NAME`, and shards of a GGUF model as `new/NAME.gguf`
+    root = hidden.new
+    if plan.is_folder:
+        root = hidden.new / plan.out.name
+    writer = Writer(
+        plan=plan,
+        root=root,
+        drafts=hidden.drafts,
+        journal=journal,
+        options=options,
+        advance=advance,
+        identities=dict(plan.identities),
+    )
+    refuse_changed(writer.identities)
+    return writer
 
 
 def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
@@ -442,14 +507,24 @@ class Writer:
 
     def _write(self, file: PlannedFile) -> None:
         """Write a file as a draft, check it, give it its name, and note it in the journal."""
-        target = self.root / file.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.drafts / f"{self.plan.files.index(file)}{target.suffix}"
+        draft = self.draft(file)
         with writing_back(draft) if self.options.fsync else nullcontext():
             self._fill(file, draft)
-            sample, digest = self._check(file, draft)
-            if self.options.fsync:
-                sync_file(draft)
+            self.finish(file)
+
+    def draft(self, file: PlannedFile) -> Path:
+        """Return where a file is written before it is complete."""
+        suffix = (self.root / file.name).suffix
+        return self.drafts / f"{self.plan.files.index(file)}{suffix}"
+
+    def finish(self, file: PlannedFile) -> None:
+        """Check the draft of a file, give it its name, and note it in the journal."""
+        draft = self.draft(file)
+        target = self.root / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sample, digest = self._check(file, draft)
+        if self.options.fsync:
+            sync_file(draft)
 
         # only now: a file with its name in the hidden folder is complete and on the disk
         draft.replace(target)

@@ -3,6 +3,7 @@
 `gguf_plan` edits one and copies the rest of it, `export_plan` converts a checkpoint.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,7 +15,14 @@ from ..convert.to_gguf.export import GgufExport, export, file_name
 from ..convert.to_gguf.pooling import has_projection
 from ..convert.to_gguf.stock import StockConverter, find_converter
 from ..convert.to_gguf.stock_export import StockExport, stock_export
-from ..convert.to_gguf.write import FTYPES, quantise, quantiser
+from ..convert.to_gguf.write import (
+    FTYPES,
+    TensorFile,
+    are_alike,
+    quantise,
+    quantiser,
+    write_tensors,
+)
 from ..environment import Requirement
 from ..errors import BadSource, UnsupportedBake, UsageError
 from ..formats.disk import Advance
@@ -486,39 +494,118 @@ def _data_size(exported: GgufExport, header: GgufHeader | RewrittenHeader) -> in
     return max(info.offset + info.size for info in header.tensors.values())
 
 
+@dataclass(frozen=True)
+class ConversionTarget:
+    """A conversion and the file that it is written to."""
+
+    exported: GgufExport
+    """The conversion without scaling."""
+
+    header: RewrittenHeader
+    """The header of the output before it is quantised."""
+
+    edit: Edit
+    """The edit from the conversion to the output."""
+
+    target: Path
+
+    @property
+    def floats(self) -> Path:
+        """The file with the tensors: the target, or the one that llama.cpp quantises."""
+        if self.exported.quantised:
+            return self.target.with_name(f"{self.target.name}.floats")
+        return self.target
+
+
+def share_reading(first: ExportPlan, second: ExportPlan) -> bool:
+    """Return whether two conversions differ only in types, so that `write_together` takes both."""
+    if first.converter is not None or second.converter is not None:
+        return False  # llama.cpp's converter reads the weights itself
+    return are_alike(first.exported.tensors, second.exported.tensors)
+
+
+def bytes_together(plans: Sequence[ExportPlan]) -> int:
+    """Return the most bytes that `write_together` has on the disk at one time."""
+    size = 0
+    for plan in plans:
+        for file in plan.files:
+            size += file.size
+        if plan.exported.quantised:  # beside the floats that it is quantised from
+            infos = plan.exported.model.header.tensors.values()
+            size += max((info.offset + info.size for info in infos), default=0)
+    return size
+
+
+def write_together(plans: Sequence[ExportPlan], targets: Sequence[Path], advance: Advance) -> None:
+    """Write several conversions of one model, and read and dequantise its weights once.
+
+    Args:
+        plans: The plans, of which all `share_reading`.
+        targets: The file to write for each.
+        advance: Called with the bytes written since the last call.
+    """
+    conversions = []
+    for plan, target in zip(plans, targets, strict=True):
+        header = rewrite(plan.exported.model.header, plan.edit)
+        conversions.append(ConversionTarget(plan.exported, header, plan.edit, target))
+    _write_exports(conversions, advance)
+
+
 def _write_export(
     exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance
 ) -> None:
-    """Write a conversion with its edit, and let llama.cpp quantise it where that is planned.
+    """Write one conversion. Parameters are those of `ConversionTarget`."""
+    _write_exports([ConversionTarget(exported, header, edit, target)], advance)
+
+
+def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) -> None:
+    """Write conversions with their edits, and let llama.cpp quantise them where that is planned.
 
     Args:
-        exported: The conversion without scaling.
-        header: The header of the output before it is quantised.
-        edit: The edit from the conversion to the output.
-        target: The file to write.
+        conversions: The conversions, whose tensors differ only in types.
         advance: Called with the bytes written since the last call.
     """
     # llama.cpp's quantiser reads a file of floats, which is written first and removed at the end
-    floats = target
-    if exported.quantised:
-        floats = target.with_name(f"{target.name}.floats")
-    head = header.place(0)
     try:
-        floats.write_bytes(head)
-        advance(len(head))
-        exported.write_data(floats, len(head), header, advance)
+        starts = []
+        files = []
+        for each in conversions:
+            head = each.header.place(0)
+            each.floats.write_bytes(head)
+            advance(len(head))
+            starts.append(len(head))
+            if isinstance(each.exported, StockExport):
+                each.exported.write_data(each.floats, len(head), each.header, advance)
+            else:
+                infos = each.header.tensors
+                files.append(TensorFile(each.floats, len(head), each.exported.tensors, infos))
+        if files:
+            write_tensors(files, advance)
 
-        # then the edit: tensors that it changes, such as rows in another order, and those it adds
-        with floats.open("r+b") as file:
-            write_changes(file, exported.model.header, len(head), dict(edit.changes))
-            for name, data in edit.added.items():
-                file.seek(len(head) + header.tensors[name].offset)
-                file.write(data)
-        if exported.quantised:
-            quantise(floats, target, exported.quantised)
+        for each, start in zip(conversions, starts, strict=True):
+            _write_edit(each, start)
+            if each.exported.quantised:
+                quantise(each.floats, each.target, each.exported.quantised)
+                each.floats.unlink()
     finally:
-        if exported.quantised:
-            floats.unlink(missing_ok=True)
+        for each in conversions:
+            if each.exported.quantised:
+                each.floats.unlink(missing_ok=True)
+
+
+def _write_edit(conversion: ConversionTarget, start: int) -> None:
+    """Write the tensors that an edit changes, such as rows in another order, and those it adds.
+
+    Args:
+        conversion: The conversion, whose tensors are written.
+        start: The first byte of its data.
+    """
+    edit = conversion.edit
+    with conversion.floats.open("r+b") as file:
+        write_changes(file, conversion.exported.model.header, start, dict(edit.changes))
+        for name, data in edit.added.items():
+            file.seek(start + conversion.header.tensors[name].offset)
+            file.write(data)
 
 
 def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -> list[str]:

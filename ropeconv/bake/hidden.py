@@ -240,7 +240,7 @@ def discard(out: Path) -> None:
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[HiddenFolder]:
+def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
     """Make and lock the hidden folder in which an output is written.
 
     At the end it is removed, with the lock in it. After an error it is removed only if it is empty:
@@ -248,6 +248,7 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
 
     Args:
         out: The place of the output.
+        keep: Whether finished files stay without an error too, for the run that publishes them.
 
     Raises:
         RopeconvError: Another process has the folder, or it cannot be removed.
@@ -267,6 +268,8 @@ def locked(out: Path) -> Iterator[HiddenFolder]:
         try:
             _remove(hidden)
         except OSError as problem:
+            if keep:
+                return
             raise RopeconvError(
                 f"{out} is complete, and {hidden.root} cannot be removed ({problem.strerror});"
                 " check the disk, and remove that"

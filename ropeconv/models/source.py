@@ -199,6 +199,11 @@ class Source(Origin, ABC):
     It is only read, never written to.
     """
 
+    in_float32: "Source | None" = None
+    """The same checkpoint without quantised weights, once `dequantised` was asked for it: several
+    outputs have it in common, so that its weights are computed once.
+    """
+
     @property
     def requirements(self) -> tuple[Requirement, ...]:
         """The packages without which its weights and generated files cannot be read."""

@@ -6,9 +6,11 @@ its draft, fail as a whole.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..bake.apply import AppliedPlan
@@ -20,9 +22,10 @@ from ..bake.companions import (
     paired,
     write_adapter,
 )
-from ..bake.execution import refuse_early
+from ..bake.execution import ApplyOptions, refuse_early, write_ahead
 from ..bake.findings import Options
-from ..bake.hidden import discard
+from ..bake.gguf import ExportPlan, bytes_together, share_reading, write_together
+from ..bake.hidden import HiddenFolder, discard
 from ..bake.output import Output
 from ..bake.plan import Plan
 from ..bake.verify import change_done, earlier_output
@@ -30,6 +33,7 @@ from ..bake.warnings import modelfile_of
 from ..convert.target import Target
 from ..engines.probe import Probe
 from ..errors import Disagreement, Interruption, UsageError
+from ..formats.disk import free_bytes
 from ..hub.card import with_card
 from ..hub.options import PublishOptions
 from ..hub.upload_set import from_gguf, from_plan, merge
@@ -39,6 +43,7 @@ from ..models.open import open_source
 from ..models.source import Source
 from ..options import MachineOptions, ValidateOn, copied
 from ..reporting import Reporter
+from ..rope.errors import RopeconvError
 from ..rope.lengths import parse_tokens
 from ..rope.recipe import Recipe
 from ..runtimes.programs import program_note
@@ -217,6 +222,7 @@ class Batch:
         """
         if self.plans:
             check_folder(self.units)
+        self._write_ahead()
         self._finished = []
         for number, (unit, plan) in enumerate(self.plans, 1):
             title = "Writing"
@@ -238,6 +244,47 @@ class Batch:
                 self._finished.append(output)
             if output is not None:
                 yield unit, output
+
+    def _write_ahead(self) -> None:
+        """Write GGUF files that differ only in their types together, from one reading of the model.
+
+        They are left in the hidden folders of their outputs, where each output is then checked and
+        gets its name. Where this fails, each output is written, and fails, as one of its own.
+        """
+        together = self._conversions_together()
+        if len(together) < 2:
+            return
+        options = copied(ApplyOptions, self.request, fsync=not self.request.no_fsync)
+        options = replace(options, link=False, checksum=False)
+        title = f"Converting {len(together)} files"
+        make = partial(write_together, together)
+        try:
+            with self.reporter.progress(title, sum(plan.bytes for plan in together)) as advance:
+                write_ahead(together, options, make, advance)
+        except (RopeconvError, OSError):
+            return
+        except KeyboardInterrupt:
+            raise Interruption(
+                f"interrupted in {together[0].out}; the same command starts it again"
+            ) from None
+
+    def _conversions_together(self) -> list[ExportPlan]:
+        """The conversions that are written together: those of the model of the first of them."""
+        together = list[ExportPlan]()
+        for _, plan in self.plans:
+            is_free = not os.path.lexists(plan.out) and not HiddenFolder(plan.out).root.exists()
+            if not isinstance(plan, ExportPlan) or not is_free:
+                continue
+            if together:
+                first = together[0]
+                is_beside = plan.out.parent == first.out.parent
+                if not is_beside or not share_reading(first, plan):
+                    continue
+            together.append(plan)
+        # else the disk may have room for one after the other
+        if together and bytes_together(together) > free_bytes(together[0].out.parent):
+            return []
+        return together
 
     def _note_disagreement(self, unit: OutputUnit, output: Output) -> None:
         """Put an output that a validation does not confirm among the failures."""

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import BadSource, UsageError
-from ...formats.disk import Advance
 from ...formats.files import read_bytes, scratch
-from ...formats.gguf.edit import RewrittenHeader
 from ...formats.gguf.header import BF16, F16, F32, Q8_0, TYPES, GgufHeader, GgufValue, string, u32
 from ...formats.safetensors import INDEX, Tensor
 from ...models.family import Family
@@ -31,7 +29,7 @@ from .pooling import pooling_keys
 from .rows import DTYPES, ShardWeights, StoredRows
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import composes_characters, tokenizer_keys, values_of
-from .write import FTYPES, output_blocks, write_tensors
+from .write import FTYPES, output_blocks
 
 if TYPE_CHECKING:
     from gguf import Metadata
@@ -98,23 +96,6 @@ class GgufExport:
         for tensor in self.tensors:
             if tensor.name == name:
                 yield from output_blocks(tensor)
-
-    def write_data(
-        self, target: Path, start: int, header: RewrittenHeader, advance: Advance
-    ) -> None:
-        """Write all tensors of the conversion into a file that has its header.
-
-        Args:
-            target: The file.
-            start: The first byte of its data.
-            header: Its header, with the places of tensors.
-            advance: Called with the bytes written since the last call.
-
-        Raises:
-            OSError: Where the file cannot be written.
-            BadSource: Where the checkpoint has changed.
-        """
-        write_tensors(target, start, self.tensors, header.tensors, advance)
 
 
 def export(

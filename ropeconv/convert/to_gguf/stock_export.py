@@ -105,6 +105,18 @@ class StockExport(GgufExport):
     def write_data(
         self, target: Path, start: int, header: RewrittenHeader, advance: Advance
     ) -> None:
+        """Let the converter convert the checkpoint, and copy its tensors behind a header.
+
+        Args:
+            target: The file that has the header.
+            start: The first byte of its data.
+            header: The header, with the places of tensors.
+            advance: Called with the bytes written since the last call.
+
+        Raises:
+            OSError: Where the file cannot be written.
+            BadSource: Where the converter writes another header than for the plan.
+        """
         # beside the target, which is in the hidden folder of drafts
         whole = target.with_name(f"{target.name}.stock")
         try:

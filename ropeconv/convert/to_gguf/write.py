@@ -1,14 +1,17 @@
 """Writes converted tensors by threads.
 
 Where bytes do not change, the kernel copies ranges. Else each piece is read, converted and written
-at its place by one thread, so that memory holds only the current pieces, in any order.
+at its place by one thread, so that memory holds only the current pieces, in any order. Several
+files that differ in their types are written together, from one reading.
 """
 
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -35,31 +38,59 @@ Task = Callable[[], int]
 """Writes a part of the file, and returns the number of its bytes."""
 
 
-def write_tensors(
-    target: Path,
-    start: int,
-    tensors: list[StoredRows],
-    infos: dict[str, TensorInfo],
-    advance: Advance,
-) -> None:
-    """Write all tensors into a GGUF file that has its header, from the byte `start` on.
+@dataclass(frozen=True)
+class TensorFile:
+    """A GGUF file that has its header, and the tensors that are written into it."""
+
+    path: Path
+    """The file."""
+
+    start: int
+    """The first byte of its data."""
+
+    tensors: list[StoredRows]
+    infos: Mapping[str, TensorInfo]
+    """The offsets of the tensors, by name."""
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """A tensor of a file, and the byte of the file at which it begins."""
+
+    tensor: StoredRows
+    start: int
+    file: BinaryIO
+
+
+def are_alike(first: Sequence[StoredRows], second: Sequence[StoredRows]) -> bool:
+    """Return whether two files have the same tensors in the same order, but for their types."""
+    if len(first) != len(second):
+        return False
+    pairs = zip(first, second, strict=True)
+    return all(one == replace(other, type=one.type) for one, other in pairs)
+
+
+def write_tensors(files: Sequence[TensorFile], advance: Advance) -> None:
+    """Write all tensors into GGUF files that differ in their types, and read each weight once.
 
     Args:
-        target: The file.
-        start: The first byte of its data.
-        tensors: The tensors.
-        infos: The offsets of the tensors.
+        files: The files, whose tensors are alike.
         advance: Always called in this thread.
 
     Raises:
-        OSError: Where the file cannot be written; all threads end then, as for the other.
+        OSError: Where a file cannot be written; all threads end then, as for the other.
         BadSource: Where a file of the checkpoint was cut off.
     """
-    with target.open("r+b") as writer:
-        # the file has its length from the beginning, so that tasks write their parts in any order
-        size = max((info.offset + info.size for info in infos.values()), default=0)
-        writer.truncate(start + size)
-        tasks = _tasks_of_all(tensors, infos, start, writer)
+    with ExitStack() as opened:
+        writers = []
+        for file in files:
+            writer = opened.enter_context(file.path.open("r+b"))
+            # a file has its length from the beginning, so that tasks write their parts in any order
+            infos = file.infos.values()
+            size = max((info.offset + info.size for info in infos), default=0)
+            writer.truncate(file.start + size)
+            writers.append(writer)
+        tasks = _tasks_of_all(files, writers)
 
         # a large model has more tasks than a queue should hold: as many start as keep all threads
         # busy, and a new one when one is done
@@ -77,13 +108,14 @@ def write_tensors(
             pool.shutdown(cancel_futures=True)
 
 
-def _tasks_of_all(
-    tensors: list[StoredRows], infos: dict[str, TensorInfo], start: int, target: BinaryIO
-) -> Iterator[Task]:
-    """The tasks that write all tensors into a file whose data begins at the byte `start`."""
-    for tensor in tensors:
-        place = start + infos[tensor.name].offset
-        yield from _tasks(tensor, place, target)
+def _tasks_of_all(files: Sequence[TensorFile], writers: Sequence[BinaryIO]) -> Iterator[Task]:
+    """The tasks that write all tensors into all files."""
+    for alike in zip(*(file.tensors for file in files), strict=True):
+        places = []
+        for tensor, file, writer in zip(alike, files, writers, strict=True):
+            start = file.start + file.infos[tensor.name].offset
+            places.append(TensorPlace(tensor, start, writer))
+        yield from _tasks(places)
 
 
 def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
@@ -91,34 +123,31 @@ def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
     if tensor.data:
         yield tensor.data
     for rows, _ in _pieces(tensor, 0):
-        yield _output_rows(tensor, rows).tobytes()
+        [encoded] = _output_rows(tensor, rows, (tensor.type,)).values()
+        yield encoded.tobytes()
 
 
-def _tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Task]:
-    """Yield the tasks that write a tensor from the byte `place` on, each for a thread.
-
-    Args:
-        tensor: The tensor, and its rows in the checkpoint.
-        place: The byte of the output at which it begins.
-        target: The open output.
-    """
-    # a computed tensor, whose bytes are in memory
-    file = target.fileno()
-    if tensor.data:
-        yield partial(write_at, file, tensor.data, place)
-        return
-
-    # a tensor whose bytes do not change: neither order nor numbers, nor their type
-    is_plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
-    if is_plain and all(_is_copied(part, tensor.type) for part in tensor.parts):
-        yield from _copy_tasks(tensor, place, target)
+def _tasks(places: Sequence[TensorPlace]) -> Iterator[Task]:
+    """Yield the tasks that write one tensor into all files, each for a thread."""
+    converted = []
+    for place in places:
+        tensor = place.tensor
+        # a tensor whose bytes do not change: neither order nor numbers, nor their type
+        is_plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
+        if tensor.data:  # a computed tensor, whose bytes are in memory
+            yield partial(write_at, place.file.fileno(), tensor.data, place.start)
+        elif is_plain and all(_is_copied(part, tensor.type) for part in tensor.parts):
+            yield from _copy_tasks(tensor, place.start, place.file)
+        else:
+            converted.append(place)
+    if not converted:
         return
 
     # all others are converted, several pieces of rows in each task, since a task has its own cost
-    pieces = _pieces(tensor, place)
+    pieces = zip(*(_pieces(place.tensor, place.start) for place in converted), strict=True)
     several = list(islice(pieces, PIECES))
     while several:
-        yield partial(_convert, tensor, several, file)
+        yield partial(_convert, converted, several)
         several = list(islice(pieces, PIECES))
 
 
@@ -162,11 +191,23 @@ def _pieces(tensor: StoredRows, place: int) -> Iterator[tuple[Rows, int]]:
             place += count * part.columns // kind.block * kind.size
 
 
-def _convert(tensor: StoredRows, pieces: list[tuple[Rows, int]], target: int) -> int:
-    """Convert and write some rows, each at its place. Returns the number of bytes written."""
+def _convert(places: Sequence[TensorPlace], pieces: list[tuple[tuple[Rows, int], ...]]) -> int:
+    """Convert some rows and write them into each file.
+
+    Args:
+        places: The tensor in each file.
+        pieces: For some rows, the rows and their first byte in each file.
+
+    Returns:
+        The number of bytes written.
+    """
     written = 0
-    for rows, place in pieces:
-        written += write_at(target, _output_rows(tensor, rows).data, place)
+    types = {place.tensor.type for place in places}
+    for piece in pieces:
+        rows, _ = piece[0]
+        encoded = _output_rows(places[0].tensor, rows, types)
+        for place, (_, start) in zip(places, piece, strict=True):
+            written += write_at(place.file.fileno(), encoded[place.tensor.type].data, start)
     return written
 
 
@@ -178,22 +219,33 @@ def _copy(source: Path, start: int, target: str, place: int, size: int) -> int:
     return size
 
 
-def _output_rows(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
+def _output_rows(
+    tensor: StoredRows, rows: Rows, types: Collection[int]
+) -> dict[int, NDArray[np.generic]]:
     """Read some rows of a tensor and convert them: their order, their numbers, and their type.
 
-    The result is contiguous, and its bytes are those of the output.
+    The results are contiguous, and their bytes are those of the outputs.
 
     Args:
-        tensor: The tensor that they belong to, with its changes and its type in the output.
+        tensor: The tensor that they belong to, with its changes.
         rows: Their place in the checkpoint.
+        types: The types that are asked for, as ggml numbers them.
+
+    Returns:
+        The rows in each type.
     """
     if rows.dtype == "MXFP4":
-        return mxfp4(rows)
+        return {MXFP4: mxfp4(rows)}
 
     # without a change of numbers or type, the bits stay as they are
     stored = _reorder(tensor, _checkpoint_rows(rows))
-    if DTYPES[rows.dtype] == tensor.type and not tensor.values and not rows.factors:
-        return np.ascontiguousarray(stored)
+    own_type = DTYPES[rows.dtype]
+    in_types: dict[int, NDArray[np.generic]] = {}
+    if own_type in types and not tensor.values and not rows.factors:
+        in_types[own_type] = np.ascontiguousarray(stored)
+    others = [type for type in types if type not in in_types]
+    if not others:
+        return in_types
 
     # else by way of float32, as llama.cpp's converter does: first the factors of the architecture
     # (`times` in the family file), then a function, such as "plus_one" for the norms of Gemma
@@ -203,7 +255,9 @@ def _output_rows(tensor: StoredRows, rows: Rows) -> NDArray[np.generic]:
     if tensor.values:
         change = VALUES[tensor.values]
         numbers = change(numbers)
-    return np.ascontiguousarray(encode(numbers, tensor.type))
+    for type in others:
+        in_types[type] = np.ascontiguousarray(encode(numbers, type))
+    return in_types
 
 
 def _reorder(tensor: StoredRows, stored: NDArray[np.generic]) -> NDArray[np.generic]:

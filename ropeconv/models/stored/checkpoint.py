@@ -49,6 +49,13 @@ def dequantised(source: Source) -> Source:
     """
     if all(tensor.dtype in STORED for tensor in source.tensors.values()):
         return source
+    if source.in_float32 is None:
+        source.in_float32 = _presented(source)
+    return source.in_float32
+
+
+def _presented(source: Source) -> Source:
+    """A checkpoint with quantised weights in float32; itself if it has none that are computed."""
     stored = StoredTensors(source)
     weights: dict[str, StoredWeight] = {}
     titles = []

@@ -14,7 +14,7 @@ import pytest
 
 from ropeconv.convert.to_gguf import write
 from ropeconv.convert.to_gguf.rows import Rows, ShardWeights, StoredRows
-from ropeconv.convert.to_gguf.write import write_tensors
+from ropeconv.convert.to_gguf.write import TensorFile, write_tensors
 from ropeconv.errors import BadSource
 from ropeconv.formats.gguf.header import BF16, F16, F32, Q8_0, TensorInfo
 from ropeconv.models.folder import FolderSource
@@ -89,7 +89,7 @@ def written(
         )
         at += tensors[-1].size
     target.write_bytes(HEAD)
-    write_tensors(target, len(HEAD), tensors, places, advance)
+    write_tensors([TensorFile(target, len(HEAD), tensors, places)], advance)
     return target
 
 

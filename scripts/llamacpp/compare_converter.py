@@ -1,11 +1,12 @@
 """Compares exports with what llama.cpp's convert_hf_to_gguf.py makes of the same tiny checkpoints.
 
-    python -m scripts.llamacpp.compare_converter LLAMA_CPP [--types] [MODEL_TYPE ...]
+    python -m scripts.llamacpp.compare_converter LLAMA_CPP [--types | --keys] [MODEL_TYPE ...]
 
 LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Prints
 names, shapes, types and bytes of tensors and values of keys that differ; exits with 1 where a
 tensor does, or a key that ropeconv lacks. What the stock converter cannot read is said. `--types`
 writes tests/data/converter_types.json instead: the type of every tensor in f16, bf16 and q8_0.
+`--keys` writes tests/data/converter_keys.json: the keys of the architecture, with their values.
 """
 
 import argparse
@@ -20,14 +21,19 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader
 
+from ropeconv.convert.to_gguf.stock import find_converter
 from ropeconv.models.registry import by_model_type
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe
 from tests.convert.to_gguf.stock_converter import by_converter, in_bfloat16
 from tests.convert.to_gguf.test_export import TYPES, types
+from tests.support.converter_server import converter_server
 from tests.support.llamacpp import EXPORTED, bake, checkpoint
+from tests.support.stock_tree import published, tree_for_tiny_models
 
 RECORD = Path(__file__).parents[2] / "tests" / "data" / "converter_types.json"
+KEYS = RECORD.with_name("converter_keys.json")
 
 APART = ("general.", "tokenizer.", "ropeconv.", "GGUF.", "rope.scaling.")
 
@@ -131,6 +137,27 @@ def record(root: Path, model_types: list[str]) -> None:
         print(model_type, flush=True)
 
 
+def record_keys(root: Path, model_types: list[str]) -> None:
+    """Writes the keys of the stock converter's files, one line for each model type."""
+    kept = json.loads(KEYS.read_text()) if KEYS.exists() else {}
+    with tempfile.TemporaryDirectory() as name, converter_server(root) as convert:
+        tree = find_converter(tree_for_tiny_models(Path(name) / "llama.cpp", root))
+        for model_type in model_types:
+            folder = Path(name) / model_type
+            source = published(model_type, folder / "Tiny")
+            try:
+                convert(tree, source, folder / "out.gguf", "bf16", header_only=True)
+            except RopeconvError as problem:
+                print(f"{model_type}: {problem}", flush=True)
+                continue
+            kept[model_type] = keys_of(GGUFReader(folder / "out.gguf"))
+            lines = ",\n".join(
+                f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept)
+            )
+            KEYS.write_text(f"{{\n{lines}\n}}\n")
+            print(model_type, flush=True)
+
+
 def main() -> int:
     """Compares every model type, or those that are named."""
     parser = argparse.ArgumentParser(
@@ -140,9 +167,13 @@ def main() -> int:
     parser.add_argument("model_types", nargs="*", default=EXPORTED)
     parser.add_argument("--outtype", default="f32")
     parser.add_argument("--types", action="store_true")
+    parser.add_argument("--keys", action="store_true")
     given = parser.parse_args()
     if given.types:
         record(given.root, given.model_types)
+        return 0
+    if given.keys:
+        record_keys(given.root, given.model_types)
         return 0
     wrong = 0
     for model_type in given.model_types:

@@ -48,6 +48,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"scoring_func": "softmax"},
     "deepseek_v3": {"scoring_func": "sigmoid"},
     "dots1": {"scoring_func": "sigmoid"},
+    "afmoe": {"route_norm": True},
     "exaone_moe": {"scoring_func": "sigmoid"},
     "glm4_moe_lite": {"scoring_func": "sigmoid"},
     "minimax_m2": {"scoring_func": "sigmoid"},

@@ -85,6 +85,7 @@ OURS_ALONE = (
     "{arch}.attention.value_length",
     "{arch}.attention.sliding_window_pattern",
     "{arch}.nextn_predict_layers",
+    "{arch}.leading_dense_block_count",
 )
 """Keys that only ropeconv writes, with the values that llama.cpp takes without them; and the last,
 which it leaves out where it is 0.
@@ -93,6 +94,7 @@ APART = ("GGUF.", "ropeconv.")
 CASES = [
     (model_type, outtype, method)
     for model_type in (
+        "afmoe",
         "exaone_moe",
         "gemma3_text",
         "glm4_moe_lite",
@@ -101,25 +103,38 @@ CASES = [
         "iquestcoder",
         "jais2",
         "llama",
+        "llama4_text",
         "phi3",
         "qwen3",
         "qwen3_moe",
+        "solar_open",
     )
     for outtype in ("bf16", "q8_0", "f32")
     for method in ("as-is", "yarn")
 ]
-LACKING = {
+METHODS_OF = {
     "afmoe": ("as-is", "yarn"),
+    "exaone_moe": ("as-is", "mixed"),
+    "glm4_moe_lite": ("as-is", "yarn"),
+    "granitemoeshared": ("as-is", "yarn", "mixed"),
+    "hrm_text": ("as-is", "yarn"),
+    "internlm3": ("as-is", "yarn", "mixed"),
+    "jais2": ("as-is", "yarn"),
+    "llama4_text": ("as-is",),
+    "solar_open": ("as-is", "yarn"),
     "cohere2_moe": ("as-is", "yarn"),
     "dbrx": ("as-is", "yarn"),
     "granite_swa": ("as-is", "yarn", "mixed"),
     "granitemoe_swa": ("as-is", "yarn", "mixed"),
     "hy_v3": ("as-is", "yarn"),
     "laguna": ("as-is", "yarn"),
-    "solar_open": ("as-is", "yarn"),
 }
-"""Model types that only llama.cpp's converter knows, and methods that their architectures have."""
-ELSEWHERE = [(name, method) for name, methods in LACKING.items() for method in methods]
+"""Model types that llama.cpp's converter converts, and methods that their architectures have.
+
+Of seven, ropeconv has no conversion: Command A MoE, DBRX, Granite with windows (two), Hunyuan 3,
+HRM and Laguna.
+"""
+ELSEWHERE = [(name, method) for name, methods in METHODS_OF.items() for method in methods]
 METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED}
 
 
@@ -206,7 +221,8 @@ def test_a_scaling_of_the_source_is_taken_away_and_written_back(
 @pytest.mark.usefixtures("quick")
 def test_layers_that_llama_cpp_has_otherwise_are_refused(tree: Path, tmp_path: Path) -> None:
     """Its converter writes the file all the same: llama.cpp has a global layer every fourth time."""
-    folder = checkpoint("afmoe", tmp_path / "Tiny")
+    layers = {"num_hidden_layers": 3, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
+    folder = checkpoint("afmoe", tmp_path / "Tiny", **layers)
     with pytest.raises(UnsupportedBake, match="window"):
         make_plan(folder, AS_IS, tmp_path / "out.gguf", to="gguf", converter=tree)
 

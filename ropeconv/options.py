@@ -449,7 +449,10 @@ class ValidateRequest(ValidateOptions):
         None, "Read this instead of synthetic tokens.", RUNNING, metavar="FILE"
     )
     server: str = option(
-        "", "Compare with a running vLLM, SGLang or llama-server.", RUNNING, metavar="URL"
+        "",
+        "Compare with a running vLLM, SGLang, llama-server or mlx_lm.server.",
+        RUNNING,
+        metavar="URL",
     )
     model: str = option("", "Which of the models that the server runs.", RUNNING, metavar="NAME")
     dequantised: bool = option(

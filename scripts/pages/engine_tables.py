@@ -85,11 +85,12 @@ def obstacles(model: str, method: str) -> dict[str, str]:
     The output is one checkpoint for transformers, vLLM and SGLang, and one GGUF file for llama.cpp.
     """
     request = extended(model, method)
-    failing = [_failing(result) for result in try_all(request)[0]]
-    nothing = dict.fromkeys(
-        (newest(name).title for name in ENGINES), "no encoding of the config can hold it"
-    )
-    fewest = min(failing, key=len, default=nothing)
+    result = best_result(model, method)
+    if result is None:
+        titles = (newest(name).title for name in ENGINES)
+        fewest = dict.fromkeys(titles, "no encoding of the config can hold it")
+    else:
+        fewest = _failing(result)
     try:
         header = GgufHeader(3, _gguf_keys(model, request.spec), {}, 32, 0, 0)
         select_gguf(request.schedule, GgufModel(header, {}, {}), Target(to="gguf"))
@@ -98,6 +99,30 @@ def obstacles(model: str, method: str) -> dict[str, str]:
             str(problem).partition("; ")[0].rpartition(": ")[2].replace("by keys, ", "in its keys ")
         )
     return {engine: reason.partition(" (")[0] for engine, reason in fewest.items()}
+
+
+@cache
+def best_result(model: str, method: str) -> CheckpointResult | None:
+    """Return the checkpoint that fails in the fewest servers, and needs the fewest options.
+
+    None where no encoding of the config holds the method.
+    """
+    results = try_all(extended(model, method))[0]
+
+    def cost(result: CheckpointResult) -> tuple[int, int]:
+        return len(_failing(result)), len(options(result))
+
+    return min(results, key=cost, default=None)
+
+
+def options(result: CheckpointResult) -> dict[str, str]:
+    """Return the options that servers need for a checkpoint, by their titles."""
+    needed = {}
+    for name in ENGINES:
+        verdict = _verdict(result, name)
+        if verdict.options:
+            needed[newest(name).title] = verdict.options
+    return needed
 
 
 def _gguf_keys(model: str, base: RopeSpec) -> dict[str, GgufValue]:
@@ -148,24 +173,30 @@ def engines() -> str:
         "|---" * 6 + "|",
     ]
     for model in POPULAR:
-        cells = (", ".join(obstacles(model, name)) for name in names)
-        lines.append(
-            "| "
-            + " | ".join(
-                (
-                    model.replace("--", "/"),
-                    *(f"not {reason}" if reason else "yes" for reason in cells),
-                )
-            )
-            + " |"
-        )
+        cells = (_cell(model, name) for name in names)
+        lines.append("| " + " | ".join((model.replace("--", "/"), *cells)) + " |")
     return "\n".join(lines)
+
+
+def _cell(model: str, method: str) -> str:
+    """Return the cell of a model and a method: "yes", or the engines that fail."""
+    failing = obstacles(model, method)
+    if failing:
+        return f"not {', '.join(failing)}"
+    result = best_result(model, method)
+    needed = options(result) if result is not None else {}
+    return f"yes, {' and '.join(needed)} with the option" if needed else "yes"
 
 
 def engines_counted() -> str:
     """Return the sentence above that table."""
-    cells = [obstacles(model, method) for model in POPULAR for method, _ in METHODS.values()]
-    return f"That holds in {sum(not reason for reason in cells)} of {len(cells)} cells."
+    cells = [(model, method) for model in POPULAR for method, _ in METHODS.values()]
+    holds = sum(not obstacles(*cell) for cell in cells)
+    with_option = sum("option" in _cell(*cell) for cell in cells)
+    return (
+        f"That holds in {holds} of {len(cells)} cells, in {with_option} of them with `--model-impl"
+        " transformers`."
+    )
 
 
 def reasons() -> str:

@@ -16,6 +16,7 @@ from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.engine import TransformersEngine
 from ropeconv.engines.transformers.load import DeviceSpec
 from ropeconv.engines.transformers.memory import release
+from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.features import hook
 from ropeconv.validate.sampling import TokenRun
 from ropeconv.validate.validation import Measures, measure, measure_answers, spread_of
@@ -115,6 +116,11 @@ class ServerObserver(Observer):
 
     def __init__(self, url: str, model: str) -> None:
         self.server = hook("connect_server")(url, model)
+        if self.server.reads_text:  # candidates are told apart by single tokens
+            raise RopeconvError(
+                f"{self.server.runtime} reads text, and tokens have to be sent to it; run vLLM,"
+                " SGLang or llama-server"
+            )
         self.runtime = self.server.runtime
         self.vocabulary = self.server.vocabulary or 0
         self.longest = self.server.length or 0

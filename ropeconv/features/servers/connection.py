@@ -5,6 +5,7 @@ import os
 from ropeconv.environment import require
 from ropeconv.rope.errors import RopeconvError
 
+from .completions import Completions
 from .llama_server import LlamaServer
 from .protocol import ModelEntry, ModelList, Server, ask
 from .sglang import Sglang
@@ -22,7 +23,8 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
         prefer: The same, without an error where the server does not run it.
 
     Raises:
-        RopeconvError: Nothing answers, the server does not run `model`, or it is not a known one.
+        RopeconvError: Nothing answers, the server does not run `model`, or it gives no
+            log-probabilities.
     """
     require("httpx2", "--server")
     import httpx2 as httpx
@@ -40,16 +42,14 @@ def connect(url: str, model: str = "", prefer: str = "") -> Server:
             f"--server {url} is not a URL ({problem}); give one such as http://localhost:8000"
         ) from None
 
-    # each of them names itself as the owner of its models: "vllm", "sglang", "llamacpp"
+    # each of them names itself as the owner of its models: "vllm", "sglang", "llamacpp"; any other
+    # may have log-probabilities in OpenAI's completions
     models = ask(client, "/v1/models", ModelList).data or []
     entry = _choose(models, model, prefer, base)
     for protocol in PROTOCOLS:
         if protocol.owner == entry.owned_by:
             return protocol(client, entry)
-    raise RopeconvError(
-        f"the server at {base} ({entry.owned_by or 'unnamed'}) is not supported; run vLLM, SGLang"
-        " or llama-server"
-    )
+    return Completions(client, entry)
 
 
 def _choose(entries: list[ModelEntry], model: str, prefer: str, base: str) -> ModelEntry:

@@ -164,10 +164,13 @@ class Server(Engine):
     detokenize: ClassVar[JsonObject] = {}
     """More fields of the request to /detokenize."""
 
+    reads_text: ClassVar[bool] = False
+    """Whether it reads text and not tokens (`completions.py`)."""
+
     piece: ClassVar[int] = MOST_TOKENS
     """Positions whose losses are requested at a time."""
 
-    computes_in: ClassVar[str] = ""
+    computes_in: str = ""
     """The precision that limits it for weights in float32; empty for float32."""
 
     unchecked: ClassVar[tuple[str, ...]] = (

@@ -27,6 +27,7 @@ from ropeconv.errors import BadSource
 from ropeconv.formats.kind import is_gguf
 from ropeconv.inspection.kv_cache import config_cache
 from ropeconv.inspection.receipts.storage import read_receipt
+from ropeconv.loader import load_tokenizer
 from ropeconv.models.config import text_part
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.source import Source
@@ -65,6 +66,7 @@ from ropeconv.validate.validation import (
     with_rounded_weights,
 )
 
+from .completions import Completions
 from .connection import connect
 from .protocol import Server
 
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
 
 TIMES = 6
 """How often a text is read: by the server, and by the reference in all its variants."""
+TEXT_KEPT = 32
+"""Positions of a range that are compared where each needs a request with the whole text."""
 UNCHECKED = ("the files that it has loaded",)
 SERVER_RULE = (
     f"{rule(KL_FLOOR)}; since the kernels of a server differ, the KL from float32 counts whole, and"
@@ -303,11 +307,44 @@ def _text_run(
     vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
     if server.vocabulary:
         vocabulary = min(vocabulary, server.vocabulary)
+    if isinstance(server, Completions):
+        return _run_of_text(server, spec, folder, length)
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
     else:
         ids = synthetic(length, vocabulary, settings.seed)
     buckets = spread_buckets(schedule.original_context, length - 1, KEPT)
+    return TokenRun.over_all("spread", ids, buckets)
+
+
+def _run_of_text(server: Completions, spec: ComparisonSpec, folder: Path, length: int) -> TokenRun:
+    """Return the run for a server that reads text: places where the text gives the same tokens.
+
+    Args:
+        server: The server.
+        spec: The output, and how it is compared.
+        folder: The checkpoint with the tokenizer.
+        length: The length of the text, in tokens.
+
+    Raises:
+        RopeconvError: The tokenizer makes other tokens everywhere.
+    """
+    settings = spec.settings
+    trust = settings.trust_remote_code
+    if is_gguf(spec.comparison.baked):  # llama.cpp, whose cache has 16 bits by default
+        server.computes_in = "float16"
+    server.tokenizer = load_tokenizer(folder, trust, "run vLLM, SGLang or llama-server")
+    text = settings.text or server.make_text(length, settings.seed)
+    ids = of_text(text, folder, length, trust)
+    buckets = []
+    for bucket in spread_buckets(spec.comparison.schedule.original_context, length - 1, TEXT_KEPT):
+        positions = [place for place in bucket.positions if server.text_of(ids[: place + 1])]
+        if not positions:
+            raise RopeconvError(
+                f"the tokenizer makes other tokens from each of the texts up to {bucket.name}, and"
+                f" {server.runtime} reads text; run vLLM, SGLang or llama-server"
+            )
+        buckets.append(replace(bucket, positions=positions))
     return TokenRun.over_all("spread", ids, buckets)
 
 

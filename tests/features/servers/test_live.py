@@ -49,7 +49,9 @@ class LiveServer:
         if words is None:
             pytest.skip(f"{self.name} is not installed: {self.how}")
         log = model.with_name(f"{model.name}.log")
-        env = {**os.environ, "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1"}
+        # mlx_lm.server lists the models in the cache of the Hub, and fails without that folder
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(model.parent)}
+        env |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1"}
         with log.open("wb") as file:
             process = subprocess.Popen(words, stdout=file, stderr=file, env=env)
         try:
@@ -104,6 +106,25 @@ def llama_server(model: Path, port: str) -> list[str] | None:
     ]
 
 
+def mlx_server(model: Path, port: str) -> list[str] | None:
+    python = os.environ.get("ROPECONV_MLX_LM_PYTHON") or sys.executable
+    found = subprocess.run([python, "-c", "import mlx_lm.server"], capture_output=True)
+    if found.returncode:
+        return None
+    options = ["--model", str(model), "--host", "127.0.0.1", "--port", port]
+    return [python, "-m", "mlx_lm", "server", *options]
+
+
+def llama_cpp_python(model: Path, port: str) -> list[str] | None:
+    """llama-cpp-python's own server, which keeps log-probabilities only where it is asked to."""
+    python = os.environ.get("ROPECONV_LLAMA_CPP_SERVER_PYTHON") or sys.executable
+    found = subprocess.run([python, "-c", "import llama_cpp.server.app"], capture_output=True)
+    if found.returncode:
+        return None
+    options = ["--model", str(model), "--n_ctx", str(CONTEXT), "--logits_all", "true"]
+    return [python, "-m", "llama_cpp.server", *options, "--host", "127.0.0.1", "--port", port]
+
+
 SERVERS = (
     LiveServer(
         "vllm",
@@ -113,6 +134,19 @@ SERVERS = (
         " torchvision torchaudio torchcodec, and put vllm/bin on the PATH",
     ),
     LiveServer("llama-server", llama_server, ".gguf", "pip install xllamacpp"),
+    LiveServer(
+        "mlx_lm.server",
+        mlx_server,
+        "",
+        "pip install mlx-lm 'mlx[cpu]', and name its Python in ROPECONV_MLX_LM_PYTHON",
+    ),
+    LiveServer(
+        "llama-cpp-python",
+        llama_cpp_python,
+        ".gguf",
+        "pip install 'llama-cpp-python[server]', and name its Python in"
+        " ROPECONV_LLAMA_CPP_SERVER_PYTHON",
+    ),
 )
 
 
@@ -137,6 +171,7 @@ def test_a_live_server_agrees_with_its_output_and_not_with_another(
     assert result["buckets"][-1]["last"] >= 4 * TRAINED
     wrong = tmp_path / f"wrong{server.ending}"
     with server.running(wrong) as url:
-        wrong.rename(tmp_path / "away")  # the name alone would tell
+        if server.name != "mlx_lm.server":  # which lists a model only while it is there
+            wrong.rename(tmp_path / "away")  # the name alone would tell
         done = command(tmp_path, *given, url, code=3)
     assert not json.loads(done.stdout)["agrees"]

@@ -87,7 +87,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("does not run other; it runs model", {}, {"model": "other"}),
     (r"runs several models; name one with --model .*: a, b$", {"names": ("a", "b")}, {}),
     ("lists no models", {"names": ()}, {}),
-    ("is not supported; run vLLM", {"owner": "openai"}, {}),
+    ("gives no log-probabilities", {"owner": "openai"}, {}),
     ("accepts 128 tokens", {"length": 128}, {"length": 512}),
     ("has a context of 1024 tokens; pass a --length", {"length": 4096}, {"length": 2048}),
     ("greater than max allowed", {"allowed": 5}, {}),

@@ -249,7 +249,10 @@ def ask(config: Answer, question: Answer) -> Answer:
     if architecture.startswith("Qwen4Exp"):
         let_sparse_attention_build()
     forget_tables()
-    with tempfile.TemporaryDirectory(prefix="vllm-probe-") as folder:
+    # its backend for classes of transformers sets VLLM_MLA_DISABLE, which would change the next
+    # answer (vllm/model_executor/models/transformers/base.py:732, 0.33.0)
+    kept_environment = unittest.mock.patch.dict(os.environ)
+    with kept_environment, tempfile.TemporaryDirectory(prefix="vllm-probe-") as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         if "vision_config" in config:
             images = Path(folder, "preprocessor_config.json")

@@ -337,11 +337,13 @@ class Advice(Summary):
 
     @property
     def untuned(self) -> str:
-        """Whether it works without training, for a table: yes, no or not measured."""
+        """Whether it works without training, for a table: yes, no, not judged or not measured."""
         if self.works_untuned:
             return "yes"
-        if self.measured is None or self.measured.retrieval is None:
+        if self.measured is None:
             return "not measured"
+        if self.measured.study.meets_bar(self.method.name) is None:
+            return "not judged"
         return "no"
 
     @property

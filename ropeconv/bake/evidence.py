@@ -112,12 +112,18 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The name of the model without its trained context."""
         return self.model.partition(" (")[0].removesuffix("-Instruct")
 
+    @property
+    def judges_nothing(self) -> bool:
+        """Whether the unchanged model hardly loses anything at the length."""
+        return self.lost.get(BASE, MOST_LOST + 1) <= MOST_LOST
+
     def meets_bar(self, name: str) -> bool | None:
         """Whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
 
-        None where its loss or its answers were not measured.
+        None where its loss or its answers were not measured, and where the unchanged model is within
+        the bar of the loss: such a model uses its context too little to judge methods.
         """
-        if name not in self.lost or name not in self.retrieval:
+        if name not in self.lost or name not in self.retrieval or self.judges_nothing:
             return None
         return self.lost[name] <= MOST_LOST and self.retrieval[name] >= LEAST_FOUND
 
@@ -287,6 +293,10 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         f" {study.lost[method]:.2f} nats"
     )
     meets_bar = study.meets_bar(method)
+    if study.judges_nothing:
+        return Untuned(
+            None, f"{numbers}, and the model without it {study.lost[BASE]:.2f}: too little to judge"
+        )
     if meets_bar is None:
         return Untuned(None, f"{numbers}; whether it finds hidden facts was not measured")
     found = study.retrieval[method]

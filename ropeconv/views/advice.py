@@ -6,7 +6,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from ..bake.advice import Advice, MatrixCell, counts, letters
+from ..bake.advice import Advice, MatrixCell, MeasuredMethod, counts, letters
 from ..bake.evidence import LEAST_FOUND, MOST_LOST, Study
 from ..bake.ranked import RankedMethods
 from ..formats.jsontext import JsonObject
@@ -121,7 +121,7 @@ def _show_method(row: Advice, sheet: Sheet) -> None:
     sheet.copyable(f"    {row.command}")
     if row.recommended:
         sheet.say(f"    {row.recommended}.")
-    if row.fine_tuning.reason:
+    if row.fine_tuning.reason and row.fine_tuning.reason != row.recommended:
         sheet.say(f"    {row.fine_tuning.reason}.")
     sheet.say(f"    {_describe_profile(row)}")
     for study in row.standing.studies:
@@ -156,6 +156,14 @@ def _describe_study(study: Study, method: str) -> str:
             text, by name; "base" is the model without a method.
         method: The name of the method.
     """
+    if method in study.lost:
+        inside, beyond, price, found, _ = MeasuredMethod(study, method).cells()
+        return (
+            f"{study.factor:g} times, nats per token: {inside} at the trained length (price"
+            f" {price}), {beyond} at the length; {found} of hidden facts. {study.model}, {study.n}:"
+            f" {study.source}."
+        )
+
     tables = {
         "beyond": study.beyond,
         "inside": study.inside,

@@ -283,6 +283,9 @@ def test_without_training_follows_from_the_bar(monkeypatch: pytest.MonkeyPatch) 
     assert judged(good, factor=5) is None, "nothing was measured there"
     assert judged(good, study(8, 0.1, 90.0), factor=5) is True
     assert judged() is None
+    weak = study(4, 0.1, 90.0)
+    weak = msgspec.structs.replace(weak, lost={"yarn": 0.1, "base": 0.15})
+    assert judged(weak) is None, "a model that loses little without a method judges none"
     losses = study(4, 0.1, 90.0)
     assert judged(msgspec.structs.replace(losses, retrieval={})) is None, "a loss is not enough"
     assert judged(msgspec.structs.replace(losses, retrieval={}, trained=8192), good) is True

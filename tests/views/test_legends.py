@@ -27,7 +27,7 @@ def test_every_status_has_a_meaning_and_only_those_that_are_there_are_said() -> 
         ("apply model --yarn 4 --dry-run --explain", ["ignored: runs the unscaled RoPE, silently"]),
         (
             "advise model --context 512 --explain",
-            ["Runtimes, safetensors, gguf: runtimes", "Without training: known"],
+            ["Runtimes, safetensors, gguf: runtimes", "Without training: the loss at the length"],
         ),
         ("compare model model --explain", ["unknown: not tested"]),
         ("list runtimes", ["run, read, unknown: cells that"]),

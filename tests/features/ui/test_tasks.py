@@ -188,7 +188,7 @@ def test_the_command_does_what_was_done_and_nothing_more(
     named = replace(form, repo_id="me/x", private=True, exist_ok=True)
     for task, bake_form, answer in (
         ("plan", form, "It will be written to"),
-        ("write", named, "Next"),
+        ("write", named, "Run"),
     ):
         page = asked(task, bake_form)
         assert (answer in page.words, shown_command(page)) == (

@@ -81,7 +81,6 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     output_plan = _make_plan(form, task)
     show_plan(output_plan, sheet)
     sheet.say(f"It will be written to {output_plan.out}")
-    sheet.pictures(measured_pictures(output_plan))
     _show_details(output_plan, sheet)
 
     if form.repo_id:
@@ -91,6 +90,11 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet.note(publication.note)
         show_publication(publication, sheet)
     _show_command_line(output_plan, form, publishing=bool(form.repo_id), sheet=sheet)
+
+    pictures = measured_pictures(output_plan)
+    if pictures:
+        sheet.title("Measured on another model")
+        sheet.pictures(pictures)
 
 
 def _show_details(output_plan: Plan, sheet: HtmlSheet) -> None:

@@ -67,6 +67,8 @@ OPERATORS = {
     "rfloor": "⌋",
     ",": "\u2062",  # an invisible times
 }
+# otherwise a bracket is as tall as the tallest fraction beside it
+BRACKETS = {bracket: f'<mo stretchy="false">{bracket}</mo>' for bracket in "()[]"}
 FUNCTIONS = ("ln", "exp", "cos")
 TOKEN = re.compile(r"\\[A-Za-z]+|\\,|\d+(?:\.\d+)?|[A-Za-z]'?|\S")
 BLOCK = re.compile(r"^```math\n(.+?)\n```$", re.MULTILINE | re.DOTALL)
@@ -105,7 +107,7 @@ def _row(tokens: Iterator[str], words: Iterator[str], end: str) -> str:
             part = _element(next(tokens), tokens, words)
             if token == "_":
                 parts.append(f"<msub>{base}{part}</msub>")
-            elif base == "<mo>)</mo>":
+            elif base == BRACKETS[")"]:
                 parts.append(f"<msup>{_bracket(parts)}{part}</msup>")
             else:
                 parts.append(f"<msup>{base}{part}</msup>")
@@ -116,11 +118,11 @@ def _row(tokens: Iterator[str], words: Iterator[str], end: str) -> str:
 
 def _bracket(parts: list[str]) -> str:
     """Take the elements of a bracket that has just been closed, and return them as one."""
-    inside = ["<mo>)</mo>"]
+    inside = [BRACKETS[")"]]
     depth = 1
     while depth:
         part = parts.pop()
-        depth += (part == "<mo>)</mo>") - (part == "<mo>(</mo>")
+        depth += (part == BRACKETS[")"]) - (part == BRACKETS["("])
         inside.insert(0, part)
     return f"<mrow>{''.join(inside)}</mrow>"
 
@@ -153,5 +155,7 @@ def _element(token: str, tokens: Iterator[str], words: Iterator[str]) -> str:
     if token[0].isalpha():
         letter = token.replace("'", "\N{PRIME}")
         return f"<mi>{letter}</mi>"
+    if token in BRACKETS:
+        return BRACKETS[token]
     sign = token.replace("-", "\N{MINUS SIGN}")
     return f"<mo>{escape(sign)}</mo>"

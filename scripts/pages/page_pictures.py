@@ -19,7 +19,7 @@ SHOTS = {
     "ui-inspect": ("inspect", {"source": "Qwen3-8B.json"}, 1200, "light", 1100),
     "ui-compare": ("compare", {"source": "Qwen3-8B.json", "context": "128k"}, 1200, "dark", 1900),
     "ui-runtimes": ("runtimes", {}, 1200, "light", 900),
-    "ui-bake": ("", {"source": "Qwen3-8B.json", "runtimes": "vllm"}, 1200, "light", 1400),
+    "ui-bake": ("", {"source": "Qwen3-8B.json", "runtimes": "vllm"}, 1200, "light", 1750),
 }
 """Pictures by name: the page, what is typed, the width, the scheme, and the height that is
 shown.

@@ -49,6 +49,8 @@ NOT_RUN_PYTHON = {"ropeconv.tune": "a GPU", "tune_model": "a GPU, or hours"}
 """Blocks of Python that are only compiled."""
 LIGHTER = {
     "--lengths 1/4T,1T,2T,4T": "--lengths 64",
+    "--lengths 1/4T,1T": "--lengths 64",
+    "--lengths 1T --measure passkey": "--lengths 256 --measure passkey",
     "--length 64k": "--length 256",
     'lengths="1T,2T"': 'lengths="64,128"',
     "np.geomspace(1, 1e-5, 64)": "np.geomspace(1, 1e-5, 32)",

@@ -1,4 +1,4 @@
-"""The picture of what was measured about a method, for the plan of an output."""
+"""Pictures of what was measured about a method, for the plan of an output."""
 
 import math
 from functools import partial
@@ -13,16 +13,16 @@ OF_A_REAL_MODEL = "a real model"
 
 
 def measured_pictures(plan: Plan) -> list[Picture]:
-    """Return the picture of the losses of methods at the factor of a plan.
+    """Return the pictures of losses and of retrieval by method, at the factor of a plan.
 
-    The losses are those of the published model that was measured, and not of the planned one, as
-    its caption says.
+    The numbers are those of the published model that was measured, and not of the planned one, as
+    the captions say.
 
     Args:
         plan: The plan of an output.
 
     Returns:
-        One picture; none for a method that was not measured, or a model that is scaled already.
+        Two pictures; none for a method that was not measured, or a model that is scaled already.
     """
     spec = plan.source_spec
     factor = plan.schedule.context / spec.original_context
@@ -36,7 +36,14 @@ def measured_pictures(plan: Plan) -> list[Picture]:
         f" Inside the trained context it costs {study.inside[name]:.2f}. Your model will differ;"
         " measure it with `ropeconv eval`."
     )
-    return [Picture(partial(draw_losses, study=study, name=name), caption)]
+    pictures = [Picture(partial(draw_losses, study=study, name=name), caption)]
+    if name in study.retrieval:
+        caption = (
+            f"Of numbers that were hidden in the same texts, {name} lets the model find"
+            f" {study.retrieval[name]:.0f} %."
+        )
+        pictures.append(Picture(partial(draw_retrieval, study=study, name=name), caption))
+    return pictures
 
 
 def nearest_study(name: str, factor: float) -> Study | None:
@@ -61,14 +68,32 @@ def draw_losses(axes: Any, study: Study, name: str) -> None:
         study: The study.
         name: The method that is planned, which has the colour.
     """
-    methods = [method for method in study.beyond if method != "base"]
-    methods.sort(key=lambda method: study.beyond[method], reverse=True)  # the best on top
-    gains = [-study.beyond[method] for method in methods]
-    bars = axes.barh(methods, gains, color=GREY, height=0.6)
+    gains = {method: -change for method, change in study.beyond.items() if method != "base"}
+    draw_bars(axes, gains, name)
+    axes.set_title(f"Gain at {study.factor:g} times the trained context")
+    axes.set_xlabel("loss below no method, in nats per token")
+
+
+def draw_retrieval(axes: Any, study: Study, name: str) -> None:
+    """Draw how many of the hidden numbers are found with each method. Parameters as above."""
+    draw_bars(axes, dict(study.retrieval), name)
+    axes.set_title(f"Retrieval at {study.factor:g} times the trained context")
+    axes.set(xlabel="hidden numbers that are found, in %", xlim=(0, 100))
+
+
+def draw_bars(axes: Any, values: dict[str, float], name: str) -> None:
+    """Draw a bar for each method, the longest on top.
+
+    Args:
+        axes: The axes of a panel.
+        values: The lengths of the bars by method.
+        name: The method that has the colour.
+    """
+    methods = sorted(values, key=lambda method: values[method])
+    lengths = [values[method] for method in methods]
+    bars = axes.barh(methods, lengths, color=GREY, height=0.6)
     for bar, method in zip(bars, methods, strict=True):
         if method == name:
             bar.set_color(BLUE)
         else:
             bar.set_alpha(0.4)
-    axes.set_title(f"Gain at {study.factor:g} times the trained context")
-    axes.set_xlabel("loss below no method, in nats per token")

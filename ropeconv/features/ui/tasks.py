@@ -84,7 +84,6 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     if output_plan.fit:
         sheet.say(f"Fits: {output_plan.fit.sentence}")
     sheet.say(f"It will be written to {output_plan.out}")
-    sheet.pictures(measured_pictures(output_plan))
     _show_details(output_plan, sheet)
 
     if form.repo_id:
@@ -94,6 +93,11 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet.note(publication.note)
         show_publication(publication, sheet)
     _show_command_line(output_plan, form, publishing=bool(form.repo_id), sheet=sheet)
+
+    pictures = measured_pictures(output_plan)
+    if pictures:
+        sheet.title("Measured on another model")
+        sheet.pictures(pictures)
 
 
 def _show_details(output_plan: Plan, sheet: HtmlSheet) -> None:

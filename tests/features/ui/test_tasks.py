@@ -176,9 +176,9 @@ def test_a_gguf_file_is_inspected_compared_and_baked(models: Path, tmp_path: Pat
 
 def shown_command(page: Elements) -> list[str]:
     """The command below an answer, without the model."""
-    return shlex.split(
-        page.words.rpartition("The same on the command line")[2].replace("Copy", "")
-    )[3:]
+    words = page.words.rpartition("The same on the command line")[2]
+    words = words.partition("Measured on another model")[0]
+    return shlex.split(words.replace("Copy", ""))[3:]
 
 
 def test_the_command_does_what_was_done_and_nothing_more(
@@ -248,11 +248,12 @@ def test_a_plan_shows_what_was_measured_about_its_method(form: BakeForm, models:
     plan = make_plan(
         models / "source", Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}})
     )
-    (picture,) = measured_pictures(plan)
+    picture, retrieval = measured_pictures(plan)
     study = next(study for study in evidence().studies if study.factor == 4)
     assert study.source.endswith("a real model")
     assert f"lowers the loss by {-study.beyond['yarn']:.2f} nats" in picture.caption
     assert f"costs {study.inside['yarn']:.2f}" in picture.caption
+    assert f"find {study.retrieval['yarn']:.0f} %" in retrieval.caption
     page = asked("plan", form)
     assert picture.caption in page.words
     assert "figure" in page.names

@@ -102,7 +102,7 @@ def find_model(folder: Path) -> tuple[AskedModel, str]:
     make = config_maker(config)
     made = make(whole)
     text = text_of(made)
-    if text is not made and not text_path(whole):
+    if text is not made and not text_path(whole) and not reads_top_level(make, whole):
         raise NotDerivable(
             "it reads its text model from an object in config.json, as text_config, which is not"
             " there, so that it computes its defaults"
@@ -111,6 +111,19 @@ def find_model(folder: Path) -> tuple[AskedModel, str]:
     with contextlib.suppress(Exception):
         name = name_with_head(text) or name
     return AskedModel(whole, make, class_of, text_path(whole)), name
+
+
+def reads_top_level(make: Callable[[dict[str, Any]], Any], whole: dict[str, Any]) -> bool:
+    """Whether a class fills its text config from the top level of config.json, as Qwen2-VL's."""
+    from ropeconv.features.derivation.asked_model import text_of
+
+    layers = 7  # a number that the class does not have as its default
+    try:
+        return bool(
+            text_of(make({**whole, "num_hidden_layers": layers})).num_hidden_layers == layers
+        )
+    except Exception:  # of any kind, from the class
+        return False
 
 
 def find_own_model(folder: Path) -> tuple[AskedModel, str]:

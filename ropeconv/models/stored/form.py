@@ -32,10 +32,21 @@ BESIDE = "hf_quant_config.json"
 """The file in which ModelOpt states it, older versions of it only there."""
 AGAIN = "download the checkpoint again"
 FROM_FLOATS = (
-    "run `ropeconv apply BASE --to gguf` with the checkpoint that it was made from, which its model"
-    " card names"
+    "run `ropeconv apply BASE` with the checkpoint that it was made from, which its model card"
+    " names"
 )
 """The command that helps where a form is not converted."""
+
+
+@dataclass(frozen=True)
+class RowScales:
+    """Scales of some rows of a weight."""
+
+    tensor: str
+    """Their tensor."""
+
+    spans: tuple[tuple[int, int], ...]
+    """[start, stop) in the flat tensor."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +70,13 @@ class StoredWeight(ABC):
             BadSource: The stored numbers contradict each other.
         """
 
-    @property
-    def row_count(self) -> int:
-        """The rows of all matrices; a vector is one row."""
-        return prod(self.shape[:-1])
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        """Return the scales that the rows first .. end - 1 of a matrix have for themselves.
+
+        Multiplying them multiplies these rows. None where other rows have scales in common with
+        them, and where a form does not have such scales.
+        """
+        return None
 
 
 class StoredForm(ABC):

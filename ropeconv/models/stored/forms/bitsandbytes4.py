@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ....errors import BadSource
 from ....formats.jsontext import parse
 from ....rope.errors import shown
-from ..form import AGAIN, StoredForm, StoredTensors, StoredWeight, register
+from ..form import AGAIN, RowScales, StoredForm, StoredTensors, StoredWeight, register
 from ..numbers import pairs
 
 STATES = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4")
@@ -63,6 +63,13 @@ class Bits4Weight(StoredWeight):
         of_each = np.repeat(largest, self.block)
         numbers = numbers * of_each[start - first_block * self.block :][: stop - start]
         return numbers.reshape(-1, columns)
+
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        columns = self.shape[-1]
+        if self.nested is not None or columns % self.block:
+            return None
+        blocks = columns // self.block
+        return RowScales(f"{self.name}.absmax", ((first * blocks, end * blocks),))
 
     def _largest(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
         """The largest numbers of the blocks first .. end - 1."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import BadSource
-from ..form import AGAIN, FROM_FLOATS, StoredForm, StoredTensors, StoredWeight, register
+from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
 from ..numbers import unpack
 from ..scaled import weight_groups
 
@@ -59,6 +59,13 @@ class PackedWeight(StoredWeight):
         by_group = numbers.reshape(end - first, scale.shape[1], -1)
         weights = (by_group - offset[:, :, None]).astype(np.float32) * scale[:, :, None]
         return weights.reshape(end - first, columns)
+
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        name = self.uses[1]
+        shape = stored.source.tensors[name].shape
+        if len(shape) < 2:  # one for the whole matrix
+            return None
+        return RowScales(name, ((first * shape[1], end * shape[1]),))
 
     def _unpacked_rows(self, words: NDArray[np.uint32], columns: int) -> NDArray[np.uint32]:
         """Numbers [rows, columns] of words [rows, words]."""

@@ -200,7 +200,7 @@ class StoredTensors:
         kind = np.dtype(NUMPY[tensor.dtype])
         if stop is None:
             stop = prod(tensor.shape)
-        raw = self.bytes(name, start * kind.itemsize, stop * kind.itemsize)
+        raw = self.data(name, start * kind.itemsize, stop * kind.itemsize)
         return np.frombuffer(raw, kind)
 
     def rows(self, name: str, first: int, end: int) -> NDArray[Any]:
@@ -229,10 +229,13 @@ class StoredTensors:
             BadSource: They are not scales.
         """
         dtype = self.source.tensors[name].dtype
+        decoded: NDArray[np.float32]
         if dtype in ("F8_E8M0", "U8"):  # exponents of two
-            return POWERS[numbers]
+            decoded = POWERS[numbers]
+            return decoded
         if dtype == "F8_E4M3":
-            return EIGHT_BITS[dtype][numbers]
+            decoded = EIGHT_BITS[dtype][numbers]
+            return decoded
         if dtype in ("F32", "F16", "BF16"):
             return widen(numbers, dtype)
         raise BadSource(
@@ -240,7 +243,7 @@ class StoredTensors:
             " checkpoint with its own tools"
         )
 
-    def bytes(self, name: str, start: int, stop: int) -> bytes:
+    def data(self, name: str, start: int, stop: int) -> bytes:
         """Return bytes start .. stop - 1 of a stored tensor, whose file is fetched as a whole."""
         file = self.file(name)
         tensor = self.source.tensors[name]

@@ -39,6 +39,7 @@ class ScaledWeight(StoredWeight):
         columns = self.shape[-1]
         codes = stored.numbers(name, first * columns, end * columns)
         dtype = stored.source.tensors[name].dtype
+        numbers: NDArray[np.float32]
         if dtype in EIGHT_BITS:
             numbers = EIGHT_BITS[dtype][codes].reshape(-1, columns)
         else:
@@ -112,11 +113,11 @@ def scaled_weight(
     Raises:
         BadSource: The shapes do not fit together.
     """
-    uses = (tensor.name, scale.name)
+    uses = [tensor.name, scale.name]
     if zeros:
-        uses = (*uses, zeros)
+        uses.append(zeros)
     block = _block(tensor, scale, size)
-    return ScaledWeight(tensor.name, tensor.shape, uses, scale.name, block, zeros)
+    return ScaledWeight(tensor.name, tensor.shape, tuple(uses), scale.name, block, zeros)
 
 
 def _block(tensor: Tensor, scale: Tensor, size: tuple[int, int]) -> tuple[int, int]:

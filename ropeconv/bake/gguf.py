@@ -510,11 +510,10 @@ def _write_exports(conversions: Sequence[Conversion], advance: Advance) -> None:
         files = []
         for each in conversions:
             head = each.header.place(0)
-            each.floats.write_bytes(head)
+            floats = each.floats
+            floats.write_bytes(head)
             advance(len(head))
-            files.append(
-                TensorFile(each.floats, len(head), each.exported.tensors, each.header.tensors)
-            )
+            files.append(TensorFile(floats, len(head), each.exported.tensors, each.header.tensors))
         write_tensors(files, advance)
 
         for each, written in zip(conversions, files, strict=True):

@@ -22,6 +22,7 @@ from ..models.family import Family
 from ..models.length_limits import LengthLimit, length_limits, limits_in_text, raise_limits
 from ..models.schema import DUAL_CHUNK, Config
 from ..models.source import CARD, SINGLE, SOURCE_CARD, Source, SourceFile
+from ..models.stored.checkpoint import quantised_weights
 from ..rope.errors import RecipeError, shown
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import Recipe
@@ -158,6 +159,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         config=config,
         target=target,
         tensors=lambda: _tensors(source),
+        quantised_weights=lambda: quantised_weights(source),
         judge=first.judge,
     )
     result = select(request)

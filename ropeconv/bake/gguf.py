@@ -571,14 +571,15 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
         files = []
         for each in conversions:
             head = each.header.place(0)
-            each.floats.write_bytes(head)
+            floats = each.floats
+            floats.write_bytes(head)
             advance(len(head))
             starts.append(len(head))
             if isinstance(each.exported, StockExport):
-                each.exported.write_data(each.floats, len(head), each.header, advance)
+                each.exported.write_data(floats, len(head), each.header, advance)
             else:
                 infos = each.header.tensors
-                files.append(TensorFile(each.floats, len(head), each.exported.tensors, infos))
+                files.append(TensorFile(floats, len(head), each.exported.tensors, infos))
         if files:
             write_tensors(files, advance)
 

@@ -17,6 +17,7 @@ from ..formats.safetensors import Tensor
 from ..models.config import text_part, text_parts
 from ..models.family import Family
 from ..models.schema import DUAL_CHUNK, Config
+from ..models.stored.checkpoint import QuantisedWeights
 from ..options import encoding_names
 from ..rope.forms import Plain
 from ..rope.methods.interpolation import Ntk
@@ -70,6 +71,9 @@ class EncodeRequest:
 
     It may have to fetch headers, so only encodings that change weights call it.
     """
+
+    quantised_weights: Callable[[], QuantisedWeights | None] = lambda: None
+    """Returns the quantised weights of the source, None without any; as expensive as `tensors`."""
 
     judge: Judge = field(default_factory=Judge, compare=False, repr=False)
     """Judges what the encodings write; copies of a request share it."""

@@ -28,6 +28,7 @@ from ..models.family import Family
 from ..models.layers import Which, fused_heads, head_count, key_layers, layer_prefix, layer_prefixes
 from ..models.schema import Config, positive_int
 from ..models.source import Source
+from ..models.stored.checkpoint import QuantisedWeights
 from ..options import FoldInto
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
@@ -98,6 +99,7 @@ def fold(
     config: Config,
     tensors: Mapping[str, Tensor],
     fold_into: FoldInto = "k",
+    quantised: QuantisedWeights | None = None,
 ) -> Fold:
     """Return what to multiply so that weights have the attention factor and softmax scale.
 
@@ -110,6 +112,7 @@ def fold(
         config: Its whole config.json.
         tensors: Its tensors by name.
         fold_into: "q" multiplies queries by A^2, "k" keys by A^2, "qk" both by A.
+        quantised: Its quantised weights, whose scales are multiplied in their place.
 
     Raises:
         UnsupportedBake: For families and dtypes that cannot hold the factors.
@@ -120,6 +123,9 @@ def fold(
         raise _refusal(family.display_name, "its projections are not known")
     if family.weights.fixed:
         raise _refusal(family.display_name, family.weights.fixed)
+    stored_tensors = tensors
+    if quantised is not None:
+        tensors = _as_floats(tensors, quantised)
     part = text_part(config, family)
     if part.get(CLIP) is not None:
         raise _refusal(family.display_name, f"{CLIP} limits the outputs of its projections")
@@ -148,7 +154,41 @@ def fold(
         scalings += of_layer.scalings(schedule, sides, is_shared=fold_into == "qk")
     if not scalings and abs(schedule.attention_factor - 1) > NEGLIGIBLE:
         raise _refusal(family.display_name, "no layer is extended")
-    return Fold(fold_into, tuple(scalings), _expected_kl(scalings, tensors))
+    if quantised is not None:
+        scalings = list(_into_scales(scalings, quantised))
+    return Fold(fold_into, tuple(scalings), _expected_kl(scalings, stored_tensors))
+
+
+def _as_floats(tensors: Mapping[str, Tensor], quantised: QuantisedWeights) -> dict[str, Tensor]:
+    """The tensors of a checkpoint whose quantised weights have their names and shapes as floats."""
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.dtype in FLOATS}
+    for name, weight in quantised.by_name.items():
+        floats[name] = Tensor(name, "F32", weight.shape, 0, 4 * prod(weight.shape))
+    return floats
+
+
+def _into_scales(scalings: Iterable[Scaling], quantised: QuantisedWeights) -> Iterator[Scaling]:
+    """Yield what to multiply in place of quantised weights: the scales of their rows.
+
+    Raises:
+        UnsupportedBake: For rows that have no scales of their own.
+    """
+    for scaling in scalings:
+        weight = quantised.by_name.get(scaling.tensor)
+        if weight is None:
+            yield scaling
+            continue
+        columns = weight.shape[-1]
+        for start, stop in scaling.spans:
+            scales = weight.scales_of_rows(quantised.stored, start // columns, stop // columns)
+            if scales is None:
+                raise _refusal(
+                    f"{scaling.tensor}, which is quantised",
+                    "the rows that rotate have no scales of their own",
+                    "use --encoding native, or `ropeconv apply BASE` with the checkpoint that it"
+                    " was made from",
+                )
+            yield Scaling(scales.tensor, scales.spans, scaling.factor)
 
 
 def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> float:
@@ -167,7 +207,10 @@ def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> floa
     unsupported = dtypes - FLOATS.keys()
     if unsupported:
         names = [each.tensor for each in scalings if tensors[each.tensor].dtype in unsupported]
-        repair = "dequantise the checkpoint first, or use --encoding native"
+        repair = (
+            "use --encoding native, or `ropeconv apply BASE` with the checkpoint that it was made"
+            " from"
+        )
         raise _refusal(
             f"{names[0]} in {min(unsupported)}",
             "only floats of 16 bits and more can be scaled",
@@ -243,7 +286,7 @@ def _prefix(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> str:
     # no tensor has the expected name: GPTQ and AWQ have qweight and qzeros in place of weight
     projection = family.weights.k or family.weights.fused
     for name, tensor in tensors.items():
-        if f"{projection}.q" in name:
+        if f"{projection}.q" in name or f"{projection}.weight_" in name:
             raise _refusal(f"{name} in {tensor.dtype}", "it is quantised to integers")
     expected = f"{layer_prefixes(layer, family)[0]}{projection}.weight"
     raise BadSource(f"the checkpoint has no {expected}; download it again")

@@ -8,6 +8,7 @@ original_max_position_embeddings; `rope_type` wins over `type`, and a share over
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ..models.config import nested_settings
 from ..models.family import Family
@@ -32,7 +33,7 @@ class Statement:
     """As config.json has it."""
 
     meaning: object
-    """What is compared: dimensions for a share, and the value for others."""
+    """The value to compare: dimensions for a share."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def _originals(part: Config, family: Family, dictionaries: dict[str, Config]) ->
     return statements
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value is a number, which a truth value is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

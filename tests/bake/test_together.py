@@ -1,5 +1,5 @@
-"""Several GGUF files of one model: their weights are read and dequantised once, and each file is the
-one that it would be alone.
+"""Several GGUF files of one model: their weights are read and dequantised once, and each file has the
+bytes of a run for its type.
 """
 
 from collections.abc import Callable, Sequence

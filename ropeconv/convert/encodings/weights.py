@@ -42,6 +42,7 @@ def weights(request: EncodeRequest) -> CheckpointResult:
         request.config,
         tensors,
         request.target.fold_into or "k",
+        request.quantised_weights(),
     )
 
     # A factor that is not a power of two rounds every weight that it multiplies, which costs a KL

@@ -57,6 +57,36 @@ def dequantised(source: Source) -> Source:
 def _presented(source: Source) -> Source:
     """A checkpoint with quantised weights in float32; itself if it has none that are computed."""
     stored = StoredTensors(source)
+    weights, titles = _find(stored)
+    _refuse_others(stored)
+    if not weights:
+        return source
+    return DequantisedCheckpoint(stored, weights, titles)
+
+
+@dataclass(frozen=True)
+class QuantisedWeights:
+    """The quantised weights of a checkpoint."""
+
+    stored: StoredTensors
+    by_name: Mapping[str, StoredWeight]
+
+
+def quantised_weights(source: Source) -> QuantisedWeights | None:
+    """Return the quantised weights of a checkpoint; None for one without any.
+
+    Raises:
+        BadSource: As `dequantised`.
+    """
+    if all(tensor.dtype in STORED for tensor in source.tensors.values()):
+        return None
+    stored = StoredTensors(source)
+    weights, _ = _find(stored)
+    return QuantisedWeights(stored, weights) if weights else None
+
+
+def _find(stored: StoredTensors) -> tuple[dict[str, StoredWeight], list[str]]:
+    """The quantised weights by name, and the usual names of their forms."""
     weights: dict[str, StoredWeight] = {}
     titles = []
     for form in FORMS.values():
@@ -72,10 +102,7 @@ def _presented(source: Source) -> Source:
             titles.append(form.title)
             for name in [name for name in stored.left if name.endswith(form.unused or "\0")]:
                 del stored.left[name]
-    _refuse_others(stored)
-    if not weights:
-        return source
-    return DequantisedCheckpoint(stored, weights, titles)
+    return weights, titles
 
 
 def _take(stored: StoredTensors, weights: Collection[StoredWeight]) -> None:

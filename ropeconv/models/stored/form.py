@@ -32,10 +32,21 @@ BESIDE = "hf_quant_config.json"
 """The file in which ModelOpt states it, older versions of it only there."""
 AGAIN = "download the checkpoint again"
 FROM_FLOATS = (
-    "run `ropeconv apply BASE --to gguf` with the checkpoint that it was made from, which its model"
-    " card names"
+    "run `ropeconv apply BASE` with the checkpoint that it was made from, which its model card"
+    " names"
 )
 """The command that helps where a form is not converted."""
+
+
+@dataclass(frozen=True)
+class RowScales:
+    """Scales of some rows of a weight."""
+
+    tensor: str
+    """Their tensor."""
+
+    spans: tuple[tuple[int, int], ...]
+    """[start, stop) in the flat tensor."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +70,13 @@ class StoredWeight(ABC):
             BadSource: The stored numbers contradict each other.
         """
 
-    @property
-    def row_count(self) -> int:
-        """The rows of all matrices; a vector is one row."""
-        return prod(self.shape[:-1])
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        """Return the scales that the rows first .. end - 1 of a matrix have for themselves.
+
+        Multiplying them multiplies these rows. None where other rows have scales in common with
+        them, and where a form does not have such scales.
+        """
+        return None
 
 
 class StoredForm(ABC):
@@ -186,7 +200,7 @@ class StoredTensors:
         kind = np.dtype(NUMPY[tensor.dtype])
         if stop is None:
             stop = prod(tensor.shape)
-        raw = self.bytes(name, start * kind.itemsize, stop * kind.itemsize)
+        raw = self.data(name, start * kind.itemsize, stop * kind.itemsize)
         return np.frombuffer(raw, kind)
 
     def rows(self, name: str, first: int, end: int) -> NDArray[Any]:
@@ -215,10 +229,13 @@ class StoredTensors:
             BadSource: They are not scales.
         """
         dtype = self.source.tensors[name].dtype
+        decoded: NDArray[np.float32]
         if dtype in ("F8_E8M0", "U8"):  # exponents of two
-            return POWERS[numbers]
+            decoded = POWERS[numbers]
+            return decoded
         if dtype == "F8_E4M3":
-            return EIGHT_BITS[dtype][numbers]
+            decoded = EIGHT_BITS[dtype][numbers]
+            return decoded
         if dtype in ("F32", "F16", "BF16"):
             return widen(numbers, dtype)
         raise BadSource(
@@ -226,7 +243,7 @@ class StoredTensors:
             " checkpoint with its own tools"
         )
 
-    def bytes(self, name: str, start: int, stop: int) -> bytes:
+    def data(self, name: str, start: int, stop: int) -> bytes:
         """Return bytes start .. stop - 1 of a stored tensor, whose file is fetched as a whole."""
         file = self.file(name)
         tensor = self.source.tensors[name]

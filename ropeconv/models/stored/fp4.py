@@ -34,7 +34,7 @@ class Fp4Weight(StoredWeight):
             factor = stored.whole(self.factor)
             scale = scale / factor if self.divides else scale * factor
         codes = stored.numbers(packed, first * columns // 2, end * columns // 2)
-        numbers = BYTES[codes].reshape(end - first, width, -1)
+        numbers: NDArray[np.float32] = BYTES[codes].reshape(end - first, width, -1)
         numbers *= scale.reshape(end - first, width, 1)
         return numbers.reshape(end - first, columns)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import BadSource
 from ...formats.safetensors import Tensor
 from ...rope.errors import shown
-from .form import StoredTensors, StoredWeight
+from .form import RowScales, StoredTensors, StoredWeight
 from .numbers import EIGHT_BITS
 
 SCALES = ("_scale_inv", "_scale")
@@ -39,6 +39,7 @@ class ScaledWeight(StoredWeight):
         columns = self.shape[-1]
         codes = stored.numbers(name, first * columns, end * columns)
         dtype = stored.source.tensors[name].dtype
+        numbers: NDArray[np.float32]
         if dtype in EIGHT_BITS:
             numbers = EIGHT_BITS[dtype][codes].reshape(-1, columns)
         else:
@@ -49,6 +50,21 @@ class ScaledWeight(StoredWeight):
             numbers -= self._of_rows(zeros, rows)
         numbers *= self._of_rows(stored.whole(self.scale), rows)
         return numbers
+
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        height, width = self.block
+        if len(self.shape) != 2:
+            return None
+        rows, columns = self.shape
+        # one scale for a whole matrix is not its own: runtimes fuse queries, keys and values, and
+        # then take the largest of their scales (vLLM, requantize_with_max_scale)
+        ends_with_block = end % height == 0 or end == rows
+        is_whole = self.block == (rows, columns)
+        if is_whole or first % height or not ends_with_block:
+            return None
+        across = -(-columns // width)  # rounded up
+        span = (first // height * across, -(-end // height) * across)
+        return RowScales(self.scale, (span,))
 
     def _of_rows(self, shared: NDArray[np.float32], rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return the shared number of each number in some rows.
@@ -97,11 +113,11 @@ def scaled_weight(
     Raises:
         BadSource: The shapes do not fit together.
     """
-    uses = (tensor.name, scale.name)
+    uses = [tensor.name, scale.name]
     if zeros:
-        uses = (*uses, zeros)
+        uses.append(zeros)
     block = _block(tensor, scale, size)
-    return ScaledWeight(tensor.name, tensor.shape, uses, scale.name, block, zeros)
+    return ScaledWeight(tensor.name, tensor.shape, tuple(uses), scale.name, block, zeros)
 
 
 def _block(tensor: Tensor, scale: Tensor, size: tuple[int, int]) -> tuple[int, int]:

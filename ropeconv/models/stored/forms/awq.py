@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ....errors import BadSource
 from ....rope.errors import shown
-from ..form import AGAIN, FROM_FLOATS, StoredForm, StoredTensors, StoredWeight, register
+from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
 
 SHIFTS = np.array([0, 16, 4, 20, 8, 24, 12, 28], np.uint32)
 """Where each of the eight outputs of a word has its lowest bit."""
@@ -43,6 +43,12 @@ class AwqWeight(StoredWeight):
         by_group -= zero[:, None]
         by_group *= scale[:, None]
         return np.ascontiguousarray(numbers.T)
+
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        name = self.uses[1]
+        groups, outputs = stored.source.tensors[name].shape
+        starts = range(0, groups * outputs, outputs)
+        return RowScales(name, tuple((start + first, start + end) for start in starts))
 
 
 def _outputs(stored: StoredTensors, name: str, first: int, end: int) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ....errors import BadSource
 from ....formats.jsontext import parse
 from ....rope.errors import shown
-from ..form import AGAIN, StoredForm, StoredTensors, StoredWeight, register
+from ..form import AGAIN, RowScales, StoredForm, StoredTensors, StoredWeight, register
 from ..numbers import pairs
 
 STATES = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4")
@@ -55,7 +55,7 @@ class Bits4Weight(StoredWeight):
         first_block = start // self.block
         end_block = -(-stop // self.block)
         first_byte = start // 2
-        codes = np.frombuffer(stored.bytes(self.name, first_byte, -(-stop // 2)), np.uint8)
+        codes = np.frombuffer(stored.data(self.name, first_byte, -(-stop // 2)), np.uint8)
         numbers = pairs(stored.whole(f"{self.name}.quant_map"), high_first=True)[codes].reshape(-1)
         numbers = numbers[start - 2 * first_byte :][: stop - start]
 
@@ -63,6 +63,13 @@ class Bits4Weight(StoredWeight):
         of_each = np.repeat(largest, self.block)
         numbers = numbers * of_each[start - first_block * self.block :][: stop - start]
         return numbers.reshape(-1, columns)
+
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        columns = self.shape[-1]
+        if self.nested is not None or columns % self.block:
+            return None
+        blocks = columns // self.block
+        return RowScales(f"{self.name}.absmax", ((first * blocks, end * blocks),))
 
     def _largest(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
         """The largest numbers of the blocks first .. end - 1."""
@@ -72,7 +79,8 @@ class Bits4Weight(StoredWeight):
             return stored.floats(codes, name)
         map_of_codes = stored.whole(f"{self.name}.nested_quant_map")
         block = np.arange(first, end) // self.nested.block
-        largest = map_of_codes[codes] * stored.whole(f"{self.name}.nested_absmax")[block]
+        scale = stored.whole(f"{self.name}.nested_absmax")[block]
+        largest: NDArray[np.float32] = map_of_codes[codes] * scale
         return largest + np.float32(self.nested.offset)
 
 
@@ -97,8 +105,8 @@ def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
         BadSource: The description is damaged, or does not fit the tensors.
     """
     state = parse(stored.description(state_name), state_name)
-    shape = state.get("shape")
-    block = state.get("blocksize")
+    shape: Any = state.get("shape")
+    block: Any = state.get("blocksize")
     is_shape = isinstance(shape, list) and len(shape) > 1
     is_shape = is_shape and all(type(side) is int and side > 0 for side in shape)
     if not is_shape or type(block) is not int or block < 1:

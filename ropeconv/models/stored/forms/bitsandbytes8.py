@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import BadSource
-from ..form import AGAIN, StoredForm, StoredTensors, StoredWeight, register
+from ..form import AGAIN, RowScales, StoredForm, StoredTensors, StoredWeight, register
 
 OF_127 = np.float32(7.874015718698502e-3)
 """1 / 127, with the digits of bitsandbytes."""
@@ -27,6 +27,9 @@ class Bits8Weight(StoredWeight):
         numbers *= stored.whole(self.uses[1])[first:end, None]
         numbers *= OF_127
         return numbers
+
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        return RowScales(self.uses[1], ((first, end),))
 
 
 @register

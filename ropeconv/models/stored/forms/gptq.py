@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ....errors import BadSource
 from ....rope.errors import shown
-from ..form import AGAIN, FROM_FLOATS, StoredForm, StoredTensors, StoredWeight, register
+from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
 from ..numbers import unpack
 
 LESS_ONE = {"gptq": 1, "gptq_v2": 0}
@@ -59,6 +59,12 @@ class GptqWeight(StoredWeight):
             weights -= zero[group]
             weights *= scale[group]
         return np.ascontiguousarray(weights.T)
+
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        name = self.uses[1]
+        groups, outputs = stored.source.tensors[name].shape
+        starts = range(0, groups * outputs, outputs)
+        return RowScales(name, tuple((start + first, start + end) for start in starts))
 
     def _groups(self, stored: StoredTensors) -> NDArray[np.int64]:
         """The group of each input.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import BadSource
-from ..form import AGAIN, FROM_FLOATS, StoredForm, StoredTensors, StoredWeight, register
+from ..form import AGAIN, FROM_FLOATS, RowScales, StoredForm, StoredTensors, StoredWeight, register
 from ..numbers import unpack
 from ..scaled import weight_groups
 
@@ -55,12 +55,21 @@ class PackedWeight(StoredWeight):
             group = stored.whole_numbers(self.index)
             if group.max() >= scale.shape[1]:
                 raise BadSource(f"{self.index} names a group that has no scale; {AGAIN}")
-            return (numbers - offset[:, group]).astype(np.float32) * scale[:, group]
+            weights: NDArray[np.float32] = (numbers - offset[:, group]).astype(np.float32)
+            return weights * scale[:, group]
         by_group = numbers.reshape(end - first, scale.shape[1], -1)
-        weights = (by_group - offset[:, :, None]).astype(np.float32) * scale[:, :, None]
+        weights = (by_group - offset[:, :, None]).astype(np.float32)
+        weights *= scale[:, :, None]
         return weights.reshape(end - first, columns)
 
-    def _unpacked_rows(self, words: NDArray[np.uint32], columns: int) -> NDArray[np.uint32]:
+    def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        name = self.uses[1]
+        shape = stored.source.tensors[name].shape
+        if len(shape) < 2:  # one for the whole matrix
+            return None
+        return RowScales(name, ((first * shape[1], end * shape[1]),))
+
+    def _unpacked_rows(self, words: NDArray[np.uint32], columns: int) -> NDArray[Any]:
         """Numbers [rows, columns] of words [rows, words]."""
         if self.bits == 8:
             return words.view(np.uint8)[:, :columns]
@@ -167,8 +176,8 @@ def _fitting(
         packed: The shape of weight_packed.
         scale: The shape of weight_scale.
     """
-    bits = stated.get("num_bits")
-    group_size = stated.get("group_size")
+    bits: Any = stated.get("num_bits")
+    group_size: Any = stated.get("group_size")
     is_packed = type(bits) is int and 1 <= bits <= 8 and stated.get("type", "int") == "int"
     if not is_packed:
         return set()

@@ -106,6 +106,8 @@ class TargetKeywords(TypedDict, total=False):
         out: The folder or GGUF file to write (default: ./NAME-METHODFACTOR or -restored), or the
             folder of several.
         in_place: Change the GGUF file itself instead of a copy.
+        converter: Convert with this llama.cpp (a checkout, or its convert_hf_to_gguf.py) instead of
+            ropeconv's converter.
         to: safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a
             Modelfile. overrides: only print JSON for vLLM or SGLang.
         encoding: How to write the method: auto, buffers, factors, keys, ministral3, native, tensor,
@@ -129,6 +131,7 @@ class TargetKeywords(TypedDict, total=False):
 
     out: StrPath
     in_place: bool
+    converter: StrPath
     to: Literal["safetensors", "gguf"]
     encoding: Literal[
         "auto", "buffers", "factors", "keys", "ministral3", "native", "tensor", "weights", "carrier"

@@ -234,6 +234,7 @@ class ConverterOptions(OutputPlace):
         EXPERT,
         metavar="PATH",
         only="gguf",
+        writes=True,
     )
     """Code that is run. None for ropeconv's own converter, and where that does not know the model,
     for an installed one.

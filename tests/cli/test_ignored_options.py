@@ -35,6 +35,7 @@ VALUES: dict[str, str | tuple[str, ...]] = {
     "--carrier": "llama",
     "--certificate": "proof.txt",
     "--context": "512",
+    "--converter": "llama.cpp",
     "--draft": "draft",
     "--draft-original-context": "32",
     "--dual-chunk": "drop",

@@ -348,6 +348,7 @@ command.
 
 NOT_STRUCK: dict[tuple[str, str], str] = {
     ("apply", "--to overrides"): "prints",
+    ("apply", "--converter"): "writes by `apply --to gguf`, from the file of another program",
     ("apply", "--validate"): "the result goes into the receipt, as in the case of a validation",
     ("restore", "--no-fsync"): "is that of `apply`",
     ("restore", "--force"): "is that of `apply`",

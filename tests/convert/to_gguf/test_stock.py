@@ -103,7 +103,6 @@ CASES = [
         "iquestcoder",
         "jais2",
         "llama",
-        "llama4_text",
         "phi3",
         "qwen3",
         "qwen3_moe",
@@ -131,8 +130,8 @@ METHODS_OF = {
 }
 """Model types that llama.cpp's converter converts, and methods that their architectures have.
 
-Of seven, ropeconv has no conversion: Command A MoE, DBRX, Granite with windows (two), Hunyuan 3,
-HRM and Laguna.
+Of eight, ropeconv has no conversion: Command A MoE, DBRX, Granite with windows (two), Hunyuan 3,
+HRM, Laguna and Llama 4.
 """
 ELSEWHERE = [(name, method) for name, methods in METHODS_OF.items() for method in methods]
 METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED}

@@ -399,6 +399,9 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     None where that is untested.
     """
 
+    loads: dict[str, tuple[str, ...]] = {}
+    """Families whose weights it was seen to load, by a method that depends on the family."""
+
     wrappers: str = ""
     """Where its source shows that every model around a text model builds that from its text_config.
 
@@ -529,7 +532,8 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
 
     base = _inherit(parent, raw)
     base.pop("through", None)  # the last version of the parent, which is not that of this row
-    base.pop("options", None)  # they were run in the versions of the parent
+    base.pop("options", None)  # these two were run in the versions of the parent
+    base.pop("loads", None)
     rules = dict(base["rules"])
     for set_name, values in row.pop("rules", {}).items():
         if set_name in rules:

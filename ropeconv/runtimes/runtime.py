@@ -259,7 +259,7 @@ class ServerOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """An option of the command that starts a server, with which it reads configs in another way."""
 
     words: str
-    """The option as it is typed, such as `--model-impl transformers`."""
+    """The option on the command line, such as `--model-impl transformers`."""
 
     settings: dict[str, str]
     """The option for the program that asks the runtime, such as {"model-impl": "transformers"}."""

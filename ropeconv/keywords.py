@@ -219,7 +219,7 @@ class ValidateKeywords(TypedDict, total=False):
             memory.
         length: Also run every position up to here, with a cache.
         text: A file, or the text itself, instead of synthetic tokens.
-        server: Compare with a running vLLM, SGLang or llama-server.
+        server: Compare with a running vLLM, SGLang, llama-server or mlx_lm.server.
         model: Which of the models that the server runs.
         dequantised: Run a GGUF SOURCE in transformers, with its weights dequantised.
         quick: Leave out the bytes of the weights, which are compared with SOURCE.

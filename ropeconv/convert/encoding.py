@@ -115,7 +115,7 @@ class EncodeRequest:
         verdict = without_config(row, self.family, str(self.config.get("model_type", "")))
         if verdict is not None and verdict.status == "unsupported":
             return False
-        return quantised(self.config, row) is None
+        return quantised(self.config, row, self.family) is None
 
     @property
     def runtimes(self) -> tuple[Runtime, ...]:

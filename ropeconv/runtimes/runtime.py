@@ -259,7 +259,7 @@ class ServerOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """An option of the command that starts a server, with which it reads configs in another way."""
 
     words: str
-    """The option as it is typed, such as `--model-impl transformers`."""
+    """The option on the command line, such as `--model-impl transformers`."""
 
     settings: dict[str, str]
     """The option for the program that asks the runtime, such as {"model-impl": "transformers"}."""
@@ -399,6 +399,9 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     None where that is untested.
     """
 
+    loads: dict[str, tuple[str, ...]] = {}
+    """Families whose weights it was seen to load, by a method that depends on the family."""
+
     wrappers: str = ""
     """Where its source shows that every model around a text model builds that from its text_config.
 
@@ -529,7 +532,8 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
 
     base = _inherit(parent, raw)
     base.pop("through", None)  # the last version of the parent, which is not that of this row
-    base.pop("options", None)  # they were run in the versions of the parent
+    base.pop("options", None)  # these two were run in the versions of the parent
+    base.pop("loads", None)
     rules = dict(base["rules"])
     for set_name, values in row.pop("rules", {}).items():
         if set_name in rules:

@@ -501,7 +501,7 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
         return verdict(*reading.of_rope, kind)
 
     # the weights, and keys whose effect is not known
-    weights = quantised(config, runtime)
+    weights = quantised(config, runtime, family)
     if weights:
         return verdict(*weights, runtime.source, kind)
     key = unknown_key(planned.part, reading.rope, family, runtime, rules)
@@ -781,7 +781,7 @@ def judge_code(family: Family, config: Config) -> tuple[Verdict, ...]:
             if of_family is not None:
                 verdicts.append(of_family)
                 continue
-            weights = quantised(config, row)
+            weights = quantised(config, row, family)
             if weights is not None:
                 status, reason = weights
         verdicts.append(_verdict(row, family, "", status, reason, row.source, CUSTOM_CODE))
@@ -854,11 +854,17 @@ def _since(row: Runtime, family: Family) -> str:
     return family.since.get(row.name, "")
 
 
-def quantised(config: Config, runtime: Runtime) -> Finding | None:
+def quantised(config: Config, runtime: Runtime, family: Family) -> Finding | None:
     """Return a status and its reason for quantised weights that a runtime may not load; else None.
 
     The table has the methods that each runtime loads, such as "gptq", each with a condition on
-    which that depends, such as "in gpt-oss only"; most conditions are empty.
+    which that depends, such as "with sym only"; most conditions are empty. A condition says nothing
+    about families whose weights were loaded (`Runtime.loads`).
+
+    Args:
+        config: The whole config.json.
+        runtime: The row of the table of runtimes.
+        family: The family of the model.
     """
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
@@ -871,7 +877,7 @@ def quantised(config: Config, runtime: Runtime) -> Finding | None:
     if method not in runtime.quantization:
         return "unsupported", f"it does not load {method} weights"
     condition = runtime.quantization[method]
-    if condition:
+    if condition and family.name not in runtime.loads.get(method, ()):
         return "unknown", f"it loads {method} weights {condition}"
     return None
 

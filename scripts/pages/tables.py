@@ -361,7 +361,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"(?<=```text\n)family .*?(?=\n```)", common_families),
         (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
         (r"\| model \| `--ntk 4` \|.*?(?=\n\n)", engine_tables.engines),
-        (r"That holds in\s+\d+\s+of\s+\d+\s+cells\.", engine_tables.engines_counted),
+        (r"That holds in\s+\d+\s+of\s+\d+\s+cells[^.]*\.", engine_tables.engines_counted),
         (
             r"For \d+ published models in .*? the table\s+below.*?running\s+them\.",
             engine_tables.shares,

@@ -6,7 +6,15 @@ import pytest
 
 from ropeconv.runtimes.verdict import Verdict
 from scripts.pages import engine_tables
-from scripts.pages.engine_tables import ENGINES, MAIN, POPULAR, configs, obstacles
+from scripts.pages.engine_tables import (
+    ENGINES,
+    MAIN,
+    POPULAR,
+    best_result,
+    configs,
+    obstacles,
+    options,
+)
 
 LLAMA, QWEN = "meta-llama--Llama-2-7b-hf", "Qwen--Qwen3-8B"
 SCOUT, VISION = "meta-llama--Llama-4-Scout-17B-16E-Instruct", "Qwen--Qwen3-VL-8B-Instruct"
@@ -26,7 +34,9 @@ def test_the_models_are_published_ones() -> None:
         (QWEN, "yarn", set()),
         (QWEN, "llama3", {"llama.cpp"}),
         ("google--gemma-2-9b", "linear", {"SGLang"}),
-        ("openai--gpt-oss-20b", "ntk", {"vLLM"}),
+        ("openai--gpt-oss-20b", "ntk", set()),  # vLLM with an option
+        ("openai--gpt-oss-20b", "mixed", {"llama.cpp"}),
+        ("deepseek-ai--DeepSeek-V3", "linear", {"SGLang"}),
         ("Qwen--Qwen3.5-27B", "linear", {"vLLM", "SGLang"}),
         (SCOUT, "mixed", set()),
         (SCOUT, "yarn", {"llama.cpp"}),
@@ -56,3 +66,12 @@ def test_an_engine_that_computes_something_else_counts(monkeypatch: pytest.Monke
         )
     finally:
         obstacles.cache_clear()
+
+
+def test_cells_that_need_an_option_are_counted_and_say_so() -> None:
+    needed = best_result("openai--gpt-oss-20b", "ntk")
+    assert needed is not None
+    assert options(needed) == {"vLLM": "--model-impl transformers"}
+    plain = best_result("openai--gpt-oss-20b", "yarn")
+    assert plain is not None
+    assert options(plain) == {}

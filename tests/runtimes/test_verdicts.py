@@ -45,7 +45,7 @@ def runtime(
 ) -> Runtime:
     fields = {
         key: rules.pop(key)
-        for key in ("quantization", "custom_code", "custom_code_reason")
+        for key in ("quantization", "loads", "custom_code", "custom_code_reason")
         if key in rules
     }
     generic = {
@@ -227,6 +227,19 @@ def test_quantised_weights(
     setting: Any, loads: dict[str, str] | None, expected: tuple[str, str]
 ) -> None:
     assert judged(runtime(quantization=loads), quantization_config=setting)[:2] == expected
+
+
+def test_weights_that_load_in_some_families() -> None:
+    """A condition is left out where the weights of the family were loaded."""
+    fp8 = {"quant_method": "fp8"}
+    condition = {"fp8": "only in some families"}
+    seen = runtime(quantization=condition, loads={"fp8": ("llama",)})
+    other = runtime(quantization=condition, loads={"fp8": ("qwen3",)})
+    assert judged(seen, quantization_config=fp8)[:2] == ("exact", "")
+    assert judged(other, quantization_config=fp8)[0] == "unknown"
+    # nothing is loaded that the runtime does not have at all
+    without = runtime(quantization={"awq": ""}, loads={"fp8": ("llama",)})
+    assert judged(without, quantization_config=fp8)[0] == "unsupported"
 
 
 def test_interleaved_and_partial_models() -> None:

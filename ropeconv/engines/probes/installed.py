@@ -340,7 +340,7 @@ class InstalledRuntime(Asking):
         row = newest(self.name)
         status = outcome.status
         reason = outcome.detail
-        weights = quantised(planned.config, row)
+        weights = quantised(planned.config, row, planned.family)
         is_unsupported = weights is not None and weights[0] == "unsupported"
         if status == "exact" and weights is not None and is_unsupported:
             status, reason = weights

@@ -118,8 +118,8 @@ class ServerObserver(Observer):
         self.server = hook("connect_server")(url, model)
         if self.server.reads_text:  # candidates are told apart by single tokens
             raise RopeconvError(
-                f"{self.server.runtime} reads text, and tokens have to be sent to it; run vLLM,"
-                " SGLang or llama-server"
+                f"{self.server.runtime} reads text, and this needs a server that reads tokens; run"
+                " vLLM, SGLang or llama-server"
             )
         self.runtime = self.server.runtime
         self.vocabulary = self.server.vocabulary or 0

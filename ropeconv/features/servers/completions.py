@@ -37,7 +37,7 @@ FORMS: tuple[JsonObject, ...] = (
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class TextRecord(msgspec.Struct, frozen=True):
+class NextToken(msgspec.Struct, frozen=True):
     """A token in the form of chat completions."""
 
     logprob: float = 0.0
@@ -46,14 +46,14 @@ class TextRecord(msgspec.Struct, frozen=True):
     id: Count | None = None
     """Its number, which mlx_lm.server gives."""
 
-    top_logprobs: tuple[TextRecord, ...] = ()
+    top_logprobs: tuple[NextToken, ...] = ()
     """The likeliest tokens in its place."""
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
     """The log-probabilities of generated tokens, in one of two forms."""
 
-    content: tuple[TextRecord, ...] = ()
+    content: tuple[NextToken, ...] = ()
     """A record for each, in the form of chat completions."""
 
     top_logprobs: tuple[dict[str, float] | None, ...] = ()
@@ -220,7 +220,7 @@ class Completions(Server):
         return self.ask("/v1/completions", TextCompletion, body, for_prompt(LIKELIEST))
 
 
-def _records(answer: TextCompletion) -> tuple[TextRecord, ...]:
+def _records(answer: TextCompletion) -> tuple[NextToken, ...]:
     """Return the likeliest tokens after the prompt, whichever form the answer has."""
     logprobs = answer.choices[0].logprobs if answer.choices else None
     if logprobs is None:
@@ -228,5 +228,5 @@ def _records(answer: TextCompletion) -> tuple[TextRecord, ...]:
     if logprobs.content:
         return logprobs.content[0].top_logprobs
     if logprobs.top_logprobs and logprobs.top_logprobs[0]:
-        return tuple(TextRecord(value, text) for text, value in logprobs.top_logprobs[0].items())
+        return tuple(NextToken(value, text) for text, value in logprobs.top_logprobs[0].items())
     return ()

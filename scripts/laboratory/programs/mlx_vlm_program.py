@@ -95,6 +95,8 @@ def decoder_layers(model: Any) -> list[Any]:
 
 def run(model: Any, tokens: mx.array) -> Any:
     """Pass text through a model, as `mlx_vlm.generate` does."""
+    if not hasattr(model, "get_input_embeddings"):  # an encoder, such as ModernBERT
+        return model(tokens)
     embedded = model.get_input_embeddings(tokens, None, mask=None)
     more = {}
     for key, value in embedded.to_dict().items():

@@ -79,11 +79,11 @@ def test_what_is_known_of_llama_2_at_8_times(ranked: list[Advice]) -> None:
     assert "differs" not in groups["ntk"]
     assert "no safetensors weights" in by_name["yarn"].writings["gguf"].reason
     assert {
-        name: row.basis for name, row in by_name.items() if name in ("yarn", "ntk", "piecewise")
+        name: row.basis for name, row in by_name.items() if name in ("yarn", "ntk", "theta-bound")
     } == {
         "yarn": "measured on SmolLM2-135M at 8x",
         "ntk": "measured on SmolLM2-135M at 8x",
-        "piecewise": "not measured",
+        "theta-bound": "not measured",
     }
 
 

@@ -39,6 +39,8 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
     sheet.say(title(plan))
     if output is None:
         verb = "change" if in_place else "write"
+        if plan.fit:
+            sheet.say(f"Fits: {plan.fit.sentence}")
         sheet.copyable(f"Would {verb} {plan.out}")
         return
     if output.published:
@@ -48,6 +50,8 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
         sheet.copyable(f"Changed {output.path} in place.")
     else:
         sheet.copyable(f"Wrote {output.path}")
+    if output.steps.fits:
+        sheet.say(f"Fits: {output.steps.fits}")
     if output.steps.check:  # which is left to the user
         sheet.copyable(f"Check: {output.steps.check}")
 

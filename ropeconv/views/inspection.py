@@ -118,7 +118,8 @@ def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions)
     context = f"{spec.context:,} tokens, trained: {spec.original_context:,}"
     if spec.original_context_source == "declared":
         context += " (assumed)"
-    if inspection.kv_cache:
+    fit = inspection_fit(inspection, machine)
+    if inspection.kv_cache and fit is None:  # else the row "memory" has it
         size, _, _ = inspection.kv_cache.sizes(spec.context).partition(", ")
         context += f"; KV cache {size}"
 
@@ -128,7 +129,7 @@ def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions)
     rows.append(("RoPE", rope))
     rows.append(("rotates", f"{rotates}; layers: {describe_layers(spec)}"))
     rows.append(("context", context))
-    rows += memory_rows(inspection_fit(inspection, machine))
+    rows += memory_rows(fit)
     rows += _part_rows(inspection)
     if inspection.encoder:
         rows.append(("encoder", _describe_encoder(inspection)))

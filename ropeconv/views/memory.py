@@ -38,6 +38,8 @@ def memory_rows(fit: Fit | None) -> list[tuple[str, str]]:
     """Return the rows of an inspection: what the context takes, and whether it fits."""
     if fit is None:
         return []
+    if fit.need.weights is None:
+        return [("memory", f"{fit.memory} (in {fit.runtime.display_name})")]
     return [("memory", fit.memory), ("fits", fit.sentence)]
 
 

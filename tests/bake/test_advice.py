@@ -421,7 +421,7 @@ def test_what_needs_fine_tuning_is_said_with_the_command_for_it(
     config = published("google--gemma-3-27b-it", tmp_path)
     screen = command(tmp_path, "advise", config, "--context", "256k", code=0)
     lines = [line.partition(":")[0].strip() for line in screen.stdout.splitlines()]
-    assert lines[-5:] == ["Bake", "Train", "Untuned", "Measure", "More"]
+    assert lines[-6:] == ["Bake", "Train", "Untuned", "Measure", "Fits", "More"]
     assert (
         "At 262,144 tokens (2 times the trained 131,072 tokens) --linear 256k --on-top needs"
         " fine-tuning." in screen.stdout

@@ -1,6 +1,7 @@
 """Whether a model fits, on the screens and in the documents of commands."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,24 @@ def test_the_last_lines_of_apply_are_one_below_the_other(run: Run, llama: Path) 
     done = run("apply", "model", "--yarn", "4", code=0)
     last = done.stdout.splitlines()[-4:]
     assert [line[:9] for line in last] == ["Fits:    ", "Quality: ", "Check:   ", "Run:     "]
+
+
+def test_the_card_of_an_output_has_the_parts_of_the_memory(
+    run: Run, llama: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    run("apply", "model", "--yarn", "4", "--memory", "1MB", code=0)
+    card = (tmp_path / "model-yarn4" / "README.md").read_text("utf-8")
+    (line,) = [line for line in card.splitlines() if line.startswith("- **Memory:**")]
+    assert {"weights", "activations"} <= set(line.split())
+    assert "1.0 MiB" not in line.partition(" in ")[2]  # another reader has another machine
+
+
+def test_several_outputs_have_a_line_each(run: Run, llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    shutil.copy(llama / "config.json", tmp_path / "other")
+    done = run("apply", "model", "other/config.json", "--yarn", "4", "--dry-run", code=0)
+    assert [line[:10] for line in done.stdout.splitlines() if line.startswith("Fits:")] == [
+        "Fits: yes,",
+        "Fits: unkn",
+    ]

@@ -84,7 +84,7 @@ class Fit:
         need = self.need
         parts = [f"KV cache {size(need.cache)}", f"activations {size(need.activations)}"]
         if need.weights is None:
-            return f"{' + '.join(parts)}, and the weights, which this source does not have"
+            return f"{' + '.join(parts)}, beside the weights"
         parts.insert(0, f"weights {size(need.weights)}")
         return f"{' + '.join(parts)} = {size(need.total)}"
 
@@ -103,7 +103,7 @@ class Fit:
         need = self.need
         where = f"{self.machine.sentence} in {self.runtime.display_name}"
         if need.weights is None:
-            return f"not known without the weights; the rest takes {size(need.total)} of {where}"
+            return f"unknown without weights; the rest takes {_bare(need.total)} of {where}"
         if self.fits:
             among = f", over {self.devices} of them" if self.devices > 1 else ""
             return f"yes, {_bare(need.total)} of {where}{among}; up to {self._up_to} tokens"

@@ -1,0 +1,36 @@
+"""The line of `apply` on what was measured of a method."""
+
+import pytest
+
+from ropeconv.bake.quality import nearest_study, quality
+
+from ..conftest import CONFIGS
+from ..support.baking import AS_IS, make_plan, recipe_of
+
+LLAMA = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
+
+
+@pytest.mark.parametrize(("factor", "nearest"), [(2.0, 2), (4.0, 4), (5.0, 4), (7.0, 8)])
+def test_the_study_with_the_nearest_factor_is_named(factor: float, nearest: float) -> None:
+    plan = make_plan(LLAMA, recipe_of("yarn", factor))
+    study = nearest_study(plan)
+    assert study is not None
+    assert study.factor == nearest
+    difference = study.beyond["yarn"] - study.beyond["base"]
+    assert difference < 0  # YaRN helps beyond the trained length
+    assert f"{difference:+.2f}" in quality(plan)
+
+
+def test_a_method_that_was_not_measured_names_the_command_that_measures_it() -> None:
+    answer = quality(make_plan(LLAMA, recipe_of("ntk-old", 3.0)))
+    assert answer.startswith("not measured")
+    # a config alone has no weights to run
+    assert "ropeconv eval" not in answer
+
+
+def test_a_factor_far_from_all_studies_was_not_measured() -> None:
+    assert nearest_study(make_plan(LLAMA, recipe_of("yarn", 200.0))) is None
+
+
+def test_the_unchanged_model_has_no_quality_of_a_method() -> None:
+    assert quality(make_plan(LLAMA, AS_IS)) == ""

@@ -39,17 +39,17 @@ PUBLISHED = published()
 
 
 def twice_the_context(config: dict[str, Any]) -> int:
-    """A length that no model declares yet."""
-    declared = [8192]
+    """A length that a model does not declare yet; of one that states none, beyond its class's."""
+    declared: list[int] = []
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         for key in ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"):
             value = part.get(key)
             if isinstance(value, (int, float)):
                 declared.append(int(value))
         scaling = part.get("rope_scaling")
-        if isinstance(scaling, dict) and isinstance(scaling.get("factor"), (int, float)):
+        if declared and isinstance(scaling, dict) and isinstance(scaling.get("factor"), float):
             declared.append(int(declared[-1] * scaling["factor"]))
-    return 2 * max(declared)
+    return 2 * max(declared, default=131072)
 
 
 def first_commands(config: dict[str, Any]) -> list[Words]:

@@ -158,6 +158,7 @@ class Inspection(TableSummary):
         "evidence",
         "evidence_detail",
         "source",
+        "options",
     )
 
     def summary(self) -> dict[str, str]:

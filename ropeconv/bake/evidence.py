@@ -120,8 +120,8 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def meets_bar(self, name: str) -> bool | None:
         """Whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
 
-        None where its loss or its answers were not measured, and where the unchanged model is
-        within the bar of the loss: such a model uses its context too little to judge methods.
+        None where its loss or answers were not measured, and where the unchanged model is within
+        the bar of the loss: such a model uses its context too little to judge methods.
         """
         if name not in self.lost or name not in self.retrieval or self.judges_nothing:
             return None

@@ -39,8 +39,7 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
     sheet.say(title(plan))
     if output is None:
         verb = "change" if in_place else "write"
-        if plan.fit:
-            sheet.say(f"Fits: {plan.fit.sentence}")
+        _show_misfit(plan, sheet)
         sheet.copyable(f"Would {verb} {plan.out}")
         return
     if output.published:
@@ -50,10 +49,16 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
         sheet.copyable(f"Changed {output.path} in place.")
     else:
         sheet.copyable(f"Wrote {output.path}")
-    if output.steps.fits:
-        sheet.say(f"Fits: {output.steps.fits}")
+    _show_misfit(plan, sheet)
     if output.steps.check:  # which is left to the user
         sheet.copyable(f"Check: {output.steps.check}")
+
+
+def _show_misfit(plan: Plan, sheet: Sheet) -> None:
+    """Show that an output does not fit the machine; one that fits has no line in a list."""
+    fit = plan.fit
+    if fit is not None and fit.need.weights is not None and not fit.fits:
+        sheet.say(f"Fits: {fit.sentence}")
 
 
 def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:

@@ -67,11 +67,9 @@ def test_the_card_of_an_output_has_the_parts_of_the_memory(
     assert "1.0 MiB" not in line.partition(" in ")[2]  # another reader has another machine
 
 
-def test_several_outputs_have_a_line_each(run: Run, llama: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    shutil.copy(llama / "config.json", tmp_path / "other")
-    done = run("apply", "model", "other/config.json", "--yarn", "4", "--dry-run", code=0)
-    assert [line[:10] for line in done.stdout.splitlines() if line.startswith("Fits:")] == [
-        "Fits: yes,",
-        "Fits: unkn",
-    ]
+def test_a_list_names_the_outputs_that_do_not_fit(run: Run, llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(llama, tmp_path / "other")
+    command = ("apply", "model", "other", "--yarn", "4", "--dry-run")
+    assert "Fits:" not in run(*command, code=0).stdout
+    lines = run(*command, "--memory", "100KB", code=0).stdout.splitlines()
+    assert [line[:9] for line in lines if line.startswith("Fits:")] == ["Fits: no,"] * 2

@@ -53,7 +53,7 @@ def twice_the_context(config: dict[str, Any]) -> int:
 
 
 def first_commands(config: dict[str, Any]) -> list[Words]:
-    """What people do first with a model."""
+    """The commands that people run first with a model."""
     length = str(twice_the_context(config))
     commands: list[Words] = [
         ("inspect", CONFIG),
@@ -108,7 +108,7 @@ class Screens(Follower):
 
 
 def test_a_fix_with_the_same_answer_is_a_loop() -> None:
-    refusal = "no method fits; pass --on-top to go on"
+    refusal = "no method fits; pass --on-top"
     follower = Screens(
         {"apply config.json --yarn 2": refusal, "apply config.json --yarn 2 --on-top": refusal}
     )
@@ -134,7 +134,7 @@ def test_a_chain_of_fixes_that_is_too_long_is_found() -> None:
     ("message", "options"),
     [
         (
-            "x is scaled; pass --on-top to go on, --as-is to keep it, or --replace",
+            "x is scaled; pass --on-top to extend it, --as-is to keep it, or --replace",
             [[("--on-top", "")], [("--as-is", "")], [("--replace", "")]],
         ),
         ("it is too short; pass --yarn 256k, or --context 8k if you mean it", [
@@ -145,7 +145,7 @@ def test_a_chain_of_fixes_that_is_too_long_is_found() -> None:
         ]),
         ("--yarn 0.5: the factor must be at least 1", []),
         ("it is unknown; pass --family qwen3 to treat it as that", [[("--family", "qwen3")]]),
-        ("nobody knows; pass --runtime NAME", []),
+        ("it is untested; pass --runtime NAME", []),
     ],
 )  # fmt: skip
 def test_options_in_the_fix_of_a_message(message: str, options: list[list[Any]]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropeconv.errors import BadSource
 from ropeconv.models.config import detect
 from ropeconv.runtimes.read_config import read_spec
 
@@ -209,3 +210,26 @@ def test_ling_3_vl_rotates_in_every_sixth_layer_and_behind_the_last_group() -> N
     shorter["text_config"]["layer_group_size"] = 3
     spec = read_spec(shorter, detect(shorter))
     assert [layer for layer, kind in enumerate(spec.layers) if kind == "global"] == [2, 5, 6, 7]
+
+
+def test_ling_2_5_has_the_type_of_ling_3_and_is_refused() -> None:
+    config = {
+        "model_type": "bailing_hybrid",
+        "hidden_size": 2048,
+        "num_hidden_layers": 20,
+        "num_attention_heads": 16,
+        "max_position_embeddings": 131072,
+        "qk_rope_head_dim": 64,
+    }
+    assert detect(config).name == "bailing_hybrid"
+    with pytest.raises(BadSource, match=r"Ling 2\.5"):
+        detect({**config, "architectures": ["BailingMoeV2_5ForCausalLM"]})
+
+
+@pytest.mark.parametrize("family", ["", "llama"])
+def test_a_model_around_a_text_model_that_is_not_there_gets_no_hint(family: str) -> None:
+    flat = {"model_type": "llava", "hidden_size": 4096, "num_attention_heads": 32}
+    with pytest.raises(BadSource, match="reads a text model from text_config"):
+        detect(flat, family)
+    text = {"model_type": "llama", "hidden_size": 4096, "max_position_embeddings": 4096}
+    assert detect({"model_type": "llava", "text_config": text}, family).name == "llama"

@@ -1,4 +1,4 @@
-"""What messages tell people to do next, done: every command and option that they name.
+"""Follow the messages of commands: run every command and option that they name.
 
 `follow` is the function to read first. A refusal that names a fix has to name one that works, after
 at most three steps, or a step that ends in a refusal without any further fix.
@@ -37,7 +37,7 @@ Options = tuple[tuple[str, str], ...]
 
 @dataclass
 class Followed:
-    """What came of a command and of all steps that its messages name."""
+    """The outcome of a command and of all steps that its messages name."""
 
     failures: list[str] = field(default_factory=list)
     """Steps that lead nowhere, each with the way to it."""

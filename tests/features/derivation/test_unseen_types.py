@@ -85,13 +85,13 @@ REFUSED = {
 
 @dataclass
 class Turned:
-    """What a class does to queries or keys, over all calls of its function that rotates."""
+    """The rotation of queries in a class, over all calls of its function that rotates."""
 
     layers: int = 0
     """How many layers rotate."""
 
     inv_freq: list[np.ndarray[Any, Any]] = field(default_factory=list)
-    """Of each of these layers."""
+    """The frequencies of each of these layers."""
 
     layouts: set[str] = field(default_factory=set)
 

@@ -146,6 +146,7 @@ class Inspection(TableSummary):
         "evidence",
         "evidence_detail",
         "source",
+        "options",
     )
 
     def summary(self) -> dict[str, str]:

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import math
-
 from ..rope.errors import command_line
 from ..rope.methods.method import Value
 from ..rope.methods.vectors import AsIs
 from ..rope.recipe import recipe_text
-from .evidence import Study, studies_of
+from .evidence import BASE, Study, study_for
 from .plan import Plan
-
-UNIT = "nats"
-"""The beginning of the unit of studies of the loss per token."""
 
 
 def quality(plan: Plan) -> str:
     """Return what was measured of the method of a plan; empty where there is no method.
 
-    It is the study of the loss whose factor is nearest, as `advise` has it, or the command that
-    measures the method with this model.
+    These are the losses that `advise` shows, as differences, or the command that measures the
+    method with this model.
     """
     method = plan.recipe.method
     if isinstance(method, AsIs):
         return ""
-    study = nearest_study(plan)
+    study = shown_study(plan)
     if study is not None:
-        beyond = study.beyond[method.name] - study.beyond["base"]
-        words = f"loss {beyond:+.2f} beyond the trained length"
-        if method.name in study.inside and "base" in study.inside:
-            inside = study.inside[method.name] - study.inside["base"]
+        beyond = study.beyond[method.name] - study.beyond[BASE]
+        words = f"{beyond:+.2f} nats beyond the trained length"
+        if method.name in study.inside:
+            inside = study.inside[method.name] - study.inside[BASE]
             words += f", {inside:+.2f} inside it"
-        return f"{words}; {study.model.partition(' (')[0]}, {study.factor:g} times"
+        return f"loss {words}, against the unchanged {study.short_model} at {study.factor:g} times"
 
     # `eval` measures the loss of the next token of models with weights
     has_lists = method.value is Value.FILE  # which no row of `eval` can name
@@ -43,24 +38,17 @@ def quality(plan: Plan) -> str:
     return f"not measured; {command}"
 
 
-def nearest_study(plan: Plan) -> Study | None:
-    """Return the study of the loss of a method whose factor is nearest; None without one.
+def shown_study(plan: Plan) -> Study | None:
+    """Return the study that `advise` shows for the method of a plan; None without one.
 
-    Models that are fine-tuned with a method count only where it needs that.
+    One at less than half or more than twice the factor says nothing about this one.
 
     Args:
         plan: The plan with the method.
     """
-    name = plan.recipe.method.name
     factor = plan.schedule.context / plan.before.original_context
     on_top = plan.before.form.kind if plan.recipe.on_top else ""
-    studies = []
-    for study in studies_of(on_top):
-        has_numbers = {name, "base"} <= study.beyond.keys() and study.unit.startswith(UNIT)
-        if has_numbers and not study.higher and not study.fine_tuned:
-            studies.append(study)
-    # a factor that is twice as far says nothing about this one
-    near = [study for study in studies if 0.5 <= study.factor / factor <= 2]
-    if not near:
+    study = study_for(plan.recipe.method.name, factor, on_top)
+    if study is None or study.judges_nothing:
         return None
-    return min(near, key=lambda study: abs(math.log(study.factor / factor)))
+    return study if 0.5 <= study.factor / factor <= 2 else None

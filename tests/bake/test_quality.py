@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropeconv.bake.quality import nearest_study, quality
+from ropeconv.bake.quality import quality, shown_study
 
 from ..conftest import CONFIGS
 from ..support.baking import AS_IS, make_plan, recipe_of
@@ -10,12 +10,14 @@ from ..support.baking import AS_IS, make_plan, recipe_of
 LLAMA = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 
 
-@pytest.mark.parametrize(("factor", "nearest"), [(2.0, 2), (4.0, 4), (5.0, 4), (7.0, 8)])
-def test_the_study_with_the_nearest_factor_is_named(factor: float, nearest: float) -> None:
+@pytest.mark.parametrize(("factor", "nearest"), [(2.0, 2), (4.0, 4), (5.0, 8), (7.0, 8)])
+def test_the_numbers_are_those_of_the_study_that_advise_shows(
+    factor: float, nearest: float
+) -> None:
     plan = make_plan(LLAMA, recipe_of("yarn", factor))
-    study = nearest_study(plan)
+    study = shown_study(plan)
     assert study is not None
-    assert study.factor == nearest
+    assert (study.short_model, study.factor) == ("SmolLM2-135M", nearest)
     difference = study.beyond["yarn"] - study.beyond["base"]
     assert difference < 0  # YaRN helps beyond the trained length
     assert f"{difference:+.2f}" in quality(plan)
@@ -29,7 +31,7 @@ def test_a_method_that_was_not_measured_names_the_command_that_measures_it() -> 
 
 
 def test_a_factor_far_from_all_studies_was_not_measured() -> None:
-    assert nearest_study(make_plan(LLAMA, recipe_of("yarn", 200.0))) is None
+    assert shown_study(make_plan(LLAMA, recipe_of("yarn", 200.0))) is None
 
 
 def test_the_unchanged_model_has_no_quality_of_a_method() -> None:

@@ -617,8 +617,8 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
     arch = arch_of_header(exported.model)
     if isinstance(exported, StockExport):
         notes.append(
-            f"{exported.converter.described} converts this model, and ropeconv writes the RoPE into"
-            " the result; check the output with `ropeconv validate`"
+            f"this model is converted by {exported.converter.described}, and ropeconv writes the"
+            " RoPE into the result; check the output with `ropeconv validate`"
         )
     has_window = any(size is not None and size < spec.context for size in spec.windows)
     if has_window and arch.window is None:

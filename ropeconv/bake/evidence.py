@@ -165,16 +165,19 @@ def study_for(
     """Return the study whose numbers of a method are shown, and by which it meets the bar or not.
 
     That is the model with the longest trained context, at the nearest measured factor from the
-    wanted one on; where all are smaller, at the largest.
+    wanted one on; where all are smaller, at the largest. A model that hardly needs a method judges
+    none.
 
     Args:
         method: The name of the method.
         factor: The wanted length over the trained one.
         on_top: The scaling that the model was trained with and keeps; empty for none.
-        among: The studies that are searched; None for all.
+        among: The studies that are searched; None for all that judge methods.
     """
+    if among is None:
+        among = [study for study in evidence().studies if not study.judges_nothing]
     studies = []
-    for study in evidence().studies if among is None else among:
+    for study in among:
         is_of_kind = bool(study.on_top) == bool(on_top) and not study.fine_tuned
         if is_of_kind and method in study.lost:
             studies.append(study)

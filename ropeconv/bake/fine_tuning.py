@@ -157,6 +157,9 @@ def _from_unscaled(
     level, reason = _by_the_bar(untuned)
     if untuned.works is None and method.finetuning_note:
         reason += f"; {method.finetuning_note}"
+        # what its author reports is less than a measurement, and more than nothing
+        if factor <= method.max_untuned_factor:
+            level = "recommended"
     return level, reason
 
 

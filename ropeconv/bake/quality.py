@@ -26,7 +26,10 @@ def quality(plan: Plan) -> str:
         if method.name in study.inside:
             inside = study.inside[method.name] - study.inside[BASE]
             words += f", {inside:+.2f} inside it"
-        return f"loss {words}, against the unchanged {study.short_model} at {study.factor:g} times"
+        words = f"loss {words}, against the unchanged {study.short_model} at {study.factor:g} times"
+        if factor_of(plan) > 1.01 * study.factor:
+            words += f"; not measured at {factor_of(plan):.3g} times"
+        return words
 
     # `eval` measures the loss of the next token of models with weights
     has_lists = method.value is Value.FILE  # which no row of `eval` can name
@@ -39,16 +42,11 @@ def quality(plan: Plan) -> str:
 
 
 def shown_study(plan: Plan) -> Study | None:
-    """Return the study that `advise` shows for the method of a plan; None without one.
-
-    One at less than half or more than twice the factor says nothing about this one.
-
-    Args:
-        plan: The plan with the method.
-    """
-    factor = plan.schedule.context / plan.before.original_context
+    """Return the study that `advise` shows for the method of a plan; None without one."""
     on_top = plan.before.form.kind if plan.recipe.on_top else ""
-    study = study_for(plan.recipe.method.name, factor, on_top)
-    if study is None or study.judges_nothing:
-        return None
-    return study if 0.5 <= study.factor / factor <= 2 else None
+    return study_for(plan.recipe.method.name, factor_of(plan), on_top)
+
+
+def factor_of(plan: Plan) -> float:
+    """Return the context of an output over the trained one."""
+    return plan.schedule.context / plan.before.original_context

@@ -61,7 +61,7 @@ KNOWN = {
     "Llama 2 at 16k, NTK": (LLAMA_2, "--ntk 16k", "needed", 4, 4096),
     "Llama 2 at 16k, by parts": (LLAMA_2, "--by-parts 16k", "recommended", 4, 4096),
     "Llama 2 at 8k, mixed": (LLAMA_2, "--mixed 8k", "none", 2, 4096),
-    "Llama 2 at 8k, NTK-old": (LLAMA_2, "--ntk-old 8k", "needed", 2, 4096),
+    "Llama 2 at 8k, NTK-old": (LLAMA_2, "--ntk-old 8k", "recommended", 2, 4096),
     # the card of Qwen 2.5: YaRN with factor 4 from 32,768 tokens
     "Qwen 2.5 at 128k": (QWEN_2_5, "--yarn 128k", "none", 4, 32768),
     "Qwen 2.5 at 256k": (QWEN_2_5, "--yarn 256k", "recommended", 8, 32768),

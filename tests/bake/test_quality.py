@@ -2,6 +2,7 @@
 
 import pytest
 
+from ropeconv.bake.evidence import evidence
 from ropeconv.bake.quality import quality, shown_study
 
 from ..conftest import CONFIGS
@@ -30,8 +31,17 @@ def test_a_method_that_was_not_measured_names_the_command_that_measures_it() -> 
     assert "ropeconv eval" not in answer
 
 
-def test_a_factor_far_from_all_studies_was_not_measured() -> None:
-    assert shown_study(make_plan(LLAMA, recipe_of("yarn", 200.0))) is None
+def test_a_factor_beyond_all_studies_is_named_as_not_measured() -> None:
+    answer = quality(make_plan(LLAMA, recipe_of("yarn", 200.0)))
+    assert "at 8 times; not measured at 200 times" in answer
+    assert "not measured" not in quality(make_plan(LLAMA, recipe_of("yarn", 8.0)))
+
+
+def test_a_model_that_hardly_needs_a_method_judges_none() -> None:
+    studies = [study for study in evidence().studies if "llama3" in study.lost]
+    assert studies, "there are numbers"
+    assert all(study.judges_nothing for study in studies)
+    assert shown_study(make_plan(LLAMA, recipe_of("llama3", 4.0))) is None
 
 
 def test_the_unchanged_model_has_no_quality_of_a_method() -> None:

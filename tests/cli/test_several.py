@@ -252,7 +252,7 @@ def test_a_batch_is_short_and_ends_with_one_summary(run: Run, tmp_path: Path) ->
     assert done.returncode == 1
     assert len((done.stdout + done.stderr).splitlines()) <= 3 * 12 + 14
     assert done.stdout.count("Wrote ") == 12
-    assert done.stderr.count("ine-tun") == 1, "what holds for all is said once"
+    assert done.stderr.count("Fine-tun") == 1, "what holds for all is said once"
     assert done.stderr.count("ropeconv: odd") == 1
     assert (
         done.stderr.rstrip().splitlines()[-1]

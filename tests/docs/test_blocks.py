@@ -41,6 +41,8 @@ NOT_RUN = {
     r"^ropeconv probe vllm": "vLLM: tests/engines/test_runtime_probes.py",
     r"^ropeconv tune|--recipe tuned\.json": "a GPU, or hours: tests/features/evaluation/tune",
     r"^ropeconv run plan\.toml( +#.*| --verify.*)$": "hours: tests/features/run",
+    r"--converter": "llama.cpp's converter: tests/convert/to_gguf/test_stock.py",
+    r"^ropeconv evidence add": "a checkout: tests/features/evaluation/test_evidence_command.py",
     r"--draft": "an EAGLE head: tests/bake/test_companions.py",
     r"new-model": "the reader's own model: tests/features/derivation",
     r"scripts[/.]": "a checkout: tests/docs/test_every_command.py",

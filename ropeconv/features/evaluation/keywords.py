@@ -63,7 +63,7 @@ class TuneKeywords(TypedDict, total=False):
         start: The formula to begin with (default: the one that loses least).
         attention_factor: Keep cos and sin times A, instead of tuning that too.
         windows: Windows that the search reads.
-        held_windows: Windows of held-out text (default: as many).
+        held_windows: Windows of held-out text (default: as many, and at least 6).
         targets: Tokens predicted in a window, inside the trained context and beyond it alike.
         inside: Weight of the loss inside the trained context, beside that beyond it.
         needles: Weight of the loss of a number hidden in each window.

@@ -132,7 +132,7 @@ class TuneOptions:
     windows: int = option(16, "Windows that the search reads.", RUNNING, metavar="N", least=2)
     held_windows: int = option(
         0,
-        "Windows of held-out text (default: as many).",
+        "Windows of held-out text (default: as many, and at least 6).",
         RUNNING,
         metavar="N",
         least=0,

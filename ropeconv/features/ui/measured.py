@@ -1,16 +1,11 @@
 """Pictures of what was measured about a method, for the plan of an output."""
 
-import math
 from functools import partial
 from typing import Any
 
-from ropeconv.bake.evidence import Study, evidence
+from ropeconv.bake.evidence import Study, study_for
 from ropeconv.bake.plan import Plan
 from ropeconv.views.plot_style import BLUE, GREY, Picture
-
-OF_A_REAL_MODEL = "a real model"
-"""How the sources of studies of a published model end."""
-
 
 def measured_pictures(plan: Plan) -> list[Picture]:
     """Return the pictures of losses and of retrieval by method, at the factor of a plan.
@@ -26,10 +21,10 @@ def measured_pictures(plan: Plan) -> list[Picture]:
     """
     spec = plan.source_spec
     factor = plan.schedule.context / spec.original_context
-    study = nearest_study(plan.recipe.method.name, factor)
-    if study is None or spec.scaled:
-        return []
     name = plan.recipe.method.name
+    study = study_for(name, factor)
+    if study is None or name not in study.inside or spec.scaled:
+        return []
     caption = (
         f"Measured on {study.model}, {study.n}, without training: at {study.factor:g} times the"
         f" trained context, {name} lowers the loss by {-study.beyond[name]:.2f} nats per token."
@@ -39,25 +34,11 @@ def measured_pictures(plan: Plan) -> list[Picture]:
     pictures = [Picture(partial(draw_losses, study=study, name=name), caption)]
     if name in study.retrieval:
         caption = (
-            f"Of numbers that were hidden in the same texts, {name} lets the model find"
-            f" {study.retrieval[name]:.0f} %."
+            f"With {name}, the model finds {study.retrieval[name]:.0f} % of numbers that were hidden"
+            " in the same texts."
         )
         pictures.append(Picture(partial(draw_retrieval, study=study, name=name), caption))
     return pictures
-
-
-def nearest_study(name: str, factor: float) -> Study | None:
-    """Return the study of a real model whose factor is nearest in ratio, where it has the method.
-
-    Args:
-        name: The name of the method.
-        factor: The new length over the trained one.
-    """
-    studies = [study for study in evidence().studies if study.source.endswith(OF_A_REAL_MODEL)]
-    having = [study for study in studies if name in study.beyond and name in study.inside]
-    if not having or factor <= 1:
-        return None
-    return min(having, key=lambda study: abs(math.log(study.factor / factor)))
 
 
 def draw_losses(axes: Any, study: Study, name: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeconv.bake.evidence import evidence
+from ropeconv.bake.evidence import study_for
 from ropeconv.features.ui.forms import (
     PRESETS,
     BakeForm,
@@ -249,11 +249,12 @@ def test_a_plan_shows_what_was_measured_about_its_method(form: BakeForm, models:
         models / "source", Recipe.from_dict({"method": "yarn", "parameters": {"factor": 4.0}})
     )
     picture, retrieval = measured_pictures(plan)
-    study = next(study for study in evidence().studies if study.factor == 4)
-    assert study.source.endswith("a real model")
+    study = study_for("yarn", 4)
+    assert study is not None
+    assert study.short_model == "SmolLM2-135M"
     assert f"lowers the loss by {-study.beyond['yarn']:.2f} nats" in picture.caption
     assert f"costs {study.inside['yarn']:.2f}" in picture.caption
-    assert f"find {study.retrieval['yarn']:.0f} %" in retrieval.caption
+    assert f"finds {study.retrieval['yarn']:.0f} %" in retrieval.caption
     page = asked("plan", form)
     assert picture.caption in page.words
     assert "figure" in page.names

@@ -69,11 +69,16 @@ class SearchSettings(TuneOptions):
             raise UsageError(
                 f"--start {self.start} is not one of the formulas; choose {', '.join(FORMULAS)}"
             )
-        if (self.held_windows or self.windows) < FEWEST:
+        if self.held_count < FEWEST:
             raise UsageError(
                 f"the test on held-out text needs at least {FEWEST} windows; give --held-windows"
                 f" {FEWEST}"
             )
+
+    @property
+    def held_count(self) -> int:
+        """The windows of held-out text: as many as are searched, and enough for a test."""
+        return self.held_windows or max(self.windows, FEWEST)
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ class Tuning:
         settings = self.settings
         self.searched, self.held, self.held_note = split(self.texts, self.context)
         self.scorer = self._scorer(self.searched, settings.windows)
-        self.judge = self._scorer(self.held, settings.held_windows or settings.windows)
+        self.judge = self._scorer(self.held, settings.held_count)
 
     def _scorer(self, texts: Texts, count: int) -> Scorer:
         """Return a scorer, which measures the loss of candidates on `count` windows of texts."""

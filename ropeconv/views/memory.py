@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ..bake.fits import shown_fit
-from ..bake.ranked import RankedMethods
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import Inspection
 from ..inspection.memory.fit import Fit, all_fits, size
 from ..models.gguf import GgufSource
 from ..options import MachineOptions
 from .sheet import Sheet
+
+if TYPE_CHECKING:
+    from ..bake.ranked import RankedMethods
 
 
 def inspection_fit(inspection: Inspection, machine: MachineOptions) -> Fit | None:

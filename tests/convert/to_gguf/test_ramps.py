@@ -60,6 +60,7 @@ def published(folder: Path, model_type: str, rope: dict[str, Any], context: int 
     source = checkpoint(model_type, folder)
     config = json.loads((source / "config.json").read_text())
     config.pop("rope_scaling", None)
+    config.pop("rope_theta", None)  # the base is in rope_parameters
     config |= {"rope_parameters": rope, "max_position_embeddings": context}
     (source / "config.json").write_text(json.dumps(config))
     return source

@@ -110,12 +110,14 @@ def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(
     four = np.full(spec.rotary_dim // 2 * (2 if arch.halved else 1), 4, np.float32)
     linear = keys(name, rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
     yarn = keys(name, rope__scaling__type=("str", "yarn"), rope__scaling__factor=("float", 4.0))
+    none = keys(name, rope__scaling__type=("str", "none"), rope__scaling__factor=("float", 4.0))
     pair = rewritten(tiny, tmp_path / "pair.gguf", {LONG: four, SHORT: four})
     divided = rewritten(tiny, tmp_path / "freqs.gguf", {FREQS: four})
     variants = {
         "plain": tiny,
         "linear": (tiny, linear),
         "yarn": (tiny, yarn),
+        "none": (tiny, none),
         "betas": (tiny, yarn | keys(name, rope__scaling__yarn_beta_fast=("float", 2.0))),
         "multiplier": (tiny, yarn | keys(name, rope__scaling__yarn_log_multiplier=("float", 0.5))),
         "attention": (tiny, keys(name, rope__scaling__attn_factor=("float", 1.5))),
@@ -139,6 +141,7 @@ def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(
     )
     assert plain.std() > 0
     assert changes("linear") is (extended or arch.softmax)
+    assert changes("none") is (arch.window is not None and arch.window.own_factor)
     assert changes("betas", "yarn") is arch.betas
     assert changes("multiplier", "yarn") is arch.log_multiplier
     dead = arch.fixed or arch.no_attention_factor or arch.norm_after_rope

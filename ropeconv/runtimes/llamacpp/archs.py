@@ -90,7 +90,7 @@ class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the windows are chunks."""
 
     own_factor: bool = False
-    """Whether these layers have a copy of rope.scaling.factor, which the type none leaves alone."""
+    """Whether these layers have a copy of rope.scaling.factor, which counts under the type none."""
 
 
 class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -418,7 +418,10 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     }
     slope = 0.0
     if isinstance(form, Plain):
+        # under "none", layers with a window still divide by the factor of the file in seven
+        # architectures, such as llama4 (rope_freq_scale_train_swa, src/llama-model.cpp:2333)
         values["rope.scaling.type"] = ("str", "none")
+        values["rope.scaling.factor"] = ("float", 1.0)
     else:
         values["rope.scaling.type"] = ("str", form.kind)
         values["rope.scaling.factor"] = ("float", form.factor)

@@ -106,6 +106,7 @@ def windows(arch: Arch) -> None:
     assert window.own_theta is entry["own_base"]
     if window.own_theta:
         assert (window.theta is None) is entry["inherits_base"]
+    assert window.own_factor is (entry["own_scale"] and entry["inherits_scale"])
     if window.scaling == "same":
         assert entry["inherits_scale"] or not entry["own_scale"]
     elif window.scaling == "base":

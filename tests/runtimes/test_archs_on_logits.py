@@ -25,6 +25,10 @@ if "llama_cpp" in MISSING:
 MADE = tuple(
     name for name in NAMES if name != "graniteswitch"
 )  # its adapters need a tokenizer with their tokens
+BEHIND_WINDOWS = "lfm2"
+"""The architecture whose tiny file has a window in every layer, so no method changes it."""
+KEYED = [name for name in MADE if not arch_table().arch[name].fixed and name != BEHIND_WINDOWS]
+"""Architectures whose RoPE follows the keys."""
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 CHANGED, SAME = 0.05, 1e-4
 """Largest difference over the standard deviation of the answers: another rotation is above,
@@ -62,9 +66,7 @@ def recipe(arch: Arch) -> Recipe:
     return recipe_of("yarn", 4.0, attention_factor=1.0 if plain else None)
 
 
-@pytest.mark.parametrize(
-    "name", sample([name for name in MADE if not arch_table().arch[name].fixed], 2)
-)
+@pytest.mark.parametrize("name", sample(KEYED, 2))
 def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_settings(
     name: str, tiny: Path, tmp_path: Path
 ) -> None:
@@ -80,6 +82,25 @@ def test_a_file_with_the_keys_computes_what_the_source_does_under_the_same_setti
     assert apart(logits["written"], logits["source"]) > CHANGED
 
 
+@pytest.mark.parametrize(
+    "name", ["llama4", *sample([name for name in KEYED if name != "llama4"], 2, seed=2)]
+)
+def test_settings_without_scaling_take_that_of_a_file_away(
+    name: str, tiny: Path, tmp_path: Path
+) -> None:
+    """Under the type none alone, layers with a window keep the factor of the file in llama.cpp."""
+    plan = make_plan(tiny, recipe(arch_table().arch[name]), tmp_path / "out.gguf", encoding="keys")
+    apply(plan)
+    given = overrides(plan.before.current(), name)
+    assert given is not None
+    written = tmp_path / "out.gguf"
+    logits = answers(
+        name, tmp_path, {"source": tiny, "given": (written, given), "written": written}
+    )
+    assert apart(logits["given"], logits["source"]) == 0
+    assert apart(logits["written"], logits["source"]) > CHANGED
+
+
 @pytest.mark.parametrize("name", sample(MADE, 4, seed=1))
 def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(
     name: str, tiny: Path, tmp_path: Path
@@ -89,12 +110,14 @@ def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(
     four = np.full(spec.rotary_dim // 2 * (2 if arch.halved else 1), 4, np.float32)
     linear = keys(name, rope__scaling__type=("str", "linear"), rope__scaling__factor=("float", 4.0))
     yarn = keys(name, rope__scaling__type=("str", "yarn"), rope__scaling__factor=("float", 4.0))
+    none = keys(name, rope__scaling__type=("str", "none"), rope__scaling__factor=("float", 4.0))
     pair = rewritten(tiny, tmp_path / "pair.gguf", {LONG: four, SHORT: four})
     divided = rewritten(tiny, tmp_path / "freqs.gguf", {FREQS: four})
     variants = {
         "plain": tiny,
         "linear": (tiny, linear),
         "yarn": (tiny, yarn),
+        "none": (tiny, none),
         "betas": (tiny, yarn | keys(name, rope__scaling__yarn_beta_fast=("float", 2.0))),
         "multiplier": (tiny, yarn | keys(name, rope__scaling__yarn_log_multiplier=("float", 0.5))),
         "attention": (tiny, keys(name, rope__scaling__attn_factor=("float", 1.5))),
@@ -118,6 +141,7 @@ def test_an_architecture_reads_the_keys_and_tensors_that_the_table_says(
     )
     assert plain.std() > 0
     assert changes("linear") is (extended or arch.softmax)
+    assert changes("none") is (arch.window is not None and arch.window.own_factor)
     assert changes("betas", "yarn") is arch.betas
     assert changes("multiplier", "yarn") is arch.log_multiplier
     dead = arch.fixed or arch.no_attention_factor or arch.norm_after_rope

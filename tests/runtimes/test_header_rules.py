@@ -600,3 +600,22 @@ def test_chunks_and_queries_of_layers_that_do_not_rotate() -> None:
         False,
         None,
     )
+
+
+def test_a_factor_that_only_some_layers_would_ignore_is_refused() -> None:
+    """llama.cpp's layers with a window keep the factor under the type none, where they have a copy."""
+    copy = arch(window=ArchWindow("key", 2, own_factor=True))
+    off: dict[str, Any] = {"rope__scaling__type": "none", "rope__scaling__factor": 4.0}
+    with pytest.raises(BadSource, match="none and rope.scaling.factor 4"):
+        reading(copy, **off, **SIZED)
+    with pytest.raises(BadSource, match="factor 2"):
+        reading(copy, rope__scaling__type="none", rope__scale_linear=2.0, **SIZED)
+
+    # no layer has a window, or a copy, or the factor is 1, or the type is one with a factor
+    assert not reading(copy, **off).spec.scaled
+    assert not reading(arch(window=ArchWindow("key", 2)), **off, **SIZED).spec.scaled
+    assert not reading(copy, **{**off, "rope__scaling__factor": 1.0}, **SIZED).spec.scaled
+    linear = reading(copy, **{**off, "rope__scaling__type": "linear"}, **SIZED).spec
+    assert linear.form == InterpolatedForm(10000.0, 4.0)
+    still = arch(window=ArchWindow("key", 2, own_factor=True), nope_interval=2, nope_first=True)
+    assert not reading(still, **off, **SIZED).spec.scaled

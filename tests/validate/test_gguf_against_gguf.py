@@ -185,6 +185,29 @@ def test_an_export_is_compared_with_its_checkpoint_and_beyond_that_with_itself(
     assert wrong.sentence.startswith("FAIL"), wrong.sentence
 
 
+def test_an_export_of_llama_4_is_compared_with_itself_behind_its_first_chunk(
+    tmp_path: Path,
+) -> None:
+    """Layers with chunks have a copy of the factor, and the others scale queries by position.
+
+    With weights in bfloat16 there are two references, since a router may choose another expert.
+    """
+    source = checkpoint("llama4_text", tmp_path / "source", max_position_embeddings=4096)
+    out = tmp_path / "out.gguf"
+    bake(source, recipe_of("yarn", 4.0, attention_factor=1.0), out, outtype="bf16")
+    result = compared(out, source)
+    assert result.agrees, result.sentence
+    spread = [bucket for bucket in result.buckets if bucket.run == "spread"]
+    names = [bucket.name for bucket in spread]
+    assert names == ["0-4,095", "4,096-8,191", "8,192-16,383"]
+    for bucket in spread:
+        assert bucket.control_kl > 1000 * bucket.compared_kl
+    with_keys(out, tmp_path / "wrong.gguf", "scaling.factor", 3.5)
+    wrong = compared(tmp_path / "wrong.gguf", source)
+    assert not wrong.agrees
+    assert wrong.sentence.startswith("FAIL"), wrong.sentence
+
+
 @pytest.mark.parametrize(
     ("original", "context", "seconds", "needed", "expected"),
     [

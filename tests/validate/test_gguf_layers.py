@@ -26,6 +26,7 @@ from ..support.baking import MIXED, make_plan, recipe_of
 from ..support.extent import ALL, sample
 from ..support.gguf_files import write
 from ..support.llamacpp import EXPORTED, bake, checkpoint
+from ..support.models import TRAINED
 from .test_gguf_against_gguf import CALM, WRONG, Plain, plain, with_divisors, with_keys
 
 pytest.importorskip("llama_cpp")
@@ -166,6 +167,19 @@ def test_a_conversion_without_divisors_is_compared_by_keys(tmp_path: Path) -> No
     assert layers.differing is None
     assert layers.is_distinguished
     with_keys(out, tmp_path / "wrong.gguf", "scaling.factor", 3.0)
+    assert compare(tmp_path / "wrong.gguf").differing is not None
+
+
+def test_window_layers_with_a_copy_of_the_factor_are_compared_by_divisors(tmp_path: Path) -> None:
+    """Llama 4: the reference is the output's own file, whose factor no layer may keep."""
+    source = checkpoint("llama4_text", tmp_path / "source")
+    out = tmp_path / "out.gguf"
+    recipe = recipe_of("yarn", 4.0, attention_factor=1.0)
+    layers, compare = extended(source, recipe, out, to="gguf", outtype="f32")
+    assert layers.differing is None
+    assert layers.is_distinguished
+    assert layers.reached == 4 * TRAINED - 1
+    with_keys(out, tmp_path / "wrong.gguf", "scaling.factor", 3.5)
     assert compare(tmp_path / "wrong.gguf").differing is not None
 
 

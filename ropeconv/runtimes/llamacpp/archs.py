@@ -89,6 +89,9 @@ class ArchWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunked: bool = False
     """Whether the windows are chunks."""
 
+    own_factor: bool = False
+    """Whether these layers have a copy of rope.scaling.factor, which counts under the type none."""
+
 
 class SharedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where layers without keys of their own take them from: before the first such layer."""

@@ -27,11 +27,18 @@ from ...rope.forms import (
     divide,
 )
 from ...rope.schedule import QueryScaling
-from ...rope.spec import ContextSource, Layout, RopeSpec
+from ...rope.spec import ContextSource, LayerKind, Layout, RopeSpec
 from ...rope.spec import recognise as recognise_proportional
 from .archs import Arch, HeaderKeys, arch_of_header, other_kind
 from .layers import layer_kinds, layer_windows, window_theta
-from .scaling import ArchKeys, attention_factors, dead_keys, read_scaling
+from .scaling import (
+    ArchKeys,
+    ScalingKeys,
+    attention_factors,
+    dead_keys,
+    read_scaling,
+    stored_factor,
+)
 
 FREQS = "rope_freqs.weight"
 LONG = "rope_factors_long.weight"
@@ -100,6 +107,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     factors = attention_factors(file, scaling)
     layers = layer_kinds(file)
     windows = layer_windows(file)
+    _refuse_half_a_scaling(file, scaling, layers, windows)
 
     # the frequencies by the keys: a base and a scaling
     form_of_keys = scaling.form(file)
@@ -153,6 +161,32 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     return Reading(
         arch=arch, spec=spec, local_attention_factor=local_factor, dead=dead_keys(file, scaling)
     )
+
+
+def _refuse_half_a_scaling(
+    file: ArchKeys,
+    scaling: ScalingKeys,
+    layers: tuple[LayerKind, ...],
+    windows: tuple[int | None, ...],
+) -> None:
+    """Raise BadSource where the type none switches a factor off for some layers only.
+
+    llama.cpp ignores the factor under that type (src/llama-context.cpp:169), but not the copy that
+    layers with a window have in some architectures (`get_rope_freq_scale`, src/llama-model.cpp).
+    """
+    arch = file.arch
+    factor = stored_factor(file)
+    if arch.window is None or not arch.window.own_factor:
+        return
+    if scaling.kind != "none" or factor == 1:
+        return
+    for kind, size in zip(layers, windows, strict=True):
+        if size is not None and kind != "none":
+            raise BadSource(
+                f"the header has rope.scaling.type none and rope.scaling.factor {factor:g}, by"
+                f" which llama.cpp still divides positions in layers of {arch.name} with a window;"
+                " set the factor to 1, or the type to linear"
+            )
 
 
 def _local_attention_factor(file: ArchKeys, attention_factor: float) -> float:

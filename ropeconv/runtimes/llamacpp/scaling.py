@@ -149,12 +149,10 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
             f" {', '.join(TYPES)}"
         )
 
-    # rope.scale_linear is the older key, and a factor of 0 means 1
     context = file.whole("context_length")
     original = file.whole("rope.scaling.original_context_length", context)
     theta = file.number(arch.theta_key, 10000.0)
-    older_factor = file.number("rope.scale_linear", 1.0)
-    factor = file.number("rope.scaling.factor", older_factor) or 1.0
+    factor = stored_factor(file)
     if context < 1 or original < 1:
         raise BadSource(
             f"the header declares {context} tokens, trained for {original}; download it again"
@@ -180,6 +178,13 @@ def read_scaling(file: ArchKeys, head_dim: int) -> ScalingKeys:
         original=original,
         context=context,
     )
+
+
+def stored_factor(file: ArchKeys) -> float:
+    """Return the factor that a header has, whatever its scaling type is; 1 where it has none."""
+    # rope.scale_linear is the older key, and a factor of 0 means 1
+    older_factor = file.number("rope.scale_linear", 1.0)
+    return file.number("rope.scaling.factor", older_factor) or 1.0
 
 
 def _has_ramp(file: ArchKeys, kind: str) -> bool:

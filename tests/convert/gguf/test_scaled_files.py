@@ -101,7 +101,10 @@ LISTS = {FREQS: 4.0, LONG: 4.0, SHORT: 1.5}
 
 
 def variant(tiny: Path, name: str, out: Path) -> Path | None:
-    """Writes a scaled copy of a tiny file; None where llama.cpp loads no such tensors for it."""
+    """Writes a scaled copy of a tiny file.
+
+    None where llama.cpp loads no such tensors for it, or computes something that is refused.
+    """
     file = GgufFile.open(tiny)
     arch = arch_table().arch[tiny.stem]
     keys, tensors = (BY_KEYS[name], ()) if name in BY_KEYS else BY_TENSORS[name]
@@ -109,6 +112,8 @@ def variant(tiny: Path, name: str, out: Path) -> Path | None:
         return None
     if tensors and FREQS in file.tensors:
         return None
+    if name == "none with a factor" and arch.window is not None and arch.window.own_factor:
+        return None  # such a file is refused
     pairs = inspected(tiny).spec.rotary_dim // (1 if arch.halved else 2)
     added = {name: np.geomspace(1, LISTS[name], pairs).astype("<f4").tobytes() for name in tensors}
     write_new(

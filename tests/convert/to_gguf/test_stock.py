@@ -105,13 +105,15 @@ CASES = [
         "iquestcoder",
         "jais2",
         "llama",
+        "llama4_text",
         "phi3",
         "qwen3",
         "qwen3_moe",
         "solar_open",
     )
     for outtype in ("bf16", "q8_0", "f32")
-    for method in ("as-is", "yarn")
+    for method in ("as-is", "yarn", "yarn, factor 1")
+    if (model_type, method) != ("llama4_text", "yarn")  # it takes attention factor 1 alone
 ]
 METHODS_OF = {
     "afmoe": ("as-is", "yarn"),
@@ -121,7 +123,7 @@ METHODS_OF = {
     "hrm_text": ("as-is", "yarn"),
     "internlm3": ("as-is", "yarn", "mixed"),
     "jais2": ("as-is", "yarn"),
-    "llama4_text": ("as-is",),
+    "llama4_text": ("as-is", "yarn, factor 1"),
     "solar_open": ("as-is", "yarn"),
     "cohere2_moe": ("as-is", "yarn"),
     "dbrx": ("as-is", "yarn"),
@@ -132,11 +134,16 @@ METHODS_OF = {
 }
 """Model types that llama.cpp's converter converts, and methods that their architectures have.
 
-Of eight, ropeconv has no conversion: Command A MoE, DBRX, Granite with windows (two), Hunyuan 3,
-HRM, Laguna and Llama 4.
+Of seven, ropeconv has no conversion: Command A MoE, DBRX, Granite with windows (two), Hunyuan 3,
+HRM and Laguna.
 """
 ELSEWHERE = [(name, method) for name, methods in METHODS_OF.items() for method in methods]
-METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED}
+METHODS = {
+    "as-is": AS_IS,
+    "yarn": YARN,
+    "yarn, factor 1": recipe_of("yarn", 4.0, attention_factor=1.0),
+    "mixed": MIXED,
+}
 
 
 @pytest.mark.usefixtures("quick")

@@ -7,6 +7,7 @@ from ropeconv.bake.evidence import Study, study_for
 from ropeconv.bake.plan import Plan
 from ropeconv.views.plot_style import BLUE, GREY, Picture
 
+
 def measured_pictures(plan: Plan) -> list[Picture]:
     """Return the pictures of losses and of retrieval by method, at the factor of a plan.
 
@@ -34,8 +35,8 @@ def measured_pictures(plan: Plan) -> list[Picture]:
     pictures = [Picture(partial(draw_losses, study=study, name=name), caption)]
     if name in study.retrieval:
         caption = (
-            f"With {name}, the model finds {study.retrieval[name]:.0f} % of numbers that were hidden"
-            " in the same texts."
+            f"With {name}, the model finds {study.retrieval[name]:.0f} % of the numbers that were"
+            " hidden in the same texts."
         )
         pictures.append(Picture(partial(draw_retrieval, study=study, name=name), caption))
     return pictures

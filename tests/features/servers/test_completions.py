@@ -5,6 +5,7 @@ transformers gave for the same text. test_live.py asks the real servers.
 """
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from ropeconv.loader import load_tokenizer
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.llamacpp import checkpoint
-from .transcripts import DATA, replaying, serving
+from .transcripts import DATA, TOKENIZER, replaying, serving
 
 NEARNESS = {"mlx_lm.server": 1e-3, "llama-cpp-python": 0.1}
 """Largest difference from transformers; the cache of llama.cpp has 16 bits."""
@@ -31,7 +32,10 @@ def transcript_of(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoint("llama", tmp_path_factory.mktemp("completions") / "source")
+    """The checkpoint with the tokenizer of the day on which the exchanges were recorded."""
+    folder = checkpoint("llama", tmp_path_factory.mktemp("completions") / "source")
+    shutil.copy(TOKENIZER, folder)
+    return folder
 
 
 def connected(url: str, source: Path) -> Completions:

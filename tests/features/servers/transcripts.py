@@ -8,6 +8,7 @@ The programs are found as tests/features/servers/test_live.py finds them.
 """
 
 import json
+import shutil
 import sys
 import tempfile
 import threading
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).parents[2] / "data" / "servers"
+TOKENIZER = DATA / "tokenizer.json"
+"""The tokenizer of the recorded texts."""
 LENGTH = 200
 PLACES = (20, 63, 100, 150, 190)
 """Positions within and beyond the trained length of 64."""
@@ -107,6 +110,7 @@ def record(name: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         source = checkpoint("llama", folder / "source")
+        shutil.copy(TOKENIZER, source)
         recipe = recipe_of("yarn", 16.0, context=CONTEXT)
         apply(make_plan(source, recipe, folder / "right"))
         output = folder / f"right{live.ending}"

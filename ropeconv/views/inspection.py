@@ -115,9 +115,7 @@ def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions)
     if spec.attention_factor != 1:
         rope += f", attention factor {spec.attention_factor:.6g}"
     rotates = f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions"
-    context = f"{spec.context:,} tokens, trained: {spec.original_context:,}"
-    if spec.original_context_source == "declared":
-        context += " (assumed)"
+    context = f"{spec.context:,} tokens, trained: {_describe_trained(inspection)}"
     fit = inspection_fit(inspection, machine)
     if inspection.kv_cache and fit is None:  # else the row "memory" has it
         size, _, _ = inspection.kv_cache.sizes(spec.context).partition(", ")
@@ -139,6 +137,16 @@ def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions)
     sheet.table(inspection.source.reference, ("", ""), rows)
     if inspection.verdicts:
         sheet.say(others(inspection.verdicts))
+
+
+def _describe_trained(inspection: Inspection) -> str:
+    """Return the trained context, as `advise` and plans count it."""
+    original = inspection.spec.original_context
+    if trained_scaling(inspection):  # such as Llama 3.1: it was trained for what it declares
+        return f"{inspection.first_spec.context:,} ({original:,} before its scaling)"
+    if inspection.spec.original_context_source == "declared":
+        return f"{original:,} (assumed)"
+    return f"{original:,}"
 
 
 def _describe_family(inspection: Inspection) -> str:

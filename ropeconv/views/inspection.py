@@ -94,6 +94,9 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
     # a config that declares less than its scaling covers has a repair above, which comes first
     if trained_scaling(inspection) and covered_context(inspection.spec) > declared:
         return
+    # nothing is written for a config that states a setting twice, which people correct by hand
+    if any(problem.code == "contradiction" for problem in inspection.problems):
+        return
 
     # a longer context, unless layers see too little of it
     longer_context = 4 * inspection.first_spec.original_context

@@ -94,7 +94,8 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     # `eval` measures the loss of the next token, which encoders do not predict
     if advice.ranking is None and not inspection.encoder:
         rows = f"base,{recipe_text(first.recipe)}"
-        measure = command_line("eval", advice.source, "--methods", rows, "--text", "FILE")
+        words = ["--methods", rows, "--text", "FILE", *inspection.source.family_words]
+        measure = command_line("eval", advice.source, *words)
         sheet.copyable(f"Measure: {measure}")
 
 

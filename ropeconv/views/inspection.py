@@ -65,7 +65,8 @@ def show_inspection(
     for problem in inspection.problems:
         sheet.say(f"! {problem.message}")
         if problem.repair:
-            sheet.copyable(f"Fix: {command_line('apply', reference)} {problem.repair}")
+            command = command_line("apply", reference, *inspection.source.family_words)
+            sheet.copyable(f"Fix: {command} {problem.repair}")
     if not inspection.problems:
         sheet.say("No problems found.")
     _show_next(inspection, sheet, explain)
@@ -106,7 +107,8 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
     if unseen:
         sheet.say(f"It cannot be extended: {unseen}.")
     else:
-        command = command_line("advise", reference, "--context", format_tokens(longer_context))
+        words = ["--context", format_tokens(longer_context), *inspection.source.family_words]
+        command = command_line("advise", reference, *words)
         sheet.copyable(f"Next: {command}")
 
 

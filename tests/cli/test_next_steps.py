@@ -61,6 +61,7 @@ PRINTS = {
     "advice for far": "advise ../data/model --context 8k",
     "a model of an unknown type": "inspect ../data/unknown --family llama",
     "advice for a model of an unknown type": "advise ../data/unknown --context 128 --family llama",
+    "advice for a config": "advise ../data/model/config.json --context 128",
     "advice for GGUF": "advise ../data/file.gguf --context 8k",
     "advice for an encoder": "advise ../data/encoder --context 8k",
     "the same": "compare ../data/model ../data/done",

@@ -223,3 +223,13 @@ def test_bad_input_is_a_sentence(
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("options", [("--text", "text.txt"), ("--dataset", "owner/name")])
+def test_a_config_without_weights_is_not_a_model_to_run(
+    run: Run, options: tuple[str, str]
+) -> None:
+    words = ("model/config.json", "--methods", "base,yarn:4", *options)
+    assert "model/config.json has no weights" in run(*words, code=2).stderr
+    # the control: a text in JSON beside a model
+    assert "has no weights" not in run("model", "model/config.json", "yarn:4", *options).stderr

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -59,13 +60,13 @@ def show_inspection(
     else:
         _show_summary(inspection, sheet, options)
 
-    reference = inspection.source.reference
     if inspection.refuse:
         sheet.say(f"ropeconv cannot extend {inspection.display_name}: {inspection.refuse}.")
     for problem in inspection.problems:
         sheet.say(f"! {problem.message}")
         if problem.repair:
-            command = command_line("apply", reference, *inspection.source.family_words)
+            words = (_source_to_bake(inspection), *inspection.source.family_words)
+            command = command_line("apply", *words)
             sheet.copyable(f"Fix: {command} {problem.repair}")
     if not inspection.problems:
         sheet.say("No problems found.")
@@ -108,8 +109,16 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         sheet.say(f"It cannot be extended: {unseen}.")
     else:
         words = ["--context", format_tokens(longer_context), *inspection.source.family_words]
-        command = command_line("advise", reference, *words)
+        command = command_line("advise", _source_to_bake(inspection), *words)
         sheet.copyable(f"Next: {command}")
+
+
+def _source_to_bake(inspection: Inspection) -> str:
+    """The source as commands accept it that write an output: the config of an incomplete folder."""
+    reference = inspection.source.reference
+    if any(problem.code == "weights" for problem in inspection.problems):
+        return os.path.join(reference, "config.json")
+    return reference
 
 
 def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions) -> None:

@@ -226,9 +226,7 @@ def test_bad_input_is_a_sentence(
 
 
 @pytest.mark.parametrize("options", [("--text", "text.txt"), ("--dataset", "owner/name")])
-def test_a_config_without_weights_is_not_a_model_to_run(
-    run: Run, options: tuple[str, str]
-) -> None:
+def test_a_config_without_weights_is_not_a_model_to_run(run: Run, options: tuple[str, str]) -> None:
     words = ("model/config.json", "--methods", "base,yarn:4", *options)
     assert "model/config.json has no weights" in run(*words, code=2).stderr
     # the control: a text in JSON beside a model

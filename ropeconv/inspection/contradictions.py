@@ -125,8 +125,8 @@ def _before_top_level(dictionaries: dict[str, Config], family: Family) -> dict[s
 def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> list[Statement]:
     """The bases, first that of the class."""
     first = _before_top_level(dictionaries, family)
-    statements = []
-    unused = []
+    statements: list[Statement] = []
+    unused: list[Statement] = []
     for name, settings in dictionaries.items():
         base = settings.get("rope_theta")
         if _is_number(base):
@@ -146,8 +146,8 @@ def _rotating(
     if not family.keys.partial:
         return []
     first = _before_top_level(dictionaries, family)
-    statements = []
-    unused = []
+    statements: list[Statement] = []
+    unused: list[Statement] = []
     for name, settings in dictionaries.items():
         share = settings.get(SHARE)
         if _is_number(share):

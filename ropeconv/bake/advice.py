@@ -721,6 +721,7 @@ def _advice(
     if replaces:
         words.append("--replace")
     words += _flags_of_target(needs)
+    words += source.family_words
     return Advice(
         recipe=recipe,
         schedule=schedule,

@@ -123,10 +123,8 @@ before.
 """
 
 
-# Ends of the names of files that people expect to be of these kinds
+# Ends of the names of files that people expect to be pages
 PAGES = (".html", ".htm", ".xhtml")
-PICTURES = (".svg", ".png", ".pdf", ".jpg")
-TABLES = (".csv", ".tsv", ".md", ".txt")
 
 
 def check_places(report: Path | None, plot: Path | None, out: Path | None = None) -> None:
@@ -141,6 +139,7 @@ def check_places(report: Path | None, plot: Path | None, out: Path | None = None
         RopeconvError: If matplotlib is missing, which draws the pictures.
         UsageError: If a file could not be written.
     """
+    from ..bake.items import is_record
     from ..views.plot_style import check_picture
 
     if plot is not None:
@@ -150,7 +149,7 @@ def check_places(report: Path | None, plot: Path | None, out: Path | None = None
         require("matplotlib", "--report")
         if report.suffix.lower() not in PAGES:
             raise UsageError(f"--report {report} is a page in HTML; name it like report.html")
-    if out is not None and out.suffix.lower() in (*PAGES, *PICTURES, *TABLES):
+    if out is not None and out.suffix and not (out.suffix.lower() == ".json" or is_record(out)):
         others = "; --report writes a page, --plot a picture"
         raise UsageError(f"-o {out} is JSON; name it like result.json{others}")
     for path in (report, plot, out):

@@ -61,6 +61,7 @@ OTHER_OPTIONS = {
     "--output-dir": "-o",
     "--pi": "--linear",
     "--rope-type": "--yarn",
+    "--no-validate": "--validate off",
     "--original-max-position-embeddings": "--original-context",
 }
 """Options that people type by other names, such as those of runtimes. Commands without the second

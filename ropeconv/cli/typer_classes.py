@@ -28,6 +28,8 @@ from ..options import GENERAL
 from ..rope.errors import shown
 from .other_words import OTHER_COMMANDS, OTHER_OPTIONS, PUSH_ONLY
 
+LEAST_ALIKE = 0.65
+"""How much of an unknown option is in the one that is suggested, as difflib counts it."""
 COMPLETE = "_ROPECONV_COMPLETE"
 """The variable with which a shell asks for completions; `--show-completion` prints the script that
 sets it.
@@ -147,7 +149,9 @@ class Command(TyperCommand):
         if name == "--model" and "--family" in known:
             return f"there is no option {name}; use `{ctx.command_path} MODEL`"
         for close in similar:
-            if close in known:
+            # Typer compares the dashes too, and finds --mixed for --imatrix
+            is_near = get_close_matches(name.strip("-"), [close.strip("-")], 1, LEAST_ALIKE)
+            if close in known and is_near:
                 return f"there is no option {name}; did you mean {close}?"
         return f"there is no option {name}; `{ctx.command_path} --help-all` lists them"
 

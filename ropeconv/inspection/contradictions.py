@@ -1,9 +1,10 @@
 """Contradiction: two places of config.json that state one RoPE setting with two values.
 
 No reader can know with which of them the model was trained. Which one the class computes with was
-run with transformers 5.23 (its `config.json`, then the frequencies of the model): values of
-`rope_scaling` win over those of `rope_parameters`, both over the top level, except for
-original_max_position_embeddings; `rope_type` wins over `type`, and a share over `rotary_dim`.
+run with transformers 5.23 (its `config.json`, then the frequencies of the model): `rope_scaling`
+is used in place of `rope_parameters`, and takes what it does not state from the top level. Values
+of the one that is used win over the top level, except for original_max_position_embeddings;
+`rope_type` wins over `type`, and a share over `rotary_dim`.
 """
 
 from collections.abc import Iterator
@@ -99,24 +100,43 @@ def _differing(setting: str, statements: list[Statement]) -> Iterator[Contradict
 
 
 def _dictionaries(part: Config, family: Family) -> dict[str, Config]:
-    """The RoPE dictionaries of the layers that see the whole context, by the name of their key."""
+    """The RoPE dictionaries of the layers that see the whole context, by the name of their key.
+
+    The first one is that of the class, which takes an empty one as none.
+    """
     named = {"rope_scaling": part.get("rope_scaling")}
     named["rope_parameters"] = nested_settings(part, family, "global")
-    return {name: settings for name, settings in named.items() if isinstance(settings, dict)}
+    stated = {}
+    for name, settings in named.items():
+        if isinstance(settings, dict) and settings:
+            stated[name] = settings
+    return stated
+
+
+def _before_top_level(dictionaries: dict[str, Config], family: Family) -> dict[str, Config]:
+    """The dictionaries whose values win over those of the top level."""
+    # convert_rope_params_to_dict of transformers 5.23 has `rope_scaling or self.rope_parameters`.
+    # Classes with a dictionary for each layer type update the one of all global layers instead.
+    if family.writing.nested:
+        return dictionaries
+    return dict(list(dictionaries.items())[:1])
 
 
 def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> list[Statement]:
     """The bases, first that of the class."""
-    statements = []
+    first = _before_top_level(dictionaries, family)
+    statements: list[Statement] = []
+    unused: list[Statement] = []
     for name, settings in dictionaries.items():
         base = settings.get("rope_theta")
         if _is_number(base):
-            statements.append(Statement(f"{name}.rope_theta", base, float(base)))
+            places = statements if name in first else unused
+            places.append(Statement(f"{name}.rope_theta", base, float(base)))
     for key in family.keys.theta:
         base = part.get(key)
         if _is_number(base):
             statements.append(Statement(key, base, float(base)))
-    return statements
+    return statements + unused
 
 
 def _rotating(
@@ -125,11 +145,14 @@ def _rotating(
     """The dimensions of a head that rotate, first those of the class."""
     if not family.keys.partial:
         return []
-    statements = []
+    first = _before_top_level(dictionaries, family)
+    statements: list[Statement] = []
+    unused: list[Statement] = []
     for name, settings in dictionaries.items():
         share = settings.get(SHARE)
         if _is_number(share):
-            statements.append(Statement(f"{name}.{SHARE}", share, int(head_dim * share)))
+            places = statements if name in first else unused
+            places.append(Statement(f"{name}.{SHARE}", share, int(head_dim * share)))
     for key in family.keys.partial:
         share = part.get(key)
         if _is_number(share):
@@ -138,7 +161,7 @@ def _rotating(
         dimensions = part.get(key)
         if _is_number(dimensions):
             statements.append(Statement(key, dimensions, dimensions))
-    return statements
+    return statements + unused
 
 
 def _types(dictionaries: dict[str, Config]) -> list[Statement]:

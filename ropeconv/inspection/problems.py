@@ -69,11 +69,9 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
     part = text_part(config, family)
     rope, is_of_class = rope_dict(part, family)
     contradicting = list(contradictions(part, family, spec.head_dim))
-    schemas = list(_schemas(config, family, doubtful=bool(contradicting)))
-    yield from schemas
-    if not schemas:
-        for found in contradicting:
-            yield Problem("contradiction", refusal(found))
+    yield from _schemas(config, family, doubtful=bool(contradicting))
+    for found in contradicting:  # with the first of them, `apply` refuses the config
+        yield Problem("contradiction", refusal(found))
     yield from _flat_settings(part, family)
     yield from _misspelt_keys(rope, family)
     yield from _ignored_keys(part, family, spec)

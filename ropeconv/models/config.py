@@ -378,6 +378,11 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
 
     # transformers 5 writes it into rope_parameters, beside rope_theta
     settings = nested_settings(part, family, kind)
+    if not family.writing.nested and part.get("rope_scaling"):
+        # it uses rope_scaling instead, with the share of the top level (configuration_utils.py)
+        at_top = first_present(part, family.keys.partial)
+        if at_top is not None:
+            settings = {"partial_rotary_factor": at_top, **part["rope_scaling"]}
     if settings and family.keys.partial:
         if settings.get("partial_rotary_factor") is not None:
             return settings["partial_rotary_factor"]

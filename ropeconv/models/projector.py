@@ -16,7 +16,9 @@ MOST_READ = 32
 BEST_TYPES = ("f16", "bf16", "f32")
 """Types in the names of projectors that are the same but for their weights, the usual one first."""
 WIDTHS = ("clip.vision.projection_dim", "clip.audio.projection_dim")
-"""Keys with the width of what a projector gives: tools/mtmd/clip-impl.h of llama.cpp."""
+"""Keys with the width of what a projector gives, of which each has one: convert_hf_to_gguf.py
+writes the width of the model's embeddings, and llama.cpp reads it (tools/mtmd/clip-impl.h).
+"""
 
 
 def projector_beside(source: Origin) -> Path | None:
@@ -57,7 +59,7 @@ def _width(source: Origin) -> int | None:
 
 
 def _fits(path: Path, width: int | None) -> bool:
-    """Whether a file is a projector for embeddings of a width, as far as both say it."""
+    """Whether a file is a projector for embeddings of a width; not where one does not say it."""
     try:
         file = GgufFile.open(path)
         if file.get("general.architecture") != "clip":
@@ -65,8 +67,7 @@ def _fits(path: Path, width: int | None) -> bool:
         widths = [file.get(key) for key in WIDTHS]
     except (BadSource, OSError):
         return False
-    known = [value for value in widths if isinstance(value, int)]
-    return width is None or not known or width in known
+    return width is not None and width in widths
 
 
 def _rank(path: Path) -> tuple[int, str]:

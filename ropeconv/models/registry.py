@@ -480,8 +480,8 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
     evidence = "fields and tensors" if shapes else "fields"
     return (
         f"its {evidence} are those of {family.display_name}: pass --family {best} to treat it as"
-        f" that, where {LAYOUTS[family.layout]}, and `ropeconv inspect --family {best}` shows what"
-        " else that assumes"
+        f" that, where {LAYOUTS[family.layout]}, and `ropeconv inspect MODEL --family {best}`"
+        " shows what else that assumes"
     )
 
 

@@ -165,6 +165,11 @@ class Origin:
     """The family that was derived from the class of the model; None where that was not needed."""
 
     @property
+    def family_words(self) -> tuple[str, ...]:
+        """The option with the family that the user says, for a command on this source."""
+        return ("--family", self.treat_as) if self.treat_as else ()
+
+    @property
     def derived(self) -> str:
         """The class that was run to derive its family; empty for a family that was described."""
         return self._derived.derived if self._derived is not None else ""

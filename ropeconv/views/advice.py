@@ -91,10 +91,13 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
         if advice.untuned:
             sheet.copyable(f"Untuned: {advice.untuned.command}")
 
-    # `eval` measures the loss of the next token, which encoders do not predict
-    if advice.ranking is None and not inspection.encoder:
+    # `eval` runs models with weights, and measures the loss of the next token, which encoders do
+    # not predict
+    can_be_measured = inspection.source.kind != "config" and not inspection.encoder
+    if advice.ranking is None and can_be_measured:
         rows = f"base,{recipe_text(first.recipe)}"
-        measure = command_line("eval", advice.source, "--methods", rows, "--text", "FILE")
+        words = ["--methods", rows, "--text", "FILE", *inspection.source.family_words]
+        measure = command_line("eval", advice.source, *words)
         sheet.copyable(f"Measure: {measure}")
 
 

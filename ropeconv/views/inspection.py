@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -59,13 +60,14 @@ def show_inspection(
     else:
         _show_summary(inspection, sheet, options)
 
-    reference = inspection.source.reference
     if inspection.refuse:
         sheet.say(f"ropeconv cannot extend {inspection.display_name}: {inspection.refuse}.")
     for problem in inspection.problems:
         sheet.say(f"! {problem.message}")
         if problem.repair:
-            sheet.copyable(f"Fix: {command_line('apply', reference)} {problem.repair}")
+            words = (_source_to_bake(inspection), *inspection.source.family_words)
+            command = command_line("apply", *words)
+            sheet.copyable(f"Fix: {command} {problem.repair}")
     if not inspection.problems:
         sheet.say("No problems found.")
     _show_next(inspection, sheet, explain)
@@ -94,6 +96,9 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
     # a config that declares less than its scaling covers has a repair above, which comes first
     if trained_scaling(inspection) and covered_context(inspection.spec) > declared:
         return
+    # nothing is written for a config that states a setting twice, which people correct by hand
+    if any(problem.code == "contradiction" for problem in inspection.problems):
+        return
 
     # a longer context, unless layers see too little of it
     longer_context = 4 * inspection.first_spec.original_context
@@ -103,8 +108,17 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
     if unseen:
         sheet.say(f"It cannot be extended: {unseen}.")
     else:
-        command = command_line("advise", reference, "--context", format_tokens(longer_context))
+        words = ["--context", format_tokens(longer_context), *inspection.source.family_words]
+        command = command_line("advise", _source_to_bake(inspection), *words)
         sheet.copyable(f"Next: {command}")
+
+
+def _source_to_bake(inspection: Inspection) -> str:
+    """The source as commands accept it that write an output: the config of an incomplete folder."""
+    reference = inspection.source.reference
+    if any(problem.code == "weights" for problem in inspection.problems):
+        return os.path.join(reference, "config.json")
+    return reference
 
 
 def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions) -> None:

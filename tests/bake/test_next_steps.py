@@ -152,9 +152,10 @@ def test_what_a_checkpoint_is_for_is_read_from_its_files(
 # A projector for images beside a GGUF file
 
 
-def projector(path: Path, width: int = 128, arch: str = "clip") -> Path:
+def projector(path: Path, width: int | None = 128, arch: str = "clip") -> Path:
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_uint32("clip.vision.projection_dim", width)
+    if width is not None:
+        writer.add_uint32("clip.vision.projection_dim", width)
     close(writer)
     return path
 
@@ -199,6 +200,7 @@ def test_the_files_of_a_modelfile_are_found_from_the_new_one(tmp_path: Path) -> 
 def test_only_a_projector_for_the_model_is_taken(tmp_path: Path) -> None:
     plan = gguf_plan(tmp_path, "llama")
     projector(tmp_path / "mmproj-other.gguf", width=4096)
+    projector(tmp_path / "mmproj-unknown.gguf", width=None)
     projector(tmp_path / "mmproj-lora.gguf", arch="llama")
     (tmp_path / "mmproj-damaged.gguf").write_bytes(b"GGUF")
     assert projector_beside(plan.source) is None

@@ -55,10 +55,15 @@ PRINTS = {
     "a model": "inspect ../data/model",
     "a model with problems": "inspect ../data/stale",
     "an encoder with problems": "inspect ../data/encoder",
+    "a folder without weights": "inspect ../data/bare",
+    "a folder without weights, with problems": "inspect ../data/bare_stale",
     "a GGUF file": "inspect ../data/file.gguf",
     "an output": "inspect ../data/done --explain",
     "advice": "advise ../data/model --context 128",
     "advice for far": "advise ../data/model --context 8k",
+    "a model of an unknown type": "inspect ../data/unknown --family llama",
+    "advice for a model of an unknown type": "advise ../data/unknown --context 128 --family llama",
+    "advice for a config": "advise ../data/model/config.json --context 128",
     "advice for GGUF": "advise ../data/file.gguf --context 8k",
     "advice for an encoder": "advise ../data/encoder --context 8k",
     "the same": "compare ../data/model ../data/done",
@@ -95,6 +100,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command(folder, "apply", "model", "--yarn", 2, "-q", "-o", "done", code=0)
     command(folder, "apply", "model", "--yarn", 2, "-q", "-o", folder.parent / "alone", code=0)
     shutil.copytree(folder.parent / "alone", folder / "alone")
+    for name, whole in (("bare", "model"), ("bare_stale", "stale")):
+        (folder / name).mkdir()
+        shutil.copyfile(folder / whole / "config.json", folder / name / "config.json")
+    shutil.copytree(folder / "model", folder / "unknown")
+    unknown = json.loads((folder / "model" / "config.json").read_text())
+    unknown["model_type"] = "nobody_knows_it"
+    (folder / "unknown" / "config.json").write_text(json.dumps(unknown))
     draft = json.loads((folder / "model" / "config.json").read_text())
     shutil.copytree(folder / "model", folder / "draft")
     draft["max_position_embeddings"] = 32
@@ -124,3 +136,18 @@ def test_what_is_printed_runs_where_it_is_printed(here: Path, line: str) -> None
     for printed in printed_commands(first.stdout + first.stderr):
         done = run_line(here, printed, PLACES)
         assert done[-1].returncode == 0, (printed, done[-1].stdout + done[-1].stderr)
+
+
+def test_a_refusal_names_a_command_that_takes_the_model(here: Path) -> None:
+    refusal = command(here, "inspect", "../data/unknown", code=1).stderr
+    (printed,) = printed_commands(refusal)
+    places = {**PLACES, "MODEL": "../data/unknown"}
+    assert run_line(here, printed, places)[-1].returncode == 0
+
+
+def test_advice_for_a_folder_without_weights_is_that_for_its_config(here: Path) -> None:
+    screen = command(here, "inspect", "../data/bare", code=0).stdout
+    (advise,) = printed_commands(screen)
+    bake = run_line(here, advise)[-1].stdout
+    assert "Bake:" in bake
+    assert "cannot be written" not in bake

@@ -16,6 +16,7 @@ from ropeconv.inspection.inspection import ConfigInspection
 from ropeconv.models.config import text_part
 
 from ..support.baking import make_plan, recipe_of
+from ..support.in_process import command
 
 Config = dict[str, Any]
 SMALL: Config = {
@@ -91,6 +92,29 @@ TWICE: dict[str, tuple[Config, str, str]] = {
         "rope_scaling.factor",
         "rope_parameters.factor",
     ),
+    # with rope_scaling, the class reads no key of rope_parameters, and the base of the top level
+    "two bases beside rope_scaling": (
+        {
+            **LLAMA,
+            "rope_theta": 20000.0,  # the default of the class is 10000
+            "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500000.0},
+        },
+        "rope_theta",
+        "rope_parameters.rope_theta",
+    ),
+    "two shares beside rope_scaling": (
+        {
+            **SMALL,
+            "model_type": "phi",
+            "rope_theta": 10000.0,
+            SHARE: 0.25,
+            "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            "rope_parameters": {"rope_type": "linear", "factor": 2.0, SHARE: 0.5},
+        },
+        SHARE,
+        f"rope_parameters.{SHARE}",
+    ),
 }
 ONCE: dict[str, Config] = {
     "a share and the same number": {**MINIMAX, "rotary_dim": 32, SHARE: 0.5},
@@ -141,12 +165,10 @@ def test_a_contradiction_is_named_and_refused(case: str, tmp_path: Path) -> None
     path = written(config, tmp_path)
     inspection = ropeconv.inspect(str(path))
     assert isinstance(inspection, ConfigInspection)
-    doubts = [
-        problem
-        for problem in inspection.problems
-        if problem.code in ("contradiction", "schemas") and problem.repair is None
-    ]
-    assert len(doubts) == 1
+    doubts = [problem for problem in inspection.problems if problem.code == "contradiction"]
+    assert [problem.repair for problem in doubts] == [None]
+    # the setting is wrong in a file, and no command is offered that would be refused
+    assert "Next:" not in command(tmp_path, "inspect", path, code=0).stdout
 
     family = inspection.model_family
     part = text_part(inspection.source.config(), family)  # type: ignore[union-attr]

@@ -81,11 +81,14 @@ DECLARED = {**LLAMA, "max_position_embeddings": 131072}
         (LLAMA, set()),
         ({**LLAMA, "rope_scaling": None, "rope_parameters": PLAIN}, set()),
         (without("rope_theta") | {"rope_parameters": PLAIN}, {"schemas"}),
-        ({**LLAMA, "rope_parameters": {**PLAIN, "rope_theta": 10000.0}}, {"schemas"}),
+        (
+            {**LLAMA, "rope_parameters": {**PLAIN, "rope_theta": 10000.0}},
+            {"schemas", "contradiction"},
+        ),
         (without("rope_theta") | {"rope_scaling": {**LINEAR, "rope_theta": 5e6}}, {"schemas"}),
         (
             {**LLAMA, "rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 4.0}},
-            {"schemas", "dynamic"},
+            {"schemas", "contradiction", "dynamic"},
         ),
         ({**LLAMA, "rope_scaling": YARN}, {"context"}),
         ({**DECLARED, "rope_scaling": YARN}, set()),

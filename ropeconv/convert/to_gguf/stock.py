@@ -24,6 +24,7 @@ from ...errors import BadSource, UsageError
 from ...formats import jsontext
 from ...formats.files import expand_home, read_text
 from ...models.source import Source
+from ...models.stored.checkpoint import DequantisedCheckpoint
 from ...rope.errors import RopeconvError, shown
 
 SCRIPT = "convert_hf_to_gguf.py"
@@ -265,6 +266,11 @@ def prepare_folder(
         BadSource: The weights are not on this machine, or are in another format.
     """
     weights = source.weights()
+    if isinstance(source, DequantisedCheckpoint):
+        repair = f"give a checkpoint whose weights are not quantised to llama.cpp's {SCRIPT}"
+        if source.family.gguf is not None:
+            repair = "leave --converter out, since ropeconv's own converter reads them"
+        raise BadSource(f"the weights of {source.reference} are in {source.forms}; {repair}")
     if source.generated_files():
         raise BadSource(
             f"{source.reference} is not in Hugging Face's layout, which llama.cpp's {SCRIPT} reads;"

@@ -197,6 +197,8 @@ def eval_command(
     if model:
         words.insert(0, model)
     words, text_names = sort_words(words, options)
+    if not options.servers:
+        _refuse_config(words[0] if words else model)
     model = words[0] if words else ""
     methods = _choose_methods(words[1:], options.methods)
     budget = parse_duration(options.budget) if options.budget else 0.0
@@ -246,6 +248,15 @@ def eval_command(
         failed = _judge(conditions, result, screen)
     if failed:
         raise SystemExit(3)
+
+
+def _refuse_config(word: str) -> None:
+    """Raise UsageError where the only word that could be a model is a config without weights."""
+    if Path(word).suffix.lower() == ".json":
+        raise UsageError(
+            f"{word} has no weights, and eval runs a model; give the folder of a checkpoint, or its"
+            " name on the Hub"
+        )
 
 
 def _choose_methods(named: Sequence[str], methods: str) -> str:

@@ -159,6 +159,11 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
         return self.inner.identities(unread)
 
     @property
+    def forms(self) -> str:
+        """The usual names of the forms of its weights, joined by "and"."""
+        return " and ".join(self._titles)
+
+    @property
     def dtype(self) -> str:
         return "float32"
 
@@ -240,8 +245,7 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
         return data[start - offset : stop - offset]
 
     def conversion_notes(self) -> tuple[str, ...]:
-        forms = " and ".join(self._titles)
-        return (f"its weights in {forms} are dequantised while they are read",)
+        return (f"its weights in {self.forms} are dequantised while they are read",)
 
 
 def _without_settings(config: Config) -> Config:

@@ -30,6 +30,8 @@ from ...support.extent import sample
 from ...support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
 from ...support.models import TRAINED
 from ...support.optional import MISSING, skip
+from ...support.quantised import CASES as QUANTISED
+from ...support.quantised import SIZES, write_both
 from ...support.stock_tree import published, stock_tree, tree_for_tiny_models
 
 UNKNOWN = "cohere2_moe"
@@ -526,3 +528,12 @@ def test_its_last_line_is_quoted_and_nothing_is_left(
     with pytest.raises(RopeconvError, match="Error: the spy converts nothing"):
         make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf", converter=spy(tmp_path / "spy"))
     assert [path.name for path in tmp_path.iterdir()] == ["spy"]
+
+
+def test_quantised_weights_are_left_to_our_own_converter(tree: Path, tmp_path: Path) -> None:
+    _, pack, settings = QUANTISED["AWQ"]
+    folder, _ = write_both("llama", pack, settings, tmp_path, shards=False, **SIZES)
+    with pytest.raises(BadSource, match="AWQ; leave --converter out"):
+        make_plan(folder, AS_IS, tmp_path / "stock.gguf", to="gguf", converter=tree)
+    # the repair works
+    assert isinstance(make_plan(folder, AS_IS, tmp_path / "own.gguf", to="gguf"), ExportPlan)

@@ -223,3 +223,25 @@ def test_bad_input_is_a_sentence(
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("options", [("--text", "text.txt"), ("--dataset", "owner/name")])
+def test_a_config_without_weights_is_not_a_model_to_run(run: Run, options: tuple[str, str]) -> None:
+    words = ("model/config.json", "--methods", "base,yarn:4", *options)
+    assert "model/config.json has no weights" in run(*words, code=2).stderr
+    # the control: a text in JSON beside a model
+    assert "has no weights" not in run("model", "model/config.json", "yarn:4", *options).stderr
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.json.gz", "x.JSONL", "x.yaml"])
+def test_no_result_gets_a_name_of_another_kind(run: Run, name: str, place: Path) -> None:
+    words = ("missing", "--methods", "base", "--text", "text.txt", "-o")
+    assert f"-o {name} is JSON" in run(*words, name, code=2).stderr
+    assert not (place / name).exists()
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.JSON", "x.jsonl", "x.jsonl.gz", "x"])
+def test_names_of_results_are_accepted(run: Run, name: str) -> None:
+    """The control: what is refused then is the model."""
+    words = ("missing", "--methods", "base", "--text", "text.txt", "-o", name)
+    assert "missing" in run(*words, code=1).stderr

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -13,6 +14,7 @@ from ropeconv.bake.next_steps import check_command, plan_purpose, run_commands
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.warnings import write_modelfile
 from ropeconv.models.projector import projector_beside
+from ropeconv.options import MachineOptions
 from ropeconv.runtimes.llamacpp.archs import arch_table
 from ropeconv.runtimes.llamacpp.purpose import STEPS, diffusion_schedule
 
@@ -147,6 +149,40 @@ def test_what_a_checkpoint_is_for_is_read_from_its_files(
     stored = json.loads((llama / "config.json").read_text())
     (llama / "config.json").write_text(json.dumps(stored | config))
     assert plan_purpose(make_plan(llama, YARN)) == purpose
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cache_type", "option"),
+    [
+        ("vllm", "fp8", " --kv-cache-dtype fp8"),
+        ("sglang", "fp8", " --kv-cache-dtype fp8_e4m3"),
+        ("vllm", "bfloat16", ""),
+        ("vllm", "", ""),
+    ],
+)
+def test_a_server_is_started_with_the_type_of_the_cache_that_the_user_named(
+    llama: Path, runtime: str, cache_type: str, option: str
+) -> None:
+    plan = make_plan(llama, YARN, runtimes=(runtime,))
+    plan = replace(plan, asked=MachineOptions(cache_type=cache_type))
+    (line,) = run_commands(plan, Path("out"))
+    assert line.endswith(f" 256{option}")
+
+
+def test_mlx_lm_is_started_with_the_type_of_the_cache(llama: Path) -> None:
+    plan = make_plan(llama, YARN, runtimes=("mlx-lm",))
+    assert run_commands(plan, Path("out")) == ["mlx_lm.server --model out"]
+    plan = replace(plan, asked=MachineOptions(cache_type="q8"))
+    assert run_commands(plan, Path("out")) == ["mlx_lm.server --model out --kv-bits 8"]
+
+
+@pytest.mark.parametrize("runtime", ["llama-cpp", "ik-llama-cpp"])
+def test_llama_server_is_started_with_the_type_of_the_cache(tmp_path: Path, runtime: str) -> None:
+    model = make_gguf("llama", tmp_path / "model.gguf")
+    plan = make_plan(model, YARN, runtimes=(runtime,))
+    plan = replace(plan, asked=MachineOptions(cache_type="q8_0"))
+    (line,) = run_commands(plan, Path("out.gguf"))
+    assert line == ("llama-server -m out.gguf -c 256 --cache-type-k q8_0 --cache-type-v q8_0")
 
 
 # A projector for images beside a GGUF file

@@ -73,3 +73,15 @@ def test_a_list_names_the_outputs_that_do_not_fit(run: Run, llama: Path, tmp_pat
     assert "Fits:" not in run(*command, code=0).stdout
     lines = run(*command, "--memory", "100KB", code=0).stdout.splitlines()
     assert [line[:9] for line in lines if line.startswith("Fits:")] == ["Fits: no,"] * 2
+
+
+def test_the_type_of_the_cache_is_in_the_command_here_and_not_in_the_card(
+    run: Run, llama: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    command = ("apply", "model", "--yarn", "4", "--runtime", "vllm", "--cache-type", "fp8")
+    done = run(*command, code=0)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Run:")]
+    assert line.endswith(" --kv-cache-dtype fp8")
+    for path in (tmp_path / "model-yarn4").glob("*.*"):
+        assert b"kv-cache-dtype" not in path.read_bytes()

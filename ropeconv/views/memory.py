@@ -38,8 +38,6 @@ def memory_rows(fit: Fit | None) -> list[tuple[str, str]]:
     """Return the rows of an inspection: what the context takes, and whether it fits."""
     if fit is None:
         return []
-    if fit.need.weights is None:
-        return [("memory", f"{fit.memory} (in {fit.runtime.display_name})")]
     return [("memory", fit.memory), ("fits", fit.sentence)]
 
 
@@ -113,13 +111,14 @@ def advice_document(advice: RankedMethods, machine: MachineOptions) -> JsonObjec
     """
     inspection = advice.inspection
     fit = advised_fit(advice, machine)
-    is_known = fit is not None and fit.need.weights is not None
+    fits = fit.fits if fit is not None and fit.is_known else None
     document = advice.to_dict()
     for row in document["advice"]:
-        row["fits"] = fit.fits if fit is not None and is_known else None
+        row["fits"] = fits
 
-    fits = []
+    memory = []
     if not inspection.draft:
         is_folder = not isinstance(inspection.source, GgufSource)
-        fits = all_fits(inspection.shape, advice.context, is_folder, machine)
-    return document | {"memory": [each.document().to_dict() for each in fits]}
+        for each in all_fits(inspection.shape, advice.context, is_folder, machine):
+            memory.append(each.document().to_dict())
+    return document | {"memory": memory}

@@ -85,3 +85,28 @@ def test_the_type_of_the_cache_is_in_the_command_here_and_not_in_the_card(
     assert line.endswith(" --kv-cache-dtype fp8")
     for path in (tmp_path / "model-yarn4").glob("*.*"):
         assert b"kv-cache-dtype" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(("memory", "answer"), [("1GB", "unknown"), ("10KB", "no,")])
+def test_a_config_without_weights_has_an_answer_everywhere(
+    run: Run, llama: Path, tmp_path: Path, memory: str, answer: str
+) -> None:
+    shutil.copy(llama / "config.json", tmp_path / "alone.json")
+    for command in (
+        ("inspect", "alone.json"),
+        ("advise", "alone.json", "--context", "256"),
+        ("apply", "alone.json", "--yarn", "4", "--dry-run"),
+    ):
+        lines = run(*command, "--memory", memory, code=0).stdout.splitlines()
+        (line,) = [line for line in lines if line.lower().startswith("fits")]
+        assert line.split()[1] == answer
+
+
+def test_json_knows_that_the_cache_alone_is_too_large(
+    run: Run, llama: Path, tmp_path: Path
+) -> None:
+    shutil.copy(llama / "config.json", tmp_path / "alone.json")
+    command = ("advise", "alone.json", "--context", "256", "--json", "--memory")
+    for memory, fits in (("1GB", None), ("10KB", False)):
+        document = json.loads(run(*command, memory, code=0).stdout)
+        assert {row["fits"] for row in document["advice"]} == {fits}

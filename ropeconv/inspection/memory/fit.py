@@ -75,8 +75,13 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether the need fits."""
+        """Whether the need fits, as far as it is known."""
         return self.devices > 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether more is known than that all but the weights fits."""
+        return self.need.weights is not None or not self.fits
 
     @property
     def memory(self) -> str:
@@ -102,14 +107,19 @@ class Fit:
         """The answer in a line: `yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens`."""
         need = self.need
         where = f"{self.machine.sentence} in {self.runtime.display_name}"
-        if need.weights is None:
-            return f"unknown without weights; the rest takes {_bare(need.total)} of {where}"
+        taken = f"{_bare(need.total)} of {where}"
+        if not self.is_known:
+            return f"unknown without weights; the rest takes {taken}"
         if self.fits:
             among = f", over {self.devices} of them" if self.devices > 1 else ""
-            return f"yes, {_bare(need.total)} of {where}{among}; up to {self._up_to} tokens"
+            return f"yes, {taken}{among}; up to {self._up_to} tokens"
 
-        text = f"no, {_bare(need.total)} of {where}; "
-        text += f"up to {self._up_to} tokens" if self.longest else "the weights are too large"
+        text = f"no, {taken}; "
+        bound = "up to"
+        if need.weights is None:
+            text = f"no, without weights already {taken}; "
+            bound = "at most"
+        text += f"{bound} {self._up_to} tokens" if self.longest else "the weights are too large"
         if self.thrift:
             text += f", {self.thrift.longest:,} with {self.thrift.option}"
         return text
@@ -122,7 +132,7 @@ class Fit:
     @property
     def short(self) -> str:
         """The answer for a cell of a table: `yes`, `24,576`, or `no` where no length fits."""
-        if self.need.weights is None:
+        if not self.is_known:
             return "?"
         if self.fits:
             return "yes"
@@ -221,7 +231,7 @@ def find_fit(
     # a smaller type of the cache is named where the context does not fit, and nobody chose a type
     thrift = None
     longest = _longest(formulas, shape, machine, need.cache_type)
-    if not devices and not cache_type and shape.weights is not None:
+    if not devices and not cache_type:
         thrift = _thrift(formulas, shape, machine, longest)
     return Fit(formulas, need, machine, devices, longest, thrift)
 

@@ -111,6 +111,19 @@ def test_weights_that_are_too_large_have_no_length() -> None:
 def test_a_source_without_weights_is_not_judged() -> None:
     fit = find_fit("vllm", LLAMA.with_weights(None), 8192, CARD)
     assert (fit.need.weights, fit.short) == (None, "?")
+    assert fit.sentence.startswith("unknown without weights; ")
+
+
+def test_a_source_without_weights_is_judged_where_the_rest_is_too_large() -> None:
+    fit = find_fit("llama-cpp", LLAMA.with_weights(None), 1048576, CARD)
+    assert not fit.fits
+    # 32 layers with K and V of 8 heads of 128 in float16: 128 KiB for each token
+    assert 0 < fit.longest <= 24 * GIB // (128 << 10)
+    assert fit.short == f"{fit.longest:,}"
+    assert fit.thrift is not None
+    assert fit.thrift.longest > 1.7 * fit.longest
+    assert fit.sentence.startswith("no, ")
+    assert f"{fit.longest:,} tokens" in fit.sentence
 
 
 def test_a_model_is_divided_over_several_gpus() -> None:

@@ -23,6 +23,7 @@ from ..engines.probe import Probe
 from ..errors import Interruption, UsageError
 from ..formats.gguf.inplace import recover
 from ..hub.card import with_card
+from ..inspection.memory.fit import check_machine
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..options import MachineOptions
@@ -74,6 +75,8 @@ def plan_output(
         UsageError: For options that do not go together, and a method that needs training.
         RopeconvError: As `make_plan` does, and for a package that is missing.
     """
+    if machine is not None:
+        check_machine(machine)
     plan = place(make_plan(source, recipe, target))
     if machine is not None:
         plan = replace(plan, asked=machine)

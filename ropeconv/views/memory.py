@@ -65,18 +65,13 @@ def show_fits(fits: Iterable[Fit], sheet: Sheet) -> None:
     sheet.table("Memory", columns, rows, right=("weights", "KV cache", "activations", "total"))
 
 
-def show_memory(advice: RankedMethods, machine: MachineOptions, sheet: Sheet) -> None:
+def show_memory(fit: Fit | None, sheet: Sheet) -> None:
     """Show whether the wanted context fits, which is the same for every method.
 
     Args:
-        advice: The methods.
-        machine: The machine and the type of the cache.
+        fit: That of `advised_fit`.
         sheet: Where it is shown.
-
-    Raises:
-        UsageError: For a value that the runtime cannot have.
     """
-    fit = advised_fit(advice, machine)
     if fit is not None:
         sheet.say(f"Fits:    {fit.sentence}")
 
@@ -85,6 +80,9 @@ def advised_fit(advice: RankedMethods, machine: MachineOptions) -> Fit | None:
     """Return whether a model fits at the wanted context, in the runtime that runs it by default.
 
     That is by the verdicts on the best method, in the format of the model.
+
+    Raises:
+        UsageError: For a value that the runtime cannot have.
     """
     inspection = advice.inspection
     best = advice.best

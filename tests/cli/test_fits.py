@@ -110,3 +110,35 @@ def test_json_knows_that_the_cache_alone_is_too_large(
     for memory, fits in (("1GB", None), ("10KB", False)):
         document = json.loads(run(*command, memory, code=0).stdout)
         assert {row["fits"] for row in document["advice"]} == {fits}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--memory", "-5GB"),
+        ("--memory", "2x24GB"),
+        ("--cache-type", "q9_0"),
+        ("--cache-type", "q8_0"),  # llama.cpp's, and the model is a checkpoint
+    ],
+)
+def test_wrong_values_are_refused_before_anything_is_shown(
+    refuses: Refuses, llama: Path, option: str, value: str
+) -> None:
+    words = f"ropeconv: {option} {value}: "
+    for command in (
+        ("inspect", "model"),
+        ("advise", "model", "--context", "256"),
+        ("apply", "model", "--yarn", "4", "--dry-run"),
+    ):
+        refuses(2, words, *command, option, value)
+
+
+def test_a_type_that_no_runtime_has_is_refused_with_all_that_there_are(
+    refuses: Refuses, llama: Path
+) -> None:
+    for command in (
+        ("inspect", "model", "--explain"),
+        ("inspect", "model", "--json"),
+        ("apply", "model", "--yarn", "4", "--runtime", "vllm", "--dry-run"),
+    ):
+        refuses(2, "bfloat16, float16, float32, f16, ", *command, "--cache-type", "q9_0")

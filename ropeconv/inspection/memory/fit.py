@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from ...errors import UsageError
 from ...options import MachineOptions
 from ..document import FitDocument, MachineDocument, ThriftyDocument
 from .machine import GIB, Machine, given_memory, this_machine
@@ -17,6 +18,8 @@ from .shape import ModelShape
 
 LONGEST = 1 << 24
 """Tokens up to which the longest context is searched."""
+USUAL_TYPES = ("bfloat16", "float16", "float32", "f16")
+"""Types of a cache that need no option."""
 STEP = 256
 """It is a multiple of so many tokens."""
 
@@ -207,6 +210,23 @@ def chosen_machine(options: MachineOptions) -> Machine:
     """
     given = options.memory or os.environ.get("ROPECONV_MEMORY", "")
     return given_memory(given) if given else this_machine()
+
+
+def check_machine(options: MachineOptions) -> None:
+    """Refuse a memory or a type of the cache that no machine and no runtime can have.
+
+    Raises:
+        UsageError: The memory is not a size, or no runtime has the type.
+    """
+    chosen_machine(options)
+    name = options.cache_type
+    known = dict.fromkeys(USUAL_TYPES)
+    for runtime in MEMORY.values():
+        known |= dict.fromkeys(runtime.cache_options)
+    if name and name not in known:
+        raise UsageError(
+            f"--cache-type {name}: no runtime has it; choose one of {', '.join(known)}"
+        )
 
 
 def find_fit(

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ropeconv.errors import UsageError
-from ropeconv.inspection.memory.fit import find_fit, needed
+from ropeconv.inspection.memory.fit import check_machine, find_fit, needed
 from ropeconv.inspection.memory.machine import Machine, given_memory
 from ropeconv.inspection.memory.runtime import MEMORY
 from ropeconv.inspection.memory.runtimes.vllm import group_layers
 from ropeconv.inspection.memory.shape import ModelShape
 from ropeconv.models.config import CachedLayers
+from ropeconv.options import MachineOptions
 
 from ...conftest import CONFIGS
 from ...support.baking import inspected
@@ -140,6 +141,14 @@ def test_a_model_is_divided_over_several_gpus() -> None:
 def test_a_type_that_a_runtime_does_not_have_is_refused(runtime: str, name: str) -> None:
     with pytest.raises(UsageError, match="--cache-type"):
         find_fit(runtime, LLAMA, 8192, CARD, name)
+
+
+@pytest.mark.parametrize("runtime", list(MEMORY))
+def test_each_type_of_a_runtime_is_accepted(runtime: str) -> None:
+    for name in MEMORY[runtime].cache_types(LLAMA):
+        check_machine(MachineOptions(cache_type=name))
+    with pytest.raises(UsageError, match="fp8"):
+        check_machine(MachineOptions(cache_type="q9_0"))
 
 
 def test_blocks_that_do_not_divide_a_layer_are_refused() -> None:

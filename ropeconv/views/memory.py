@@ -8,7 +8,8 @@ from ..bake.fits import shown_fit
 from ..bake.ranked import RankedMethods
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import Inspection
-from ..inspection.memory.fit import Fit, all_fits, size
+from ..inspection.memory.fit import Fit, all_fits
+from ..inspection.memory.machine import size
 from ..models.gguf import GgufSource
 from ..options import MachineOptions
 from .sheet import Sheet

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...errors import UsageError
 from ...options import MachineOptions
 from ..document import FitDocument, MachineDocument, ThriftyDocument
-from .machine import GIB, Machine, given_memory, this_machine
+from .machine import GIB, Machine, given_memory, size, this_machine
 from .runtime import MEMORY, RuntimeMemory
 from .shape import ModelShape
 
@@ -122,10 +122,22 @@ class Fit:
         if need.weights is None:
             text = f"no, without weights already {taken}; "
             bound = "at most"
-        text += f"{bound} {self._up_to} tokens" if self.longest else "the weights are too large"
+        text += f"{bound} {self._up_to} tokens" if self.longest else self._too_large
         if self.thrift:
             text += f", {self.thrift.longest:,} with {self.thrift.option}"
         return text
+
+    @property
+    def _too_large(self) -> str:
+        """The part that is too large where no length fits."""
+        devices = self.machine.count
+        weights = self.need.weights or 0
+        usable = self.runtime.usable(self.machine) * devices
+        if weights > self.machine.bytes * devices:
+            return "the weights are too large"
+        if weights > usable or not usable:
+            return f"{size(usable)} of that are for the model"
+        return f"not even {STEP} tokens fit"
 
     @property
     def _up_to(self) -> str:
@@ -323,15 +335,8 @@ def _thrift(
     return None
 
 
-def size(number: int) -> str:
-    """Return a number of bytes in GiB, such as `12.3 GiB`; small ones in MiB."""
-    if number < GIB // 10:
-        return f"{number / (1 << 20):.1f} MiB"
-    return f"{number / GIB:.1f} GiB"
-
-
 def _bare(number: int) -> str:
     """Return a number of bytes as GiB without the unit, which stands behind the next number."""
-    if number < GIB // 10:
+    if number < GIB:
         return size(number)
     return f"{number / GIB:.1f}"

@@ -107,6 +107,31 @@ def test_a_context_that_does_not_fit_names_the_option_with_which_more_does() -> 
 def test_weights_that_are_too_large_have_no_length() -> None:
     fit = find_fit("llama-cpp", LLAMA, 8192, given_memory("8GB"))
     assert (fit.fits, fit.longest, fit.short) == (False, 0, "no")
+    assert "the weights are too large" in fit.sentence
+
+
+def test_weights_that_leave_too_little_are_not_called_too_large() -> None:
+    # 15.0 GiB of weights, and the logits and hidden states of 256 tokens are 0.1 GiB
+    machine = Machine(kind="gpu", name="GPU", bytes=(LLAMA.weights or 0) + (1 << 20))
+    fit = find_fit("llama-cpp", LLAMA, 8192, machine)
+    assert (fit.fits, fit.longest) == (False, 0)
+    assert "weights" not in fit.sentence
+    assert "256 tokens" in fit.sentence
+
+    # the system keeps 2 GiB of the RAM
+    tiny = replace(LLAMA, weights=1 << 20)
+    fit = find_fit("llama-cpp", tiny, 8192, Machine(kind="ram", name="RAM", bytes=2 * GIB))
+    assert "weights" not in fit.sentence
+    assert "0.0 MiB of that" in fit.sentence
+
+
+def test_sizes_below_a_gib_are_in_mib() -> None:
+    tiny = replace(LLAMA, weights=1 << 20)
+    fit = find_fit("llama-cpp", tiny, 256, given_memory("1MB"))
+    assert " of 1.0 MiB in llama.cpp" in fit.sentence
+    assert "GiB" not in fit.sentence
+    assert given_memory("1023MB").sentence == "1023.0 MiB"
+    assert given_memory("1GB").sentence == "1.0 GiB"
 
 
 def test_a_source_without_weights_is_not_judged() -> None:

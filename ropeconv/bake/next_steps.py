@@ -27,7 +27,7 @@ from ..runtimes.llamacpp.archs import Arch, arch_of_header, assumed_keys
 from ..runtimes.llamacpp.purpose import diffusion_schedule, gives_no_logits, purpose_of
 from ..runtimes.runtime import RUNS
 from ..runtimes.verdict import Verdict
-from .fits import formulas_of
+from .fits import formulas_of, runtimes_with
 from .plan import GgufOutput, Plan
 from .shown_runtime import shown_runtime
 
@@ -209,7 +209,8 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
 
     target = plan.target
-    return shown_runtime(verdicts, plan.is_folder, target.runtimes, target.allow_untested)
+    usual = runtimes_with(plan.asked.cache_type, plan.shape, plan.is_folder)
+    return shown_runtime(verdicts, plan.is_folder, target.runtimes, target.allow_untested, usual)
 
 
 def options_of(verdicts: Iterable[Verdict | RuntimeRecord], name: str) -> str:

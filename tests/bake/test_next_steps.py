@@ -172,6 +172,8 @@ def test_a_server_is_started_with_the_type_of_the_cache_that_the_user_named(
 def test_mlx_lm_is_started_with_the_type_of_the_cache(llama: Path) -> None:
     plan = make_plan(llama, YARN, runtimes=("mlx-lm",))
     assert run_commands(plan, Path("out")) == ["mlx_lm.server --model out"]
+    # without a name, it is the runtime that has the type
+    plan = make_plan(llama, YARN)
     plan = replace(plan, asked=MachineOptions(cache_type="q8"))
     assert run_commands(plan, Path("out")) == ["mlx_lm.server --model out --kv-bits 8"]
 

@@ -9,6 +9,7 @@ import pytest
 from ropeconv.inspection.memory.runtime import MEMORY
 
 from ..conftest import Run
+from ..support.tiny_gguf import make as make_gguf
 from .conftest import Refuses
 
 GIB = 1 << 30
@@ -142,3 +143,31 @@ def test_a_type_that_no_runtime_has_is_refused_with_all_that_there_are(
         ("apply", "model", "--yarn", "4", "--runtime", "vllm", "--dry-run"),
     ):
         refuses(2, "bfloat16, float16, float32, f16, ", *command, "--cache-type", "q9_0")
+
+
+def test_a_runtime_that_has_the_type_of_the_cache_is_shown(run: Run, llama: Path) -> None:
+    def last(*options: str) -> str:
+        done = run("apply", "model", "--yarn", "4", "--dry-run", "--cache-type", *options, code=0)
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("Fits:")]
+        return line
+
+    assert " in vLLM" in last("fp8")
+    assert " in mlx-lm" in last("q8")  # vLLM, SGLang and transformers do not have it
+    assert " in SGLang" in last("fp8", "--runtime", "sglang")
+
+
+def test_a_type_of_another_format_is_refused_with_the_runtimes_that_have_it(
+    refuses: Refuses, llama: Path
+) -> None:
+    refuses(2, "llama.cpp", "inspect", "model", "--cache-type", "q8_0")
+    apply = ("apply", "model", "--yarn", "4", "--cache-type", "q8_0")
+    refuses(2, "--to gguf", *apply)
+    # who names a runtime learns its types
+    refuses(2, "vLLM does not have it", *apply, "--runtime", "vllm")
+
+
+def test_a_gguf_file_has_the_types_of_llama_cpp(run: Run, tmp_path: Path, refuses: Refuses) -> None:
+    make_gguf("llama", tmp_path / "model.gguf")
+    command = ("apply", "model.gguf", "--yarn", "4", "--dry-run", "--cache-type")
+    assert " in llama.cpp" in run(*command, "q8_0", code=0).stdout
+    refuses(2, "vLLM and SGLang", *command, "fp8")

@@ -171,3 +171,17 @@ def test_a_gguf_file_has_the_types_of_llama_cpp(run: Run, tmp_path: Path, refuse
     command = ("apply", "model.gguf", "--yarn", "4", "--dry-run", "--cache-type")
     assert " in llama.cpp" in run(*command, "q8_0", code=0).stdout
     refuses(2, "vLLM and SGLang", *command, "fp8")
+
+
+def test_the_key_value_cache_has_one_size_on_a_screen(run: Run, llama: Path) -> None:
+    plan = ("apply", "model", "--yarn", "4", "--dry-run")
+    for command in (("advise", "model", "--context", "256"), plan):
+        assert run(*command, code=0).stdout.count("KV cache") == 1
+    # a runtime whose memory is not known
+    (line,) = [
+        line
+        for line in run(*plan, "--runtime", "tgi", code=0).stdout.splitlines()
+        if "KV cache" in line
+    ]
+    assert line.startswith("KV cache: ")
+    assert run(*plan, "--explain", code=0).stdout.count("KV cache") > 1

@@ -139,7 +139,7 @@ def advise_command(
         screen.data(advice_document(advice, machine))
         return
     fit = advised_fit(advice, machine)  # refuses the type of the cache before anything is shown
-    show_advice(advice, screen)
+    show_advice(advice, screen, fit)
     show_memory(fit, screen)
     if explain:
         screen.say("")

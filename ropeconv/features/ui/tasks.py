@@ -312,8 +312,9 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
     # below the table, only the columns whose titles do not explain themselves: each line begins
     # with the title of its column
-    show_advice(advice, sheet)
-    show_memory(advised_fit(advice, MachineOptions()), sheet)
+    fit = advised_fit(advice, MachineOptions())
+    show_advice(advice, sheet, fit)
+    show_memory(fit, sheet)
     explained = []
     for line in explain_columns(advice):
         if line.startswith(("Evidence", "Effective", "Outside")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..errors import UsageError
 from ..inspection.memory.fit import Fit, chosen_machine, find_fit
@@ -17,11 +18,46 @@ LIKE_LLAMA_CPP = ("ik-llama-cpp", "koboldcpp", "lm-studio", "ollama")
 """Runtimes of GGUF files that run the code of llama.cpp."""
 
 
+OLLAMA_TYPES = {
+    "f16": "",
+    "q8_0": "OLLAMA_KV_CACHE_TYPE=q8_0 OLLAMA_FLASH_ATTENTION=1",
+    "q4_0": "OLLAMA_KV_CACHE_TYPE=q4_0 OLLAMA_FLASH_ATTENTION=1",
+}
+"""By the types of the cache in Ollama: the environment of its server."""
+
+
 def formulas_of(runtime: str) -> str:
     """Return the runtime whose formulas hold for one, a key of `MEMORY`; empty for others."""
     if runtime in LIKE_LLAMA_CPP:
         return LLAMA_CPP
     return runtime if runtime in MEMORY else ""
+
+
+def in_ollama(fit: Fit, cache_type: str) -> Fit:
+    """Return a fit in llama.cpp with what sets the type of the cache in a server of Ollama.
+
+    Its FAQ has the types, and a quantised cache needs flash attention there.
+
+    Args:
+        fit: The fit.
+        cache_type: The type of --cache-type; empty for the usual one.
+
+    Raises:
+        UsageError: Ollama does not have the type.
+    """
+    if cache_type and cache_type not in OLLAMA_TYPES:
+        raise UsageError(
+            f"--cache-type {cache_type}: Ollama does not have it; choose one of"
+            f" {', '.join(OLLAMA_TYPES)}"
+        )
+    if cache_type:
+        fit = replace(fit, setting=OLLAMA_TYPES[cache_type])
+    thrift = fit.thrift
+    if thrift is not None and thrift.cache_type not in OLLAMA_TYPES:
+        thrift = None
+    elif thrift is not None:
+        thrift = replace(thrift, option=OLLAMA_TYPES[thrift.cache_type])
+    return replace(fit, thrift=thrift)
 
 
 def runtimes_with(cache_type: str, shape: ModelShape | None, is_folder: bool) -> tuple[str, ...]:

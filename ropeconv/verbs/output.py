@@ -57,6 +57,7 @@ def plan_output(
     with_draft: bool = False,
     card: bool = True,
     machine: MachineOptions | None = None,
+    ollama: bool = False,
     place: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> Plan:
     """Plan an output: its schedule, encoding, verdicts and files.
@@ -69,6 +70,7 @@ def plan_output(
         with_draft: Whether its draft model is extended too, which its receipt names.
         card: Whether a folder gets a model card.
         machine: The machine that the output is to fit, by default this one.
+        ollama: Whether Ollama runs a GGUF file, from a Modelfile.
         place: Changes where the output is written.
 
     Raises:
@@ -79,7 +81,8 @@ def plan_output(
         check_machine(machine)
     plan = place(make_plan(source, recipe, target))
     if machine is not None:
-        plan = replace(plan, asked=machine)
+        with_ollama = ollama and not plan.is_folder
+        plan = replace(plan, asked=machine, with_ollama=with_ollama)
         _ = plan.fit  # raises for a size or a type that cannot be, before anything is written
     if with_draft:
         plan = paired(plan)

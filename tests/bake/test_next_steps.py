@@ -10,15 +10,18 @@ from pathlib import Path
 import gguf
 import pytest
 
+from ropeconv.bake.fits import in_ollama
 from ropeconv.bake.next_steps import check_command, plan_purpose, run_commands
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.warnings import write_modelfile
+from ropeconv.inspection.memory.fit import find_fit
+from ropeconv.inspection.memory.machine import given_memory
 from ropeconv.models.projector import projector_beside
 from ropeconv.options import MachineOptions
 from ropeconv.runtimes.llamacpp.archs import arch_table
 from ropeconv.runtimes.llamacpp.purpose import STEPS, diffusion_schedule
 
-from ..conftest import Run
+from ..conftest import CONFIGS, Run
 from ..support.baking import YARN, apply, inspected, make_plan
 from ..support.extent import sample
 from ..support.gguf_files import close
@@ -300,3 +303,15 @@ def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: 
         "apply", "model", "--yarn", 4, "--dry-run", "--explain", "--runtime", "vllm", code=0
     ).stdout
     assert "candle" in explained
+
+
+def test_ollama_is_not_given_a_type_of_the_cache_that_only_llama_cpp_has() -> None:
+    shape = inspected(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").shape
+    assert shape is not None
+    fit = find_fit("llama-cpp", shape.with_weights(None), 1 << 20, given_memory("24GB"))
+    assert fit.thrift is not None
+    changed = replace(fit, thrift=replace(fit.thrift, cache_type="q5_1"))
+    assert in_ollama(changed, "").thrift is None
+    kept = in_ollama(fit, "").thrift
+    assert kept is not None
+    assert kept.option.startswith("OLLAMA_KV_CACHE_TYPE=q8_0")

@@ -185,3 +185,29 @@ def test_the_key_value_cache_has_one_size_on_a_screen(run: Run, llama: Path) -> 
     ]
     assert line.startswith("KV cache: ")
     assert run(*plan, "--explain", code=0).stdout.count("KV cache") > 1
+
+
+@pytest.mark.parametrize("option", [("--ollama",), ("--runtime", "ollama"), ("--to", "ollama")])
+def test_the_smaller_cache_of_ollama_is_set_in_the_environment_of_its_server(
+    run: Run, tmp_path: Path, refuses: Refuses, option: tuple[str, ...]
+) -> None:
+    make_gguf("llama", tmp_path / "model.gguf")
+    plan = ("apply", "model.gguf", "--yarn", "4", "--dry-run")
+
+    def last(*options: str) -> str:
+        lines = run(*plan, *options, code=0).stdout.splitlines()
+        (line,) = [line for line in lines if line.startswith("Fits:")]
+        return line
+
+    document = json.loads(run(*plan, "--json", "--memory", "1GB", code=0).stdout)
+    memory = document["memory"]
+    # a file of another runtime keeps its option
+    tight = f"{(memory['total'] - memory['kv_cache'] // 8) // 1024}KB"
+    assert "--cache-type-k q8_0" in last("--memory", tight)
+    assert "OLLAMA_KV_CACHE_TYPE=q8_0" in last("--memory", tight, *option)
+    assert "--cache-type-k" not in last("--memory", tight, *option)
+
+    chosen = ("--memory", "1GB", "--cache-type")
+    assert "OLLAMA_KV_CACHE_TYPE=q8_0" in last(*chosen, "q8_0", *option)
+    assert "OLLAMA" not in last(*chosen, "f16", *option)
+    refuses(2, "Ollama does not have it", *plan, *chosen, "q5_1", *option)

@@ -76,6 +76,9 @@ class Fit:
     thrift: Thrift | None
     """A smaller type of the cache, where the need does not fit and that helps."""
 
+    setting: str = ""
+    """What gives the cache its type, where the command that is shown does not; or empty."""
+
     @property
     def fits(self) -> bool:
         """Whether the need fits, as far as it is known."""
@@ -115,7 +118,8 @@ class Fit:
             return f"unknown without weights; the rest takes {taken}"
         if self.fits:
             among = f", over {self.devices} of them" if self.devices > 1 else ""
-            return f"yes, {taken}{among}; up to {self._up_to} tokens"
+            having = f", with {self.setting}" if self.setting else ""
+            return f"yes, {taken}{among}; up to {self._up_to} tokens{having}"
 
         text = f"no, {taken}; "
         bound = "up to"

@@ -77,11 +77,11 @@ class Fit:
     """A smaller type of the cache, where the need does not fit and that helps."""
 
     setting: str = ""
-    """What gives the cache its type, where the command that is shown does not; or empty."""
+    """The setting of the type of the cache, where the command that is shown lacks it; or empty."""
 
     @property
     def fits(self) -> bool:
-        """Whether the need fits, as far as it is known."""
+        """Whether the parts that are known fit."""
         return self.devices > 0
 
     @property

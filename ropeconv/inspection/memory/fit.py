@@ -18,10 +18,10 @@ from .shape import ModelShape
 
 LONGEST = 1 << 24
 """Tokens up to which the longest context is searched."""
-USUAL_TYPES = ("bfloat16", "float16", "float32", "f16")
-"""Types of a cache that need no option."""
 STEP = 256
 """It is a multiple of so many tokens."""
+USUAL_TYPES = ("bfloat16", "float16", "float32", "f16")
+"""Types of a cache that need no option."""
 
 
 @dataclass(frozen=True)

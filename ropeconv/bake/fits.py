@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from ..errors import UsageError
 from ..inspection.memory.fit import Fit, chosen_machine, find_fit
 from ..inspection.memory.runtime import MEMORY
 from ..inspection.memory.shape import ModelShape
 from ..options import MachineOptions
 from ..runtimes.runtime import LLAMA_CPP
 from ..runtimes.verdict import Verdict
-from .shown_runtime import shown_runtime
+from .shown_runtime import shown_runtime, usual_runtimes
 
 LIKE_LLAMA_CPP = ("ik-llama-cpp", "koboldcpp", "lm-studio", "ollama")
 """Runtimes of GGUF files that run the code of llama.cpp."""
+
+
+OLLAMA_TYPES = {
+    "f16": "",
+    "q8_0": "OLLAMA_KV_CACHE_TYPE=q8_0 OLLAMA_FLASH_ATTENTION=1",
+    "q4_0": "OLLAMA_KV_CACHE_TYPE=q4_0 OLLAMA_FLASH_ATTENTION=1",
+}
+"""By the types of the cache in Ollama: the environment of its server."""
 
 
 def formulas_of(runtime: str) -> str:
@@ -21,6 +31,70 @@ def formulas_of(runtime: str) -> str:
     if runtime in LIKE_LLAMA_CPP:
         return LLAMA_CPP
     return runtime if runtime in MEMORY else ""
+
+
+def in_ollama(fit: Fit, cache_type: str) -> Fit:
+    """Return a fit in llama.cpp with what sets the type of the cache in a server of Ollama.
+
+    Its FAQ has the types, and a quantised cache needs flash attention there.
+
+    Args:
+        fit: The fit.
+        cache_type: The type of --cache-type; empty for the usual one.
+
+    Raises:
+        UsageError: Ollama does not have the type.
+    """
+    if cache_type and cache_type not in OLLAMA_TYPES:
+        raise UsageError(
+            f"--cache-type {cache_type}: Ollama does not have it; choose one of"
+            f" {', '.join(OLLAMA_TYPES)}"
+        )
+    if cache_type:
+        fit = replace(fit, setting=OLLAMA_TYPES[cache_type])
+    thrift = fit.thrift
+    if thrift is not None and thrift.cache_type not in OLLAMA_TYPES:
+        thrift = None
+    elif thrift is not None:
+        thrift = replace(thrift, option=OLLAMA_TYPES[thrift.cache_type])
+    return replace(fit, thrift=thrift)
+
+
+def runtimes_with(cache_type: str, shape: ModelShape | None, is_folder: bool) -> tuple[str, ...]:
+    """Return the runtimes that can have a type of the cache, those that are usual first.
+
+    Args:
+        cache_type: The type; empty for the usual one, with which the usual runtimes are returned.
+        shape: The model; None where its memory is not known.
+        is_folder: Whether it is a checkpoint, and not a GGUF file.
+    """
+    usual = usual_runtimes(is_folder)
+    if not cache_type or shape is None:
+        return usual
+    names = []
+    for name in dict.fromkeys((*usual, *MEMORY)):
+        formulas = MEMORY[name]
+        if (formulas.format == "folder") != is_folder:
+            continue
+        if cache_type in formulas.cache_types(shape):
+            names.append(name)
+    return tuple(names)
+
+
+def _who_has(cache_type: str, shape: ModelShape, is_folder: bool) -> str:
+    """Return a message on a type that no runtime which runs a model has, with those that do."""
+    option = ""
+    names = runtimes_with(cache_type, shape, is_folder)
+    if names:
+        option = f"--runtime {names[0]}"
+    else:
+        names = runtimes_with(cache_type, shape, not is_folder)
+        option = "--to gguf" if is_folder else "--to safetensors"
+    has = " and ".join(MEMORY[name].display_name for name in names) or "none"
+    return (
+        f"--cache-type {cache_type}: no runtime that is known to run the model has it; it is of"
+        f" {has} (`ropeconv apply` with {option})"
+    )
 
 
 def shown_fit(
@@ -49,7 +123,15 @@ def shown_fit(
     """
     if shape is None:
         return None
-    runtime = formulas_of(shown_runtime(verdicts, is_folder, named))
+    verdicts = tuple(verdicts)
+    usual = runtimes_with(options.cache_type, shape, is_folder)
+    shown = ""
+    if usual or named:
+        shown = shown_runtime(verdicts, is_folder, named, usual=usual)
+    # a type that decided against each runtime which would be shown without it
+    if not shown and shown_runtime(verdicts, is_folder, named):
+        raise UsageError(_who_has(options.cache_type, shape, is_folder))
+    runtime = formulas_of(shown)
     if not runtime:
         return None
     return find_fit(runtime, shape, tokens, chosen_machine(options), options.cache_type)

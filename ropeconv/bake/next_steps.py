@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..formats.package_data import render
+from ..inspection.memory.runtime import MEMORY
 from ..inspection.receipts.places import find_source
 from ..inspection.receipts.receipt import RuntimeRecord
 from ..inspection.receipts.storage import has_receipt
@@ -26,6 +27,7 @@ from ..runtimes.llamacpp.archs import Arch, arch_of_header, assumed_keys
 from ..runtimes.llamacpp.purpose import diffusion_schedule, gives_no_logits, purpose_of
 from ..runtimes.runtime import RUNS
 from ..runtimes.verdict import Verdict
+from .fits import formulas_of, runtimes_with
 from .plan import GgufOutput, Plan
 from .shown_runtime import shown_runtime
 
@@ -100,12 +102,13 @@ def run_commands(
         settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
         speculation = shlex.quote(json.dumps(settings))
 
+    runtime = runtime_to_show(plan, draft)
     # The template has the commands of each runtime and purpose, with these words in them, quoted
     # for a shell. `schedule` is the option of a diffusion model, `pipeline` the program of an
     # encoder.
     text = render(
         "run.jinja",
-        runtime=runtime_to_show(plan, draft),
+        runtime=runtime,
         purpose=purpose,
         schedule=_schedule(plan, purpose),
         path=shlex.quote(str(path)),
@@ -120,7 +123,8 @@ def run_commands(
         draft=draft and shlex.quote(str(draft.out)),
         kind=kind,
         speculation=speculation,
-        options=options_of(plan.result.verdicts, runtime_to_show(plan, draft)),
+        options=options_of(plan.result.verdicts, runtime),
+        cache_option=_cache_option(plan, runtime),
     )
     return text.splitlines()
 
@@ -205,7 +209,8 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
 
     target = plan.target
-    return shown_runtime(verdicts, plan.is_folder, target.runtimes, target.allow_untested)
+    usual = runtimes_with(plan.asked.cache_type, plan.shape, plan.is_folder)
+    return shown_runtime(verdicts, plan.is_folder, target.runtimes, target.allow_untested, usual)
 
 
 def options_of(verdicts: Iterable[Verdict | RuntimeRecord], name: str) -> str:
@@ -221,6 +226,20 @@ def options_of(verdicts: Iterable[Verdict | RuntimeRecord], name: str) -> str:
         if verdict.runtime.partition("@")[0] == name:
             options = verdict.options
     return f" {options}" if options else ""
+
+
+def _cache_option(plan: Plan, runtime: str) -> str:
+    """Return the option of a runtime for the type of --cache-type, after a blank; empty for none.
+
+    Args:
+        plan: The plan of the output.
+        runtime: Its name.
+    """
+    formulas = formulas_of(runtime)
+    if not formulas:
+        return ""
+    option = MEMORY[formulas].cache_options.get(plan.asked.cache_type, "")
+    return f" {option}" if option else ""
 
 
 def _is_found(plan: Plan, path: Path) -> bool:

@@ -39,7 +39,7 @@ from ..rope.summary import Summary, SummaryTable
 from ..runtimes.drafts import DraftKind
 from ..runtimes.verdict import Verdict, describe, frequencies
 from ..version import SCHEMA, __version__
-from .fits import shown_fit
+from .fits import in_ollama, shown_fit
 
 
 def source_record(source: Origin) -> SourceRecord:
@@ -304,6 +304,9 @@ class Plan(FilePlan):
     asked: MachineOptions = field(default_factory=MachineOptions, kw_only=True)
     """The machine that the output is to fit."""
 
+    with_ollama: bool = field(default=False, kw_only=True)
+    """Whether Ollama runs it."""
+
     draft: DraftKind | None = field(default=None, kw_only=True)
     """The kind of draft model that it is; None for a whole model."""
 
@@ -318,7 +321,7 @@ class Plan(FilePlan):
             UsageError: For a `--memory` or `--cache-type` that the runtime cannot have.
         """
         shape = None if self.draft else self.shape  # a draft runs beside its target
-        return shown_fit(
+        fit = shown_fit(
             shape,
             self.schedule.context,
             self.result.verdicts,
@@ -326,6 +329,9 @@ class Plan(FilePlan):
             self.asked,
             self.target.runtimes,
         )
+        if fit is not None and self.with_ollama:
+            return in_ollama(fit, self.asked.cache_type)
+        return fit
 
     @cached_property
     def original(self) -> OriginalRecord:

@@ -16,6 +16,7 @@ def shown_runtime(
     is_folder: bool,
     named: Sequence[str] = (),
     allow_untested: bool = False,
+    usual: Sequence[str] = (),
 ) -> str:
     """Return the runtime whose command is shown; empty where none supports the model.
 
@@ -27,6 +28,7 @@ def shown_runtime(
         is_folder: Whether it is a checkpoint, and not a GGUF file.
         named: The values of --runtime.
         allow_untested: Whether an untested runtime counts as supported if the user named it.
+        usual: Those of the second rule, where they are others.
     """
     # the names of the runtimes without a version, as in `vllm@0.20`
     names = [canonical(name).partition("@")[0] for name in named]
@@ -49,8 +51,12 @@ def shown_runtime(
     for name in names:
         if name in runs_in_some_version:
             return name
-    usual = SERVERS if is_folder else (LLAMA_CPP,)
-    for name in usual:
+    for name in usual or usual_runtimes(is_folder):
         if runs_in_newest.get(name):
             return name
     return ""
+
+
+def usual_runtimes(is_folder: bool) -> tuple[str, ...]:
+    """Return the runtimes whose command is shown by default, for a checkpoint or a GGUF file."""
+    return SERVERS if is_folder else (LLAMA_CPP,)

@@ -211,6 +211,7 @@ def _run_command(runtime: str, repo_id: str, upload: UploadSet, branch: str | No
         draft=None,
         purpose=upload.purpose,
         options=options_of(upload.receipt.runtimes, runtime),
+        cache_option="",  # that of --cache-type is for one machine, and the card is for all
     )
     command = text.strip()
     if command and branch:

@@ -382,6 +382,7 @@ class Batch:
             with_draft=self.pair,
             card=not is_only_published,
             machine=copied(MachineOptions, request),
+            ollama=request.ollama,
             place=unit.move_into_folder,
         )
         if request.ollama and not plan.is_folder:

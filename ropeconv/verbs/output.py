@@ -23,6 +23,7 @@ from ..engines.probe import Probe
 from ..errors import Interruption, UsageError
 from ..formats.gguf.inplace import recover
 from ..hub.card import with_card
+from ..inspection.memory.fit import check_machine
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..options import MachineOptions
@@ -56,6 +57,7 @@ def plan_output(
     with_draft: bool = False,
     card: bool = True,
     machine: MachineOptions | None = None,
+    ollama: bool = False,
     place: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> Plan:
     """Plan an output: its schedule, encoding, verdicts and files.
@@ -68,15 +70,19 @@ def plan_output(
         with_draft: Whether its draft model is extended too, which its receipt names.
         card: Whether a folder gets a model card.
         machine: The machine that the output is to fit, by default this one.
+        ollama: Whether Ollama runs a GGUF file, from a Modelfile.
         place: Changes where the output is written.
 
     Raises:
         UsageError: For options that do not go together, and a method that needs training.
         RopeconvError: As `make_plan` does, and for a package that is missing.
     """
+    if machine is not None:
+        check_machine(machine)
     plan = place(make_plan(source, recipe, target))
     if machine is not None:
-        plan = replace(plan, asked=machine)
+        with_ollama = ollama and not plan.is_folder
+        plan = replace(plan, asked=machine, with_ollama=with_ollama)
         _ = plan.fit  # raises for a size or a type that cannot be, before anything is written
     if with_draft:
         plan = paired(plan)

@@ -10,6 +10,7 @@ from ..bake.advice import Advice, MatrixCell, MeasuredMethod, counts, letters
 from ..bake.evidence import LEAST_FOUND, MOST_LOST, Study
 from ..bake.ranked import RankedMethods
 from ..formats.jsontext import JsonObject
+from ..inspection.memory.fit import Fit
 from ..inspection.support import group_by_status
 from ..models.gguf import GgufSource
 from ..rope.errors import command_line
@@ -18,8 +19,14 @@ from ..runtimes.runtime import WRONG, Runtime
 from .sheet import RUNTIMES, Sheet, legend
 
 
-def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
-    """Show advice: a row per method, the command for the first, and how to measure it."""
+def show_advice(advice: RankedMethods, sheet: Sheet, fit: Fit | None = None) -> None:
+    """Show advice: a row per method, the command for the first, and how to measure it.
+
+    Args:
+        advice: The methods.
+        sheet: Where they are shown.
+        fit: The memory of the wanted context in a runtime; without it, only the cache is shown.
+    """
     methods = advice.methods
     inspection = advice.inspection
     for note in (advice.note, advice.training, advice.useless):
@@ -37,7 +44,9 @@ def show_advice(advice: RankedMethods, sheet: Sheet) -> None:
             sheet.say(f"No {reason}.")
         else:
             sheet.say(f"No {reason}: {', '.join(flags)}.")
-    if inspection.kv_cache:
+    if fit is not None:
+        sheet.say(fit.detail)
+    elif inspection.kv_cache:
         sheet.say(inspection.kv_cache.short(advice.context, inspection.spec.context))
     if methods[0].writable:
         _show_commands(advice, methods[0], sheet)

@@ -57,7 +57,7 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
 def _show_misfit(plan: Plan, sheet: Sheet) -> None:
     """Show that an output does not fit the machine; one that fits has no line in a list."""
     fit = plan.fit
-    if fit is not None and fit.need.weights is not None and not fit.fits:
+    if fit is not None and not fit.fits:
         sheet.say(f"Fits: {fit.sentence}")
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ..bake.fits import shown_fit
 from ..formats.jsontext import JsonObject
 from ..inspection.inspection import Inspection
-from ..inspection.memory.fit import Fit, all_fits, size
+from ..inspection.memory.fit import Fit, all_fits
+from ..inspection.memory.machine import size
 from ..models.gguf import GgufSource
 from ..options import MachineOptions
 from .sheet import Sheet
@@ -41,8 +42,6 @@ def memory_rows(fit: Fit | None) -> list[tuple[str, str]]:
     """Return the rows of an inspection: what the context takes, and whether it fits."""
     if fit is None:
         return []
-    if fit.need.weights is None:
-        return [("memory", f"{fit.memory} (in {fit.runtime.display_name})")]
     return [("memory", fit.memory), ("fits", fit.sentence)]
 
 
@@ -70,18 +69,13 @@ def show_fits(fits: Iterable[Fit], sheet: Sheet) -> None:
     sheet.table("Memory", columns, rows, right=("weights", "KV cache", "activations", "total"))
 
 
-def show_memory(advice: RankedMethods, machine: MachineOptions, sheet: Sheet) -> None:
+def show_memory(fit: Fit | None, sheet: Sheet) -> None:
     """Show whether the wanted context fits, which is the same for every method.
 
     Args:
-        advice: The methods.
-        machine: The machine and the type of the cache.
+        fit: That of `advised_fit`.
         sheet: Where it is shown.
-
-    Raises:
-        UsageError: For a value that the runtime cannot have.
     """
-    fit = advised_fit(advice, machine)
     if fit is not None:
         sheet.say(f"Fits:    {fit.sentence}")
 
@@ -90,6 +84,9 @@ def advised_fit(advice: RankedMethods, machine: MachineOptions) -> Fit | None:
     """Return whether a model fits at the wanted context, in the runtime that runs it by default.
 
     That is by the verdicts on the best method, in the format of the model.
+
+    Raises:
+        UsageError: For a value that the runtime cannot have.
     """
     inspection = advice.inspection
     best = advice.best
@@ -116,13 +113,14 @@ def advice_document(advice: RankedMethods, machine: MachineOptions) -> JsonObjec
     """
     inspection = advice.inspection
     fit = advised_fit(advice, machine)
-    is_known = fit is not None and fit.need.weights is not None
+    fits = fit.fits if fit is not None and fit.is_known else None
     document = advice.to_dict()
     for row in document["advice"]:
-        row["fits"] = fit.fits if fit is not None and is_known else None
+        row["fits"] = fits
 
-    fits = []
+    memory = []
     if not inspection.draft:
         is_folder = not isinstance(inspection.source, GgufSource)
-        fits = all_fits(inspection.shape, advice.context, is_folder, machine)
-    return document | {"memory": [each.document().to_dict() for each in fits]}
+        for each in all_fits(inspection.shape, advice.context, is_folder, machine):
+            memory.append(each.document().to_dict())
+    return document | {"memory": memory}

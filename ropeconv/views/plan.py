@@ -47,10 +47,11 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
     sheet.table(title(plan), ("", ""), rows)
     for line in sentences:
         sheet.say(line)
-    if plan.kv_cache:
-        sheet.say(plan.kv_cache.short(plan.schedule.context, plan.source_spec.context))
+    # runtimes pad their caches and keep more than a window, so the two sizes would differ
     if plan.fit:
         sheet.say(plan.fit.detail)
+    elif plan.kv_cache:
+        sheet.say(plan.kv_cache.short(plan.schedule.context, plan.source_spec.context))
 
 
 def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:

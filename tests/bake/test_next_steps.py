@@ -4,19 +4,24 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import pytest
 
+from ropeconv.bake.fits import in_ollama
 from ropeconv.bake.next_steps import check_command, plan_purpose, run_commands
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.warnings import write_modelfile
+from ropeconv.inspection.memory.fit import find_fit
+from ropeconv.inspection.memory.machine import given_memory
 from ropeconv.models.projector import projector_beside
+from ropeconv.options import MachineOptions
 from ropeconv.runtimes.llamacpp.archs import arch_table
 from ropeconv.runtimes.llamacpp.purpose import STEPS, diffusion_schedule
 
-from ..conftest import Run
+from ..conftest import CONFIGS, Run
 from ..support.baking import YARN, apply, inspected, make_plan
 from ..support.extent import sample
 from ..support.gguf_files import close
@@ -149,6 +154,42 @@ def test_what_a_checkpoint_is_for_is_read_from_its_files(
     assert plan_purpose(make_plan(llama, YARN)) == purpose
 
 
+@pytest.mark.parametrize(
+    ("runtime", "cache_type", "option"),
+    [
+        ("vllm", "fp8", " --kv-cache-dtype fp8"),
+        ("sglang", "fp8", " --kv-cache-dtype fp8_e4m3"),
+        ("vllm", "bfloat16", ""),
+        ("vllm", "", ""),
+    ],
+)
+def test_a_server_is_started_with_the_type_of_the_cache_that_the_user_named(
+    llama: Path, runtime: str, cache_type: str, option: str
+) -> None:
+    plan = make_plan(llama, YARN, runtimes=(runtime,))
+    plan = replace(plan, asked=MachineOptions(cache_type=cache_type))
+    (line,) = run_commands(plan, Path("out"))
+    assert line.endswith(f" 256{option}")
+
+
+def test_mlx_lm_is_started_with_the_type_of_the_cache(llama: Path) -> None:
+    plan = make_plan(llama, YARN, runtimes=("mlx-lm",))
+    assert run_commands(plan, Path("out")) == ["mlx_lm.server --model out"]
+    # without a name, it is the runtime that has the type
+    plan = make_plan(llama, YARN)
+    plan = replace(plan, asked=MachineOptions(cache_type="q8"))
+    assert run_commands(plan, Path("out")) == ["mlx_lm.server --model out --kv-bits 8"]
+
+
+@pytest.mark.parametrize("runtime", ["llama-cpp", "ik-llama-cpp"])
+def test_llama_server_is_started_with_the_type_of_the_cache(tmp_path: Path, runtime: str) -> None:
+    model = make_gguf("llama", tmp_path / "model.gguf")
+    plan = make_plan(model, YARN, runtimes=(runtime,))
+    plan = replace(plan, asked=MachineOptions(cache_type="q8_0"))
+    (line,) = run_commands(plan, Path("out.gguf"))
+    assert line == ("llama-server -m out.gguf -c 256 --cache-type-k q8_0 --cache-type-v q8_0")
+
+
 # A projector for images beside a GGUF file
 
 
@@ -264,3 +305,15 @@ def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: 
         "apply", "model", "--yarn", 4, "--dry-run", "--explain", "--runtime", "vllm", code=0
     ).stdout
     assert "candle" in explained
+
+
+def test_ollama_is_not_given_a_type_of_the_cache_that_only_llama_cpp_has() -> None:
+    shape = inspected(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").shape
+    assert shape is not None
+    fit = find_fit("llama-cpp", shape.with_weights(None), 1 << 20, given_memory("24GB"))
+    assert fit.thrift is not None
+    changed = replace(fit, thrift=replace(fit.thrift, cache_type="q5_1"))
+    assert in_ollama(changed, "").thrift is None
+    kept = in_ollama(fit, "").thrift
+    assert kept is not None
+    assert kept.option.startswith("OLLAMA_KV_CACHE_TYPE=q8_0")

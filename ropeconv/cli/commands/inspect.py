@@ -52,12 +52,14 @@ def inspect_command(
         return
     from ...bake.warnings import repairs
     from ...inspection.adapter import read_adapter
+    from ...inspection.memory.fit import check_machine
     from ...models.gguf import GgufSource
     from ...models.open import open_source
     from ...verbs.asking import asking_installed
     from ...verbs.opened import inspect_opened
     from ...views.inspection import show_adapter, show_inspection
 
+    check_machine(machine)
     opened = open_source(source, family)
     adapter = read_adapter(opened)
     if adapter is not None:
@@ -117,13 +119,15 @@ def advise_command(
 ) -> None:
     """Compare the methods that reach a context length, with the command for each."""
     from ...bake.ranked import advised
+    from ...inspection.memory.fit import check_machine
     from ...models.gguf import GgufSource
     from ...models.open import open_source
     from ...rope.lengths import parse_tokens
     from ...verbs.asking import asking_installed
     from ...views.advice import show_advice, show_methods
-    from ...views.memory import advice_document, show_memory
+    from ...views.memory import advice_document, advised_fit, show_memory
 
+    check_machine(machine)
     opened = open_source(source, family)
     if python and isinstance(opened, GgufSource):
         raise UsageError("--python does not go with a GGUF file; leave it out")
@@ -134,8 +138,9 @@ def advise_command(
             screen.note(f"Note: {advice.note}")
         screen.data(advice_document(advice, machine))
         return
-    show_advice(advice, screen)
-    show_memory(advice, machine, screen)
+    fit = advised_fit(advice, machine)  # refuses the type of the cache before anything is shown
+    show_advice(advice, screen, fit)
+    show_memory(fit, screen)
     if explain:
         screen.say("")
         show_methods(advice, screen)

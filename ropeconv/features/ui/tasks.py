@@ -44,7 +44,7 @@ from ropeconv.verbs.validation import ValidationChoice
 from ropeconv.verbs.validation import validate as validate_output
 from ropeconv.views.advice import explain_columns, show_advice, show_methods
 from ropeconv.views.inspection import show_inspection, show_receipt
-from ropeconv.views.memory import show_memory
+from ropeconv.views.memory import advised_fit, show_memory
 from ropeconv.views.plan import show_outcome, show_plan
 from ropeconv.views.results import show_validation
 from ropeconv.views.schedule_plots import pictures_of
@@ -312,8 +312,9 @@ def compare(form: CompareForm, task: TaskContext, sheet: HtmlSheet) -> None:
 
     # below the table, only the columns whose titles do not explain themselves: each line begins
     # with the title of its column
-    show_advice(advice, sheet)
-    show_memory(advice, MachineOptions(), sheet)
+    fit = advised_fit(advice, MachineOptions())
+    show_advice(advice, sheet, fit)
+    show_memory(fit, sheet)
     explained = []
     for line in explain_columns(advice):
         if line.startswith(("Evidence", "Effective", "Outside")):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from ...errors import UsageError
 from ...options import MachineOptions
 from ..document import FitDocument, MachineDocument, ThriftyDocument
-from .machine import GIB, Machine, given_memory, this_machine
+from .machine import GIB, Machine, given_memory, size, this_machine
 from .runtime import MEMORY, RuntimeMemory
 from .shape import ModelShape
 
@@ -19,6 +20,8 @@ LONGEST = 1 << 24
 """Tokens up to which the longest context is searched."""
 STEP = 256
 """It is a multiple of so many tokens."""
+USUAL_TYPES = ("bfloat16", "float16", "float32", "f16")
+"""Types of a cache that need no option."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,18 @@ class Fit:
     thrift: Thrift | None
     """A smaller type of the cache, where the need does not fit and that helps."""
 
+    setting: str = ""
+    """The setting of the type of the cache, where the command that is shown lacks it; or empty."""
+
     @property
     def fits(self) -> bool:
-        """Whether the need fits."""
+        """Whether the parts that are known fit."""
         return self.devices > 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether more is known than that all but the weights fits."""
+        return self.need.weights is not None or not self.fits
 
     @property
     def memory(self) -> str:
@@ -102,17 +113,35 @@ class Fit:
         """The answer in a line: `yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens`."""
         need = self.need
         where = f"{self.machine.sentence} in {self.runtime.display_name}"
-        if need.weights is None:
-            return f"unknown without weights; the rest takes {_bare(need.total)} of {where}"
+        taken = f"{_bare(need.total)} of {where}"
+        if not self.is_known:
+            return f"unknown without weights; the rest takes {taken}"
         if self.fits:
             among = f", over {self.devices} of them" if self.devices > 1 else ""
-            return f"yes, {_bare(need.total)} of {where}{among}; up to {self._up_to} tokens"
+            having = f", with {self.setting}" if self.setting else ""
+            return f"yes, {taken}{among}; up to {self._up_to} tokens{having}"
 
-        text = f"no, {_bare(need.total)} of {where}; "
-        text += f"up to {self._up_to} tokens" if self.longest else "the weights are too large"
+        text = f"no, {taken}; "
+        bound = "up to"
+        if need.weights is None:
+            text = f"no, without weights already {taken}; "
+            bound = "at most"
+        text += f"{bound} {self._up_to} tokens" if self.longest else self._too_large
         if self.thrift:
             text += f", {self.thrift.longest:,} with {self.thrift.option}"
         return text
+
+    @property
+    def _too_large(self) -> str:
+        """The part that is too large where no length fits."""
+        devices = self.machine.count
+        weights = self.need.weights or 0
+        usable = self.runtime.usable(self.machine) * devices
+        if weights > self.machine.bytes * devices:
+            return "the weights are too large"
+        if weights > usable or not usable:
+            return f"{size(usable)} of that are for the model"
+        return f"not even {STEP} tokens fit"
 
     @property
     def _up_to(self) -> str:
@@ -122,7 +151,7 @@ class Fit:
     @property
     def short(self) -> str:
         """The answer for a cell of a table: `yes`, `24,576`, or `no` where no length fits."""
-        if self.need.weights is None:
+        if not self.is_known:
             return "?"
         if self.fits:
             return "yes"
@@ -199,6 +228,23 @@ def chosen_machine(options: MachineOptions) -> Machine:
     return given_memory(given) if given else this_machine()
 
 
+def check_machine(options: MachineOptions) -> None:
+    """Refuse a memory or a type of the cache that no machine and no runtime can have.
+
+    Raises:
+        UsageError: The memory is not a size, or no runtime has the type.
+    """
+    chosen_machine(options)
+    name = options.cache_type
+    known = dict.fromkeys(USUAL_TYPES)
+    for runtime in MEMORY.values():
+        known |= dict.fromkeys(runtime.cache_options)
+    if name and name not in known:
+        raise UsageError(
+            f"--cache-type {name}: no runtime has it; choose one of {', '.join(known)}"
+        )
+
+
 def find_fit(
     runtime: str, shape: ModelShape, tokens: int, machine: Machine, cache_type: str = ""
 ) -> Fit:
@@ -221,7 +267,7 @@ def find_fit(
     # a smaller type of the cache is named where the context does not fit, and nobody chose a type
     thrift = None
     longest = _longest(formulas, shape, machine, need.cache_type)
-    if not devices and not cache_type and shape.weights is not None:
+    if not devices and not cache_type:
         thrift = _thrift(formulas, shape, machine, longest)
     return Fit(formulas, need, machine, devices, longest, thrift)
 
@@ -293,15 +339,8 @@ def _thrift(
     return None
 
 
-def size(number: int) -> str:
-    """Return a number of bytes in GiB, such as `12.3 GiB`; small ones in MiB."""
-    if number < GIB // 10:
-        return f"{number / (1 << 20):.1f} MiB"
-    return f"{number / GIB:.1f} GiB"
-
-
 def _bare(number: int) -> str:
     """Return a number of bytes as GiB without the unit, which stands behind the next number."""
-    if number < GIB // 10:
+    if number < GIB:
         return size(number)
     return f"{number / GIB:.1f}"

@@ -52,14 +52,21 @@ class Machine:
     @property
     def sentence(self) -> str:
         """The memory in words, such as `24.0 GiB RAM` or `2 x 80.0 GiB (NVIDIA H100)`."""
-        size = f"{self.bytes / GIB:.1f} GiB"
+        words = size(self.bytes)
         if self.kind == "given":
-            return size
+            return words
         if self.kind == "ram":
-            return f"{size} RAM"
+            return f"{words} RAM"
         if self.count > 1:
-            size = f"{self.count} x {size}"
-        return f"{size} ({self.name})"
+            words = f"{self.count} x {words}"
+        return f"{words} ({self.name})"
+
+
+def size(number: int) -> str:
+    """Return a number of bytes in GiB, such as `12.3 GiB`; below 1 GiB in MiB."""
+    if number < GIB:
+        return f"{number / (1 << 20):.1f} MiB"
+    return f"{number / GIB:.1f} GiB"
 
 
 def given_memory(text: str) -> Machine:

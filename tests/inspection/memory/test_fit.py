@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ropeconv.errors import UsageError
-from ropeconv.inspection.memory.fit import find_fit, needed
+from ropeconv.inspection.memory.fit import check_machine, find_fit, needed
 from ropeconv.inspection.memory.machine import Machine, given_memory
 from ropeconv.inspection.memory.runtime import MEMORY
 from ropeconv.inspection.memory.runtimes.vllm import group_layers
 from ropeconv.inspection.memory.shape import ModelShape
 from ropeconv.models.config import CachedLayers
+from ropeconv.options import MachineOptions
 
 from ...conftest import CONFIGS
 from ...support.baking import inspected
@@ -106,11 +107,49 @@ def test_a_context_that_does_not_fit_names_the_option_with_which_more_does() -> 
 def test_weights_that_are_too_large_have_no_length() -> None:
     fit = find_fit("llama-cpp", LLAMA, 8192, given_memory("8GB"))
     assert (fit.fits, fit.longest, fit.short) == (False, 0, "no")
+    assert "the weights are too large" in fit.sentence
+
+
+def test_weights_that_leave_too_little_are_not_called_too_large() -> None:
+    # 15.0 GiB of weights, and the logits and hidden states of 256 tokens are 0.1 GiB
+    machine = Machine(kind="gpu", name="GPU", bytes=(LLAMA.weights or 0) + (1 << 20))
+    fit = find_fit("llama-cpp", LLAMA, 8192, machine)
+    assert (fit.fits, fit.longest) == (False, 0)
+    assert "weights" not in fit.sentence
+    assert "256 tokens" in fit.sentence
+
+    # the system keeps 2 GiB of the RAM
+    tiny = replace(LLAMA, weights=1 << 20)
+    fit = find_fit("llama-cpp", tiny, 8192, Machine(kind="ram", name="RAM", bytes=2 * GIB))
+    assert "weights" not in fit.sentence
+    assert "0.0 MiB of that" in fit.sentence
+
+
+def test_sizes_below_a_gib_are_in_mib() -> None:
+    tiny = replace(LLAMA, weights=1 << 20)
+    fit = find_fit("llama-cpp", tiny, 256, given_memory("1MB"))
+    assert " of 1.0 MiB in llama.cpp" in fit.sentence
+    assert "GiB" not in fit.sentence
+    assert given_memory("1023MB").sentence == "1023.0 MiB"
+    assert given_memory("1GB").sentence == "1.0 GiB"
 
 
 def test_a_source_without_weights_is_not_judged() -> None:
     fit = find_fit("vllm", LLAMA.with_weights(None), 8192, CARD)
     assert (fit.need.weights, fit.short) == (None, "?")
+    assert fit.sentence.startswith("unknown without weights; ")
+
+
+def test_a_source_without_weights_is_judged_where_the_rest_is_too_large() -> None:
+    fit = find_fit("llama-cpp", LLAMA.with_weights(None), 1048576, CARD)
+    assert not fit.fits
+    # 32 layers with K and V of 8 heads of 128 in float16: 128 KiB for each token
+    assert 0 < fit.longest <= 24 * GIB // (128 << 10)
+    assert fit.short == f"{fit.longest:,}"
+    assert fit.thrift is not None
+    assert fit.thrift.longest > 1.7 * fit.longest
+    assert fit.sentence.startswith("no, ")
+    assert f"{fit.longest:,} tokens" in fit.sentence
 
 
 def test_a_model_is_divided_over_several_gpus() -> None:
@@ -127,6 +166,14 @@ def test_a_model_is_divided_over_several_gpus() -> None:
 def test_a_type_that_a_runtime_does_not_have_is_refused(runtime: str, name: str) -> None:
     with pytest.raises(UsageError, match="--cache-type"):
         find_fit(runtime, LLAMA, 8192, CARD, name)
+
+
+@pytest.mark.parametrize("runtime", list(MEMORY))
+def test_each_type_of_a_runtime_is_accepted(runtime: str) -> None:
+    for name in MEMORY[runtime].cache_types(LLAMA):
+        check_machine(MachineOptions(cache_type=name))
+    with pytest.raises(UsageError, match="fp8"):
+        check_machine(MachineOptions(cache_type="q9_0"))
 
 
 def test_blocks_that_do_not_divide_a_layer_are_refused() -> None:

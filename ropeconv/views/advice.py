@@ -72,11 +72,23 @@ def _show_table(advice: RankedMethods, sheet: Sheet) -> None:
     title = f"{advice.source}: {before:,} -> {advice.context:,} tokens"
     (table,) = advice.shown_tables()
     sheet.table(title, table.columns, table.rows, optional=optional, right=right)
-    if advice.ranking is None and any(row.measured for row in advice.methods):
-        sheet.say(
-            f"Losses in nats per token, on other models. Without training: at most {MOST_LOST:g}"
-            f" nats above the trained length, and {LEAST_FOUND:g} % of hidden facts found."
-        )
+    if advice.ranking is None:
+        _explain_losses(advice, sheet)
+
+
+def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
+    """Say what the losses of the table are, and from which on a method needs no training."""
+    studies = [row.measured.study for row in advice.methods if row.measured is not None]
+    if not studies:
+        return
+    unchanged = "the loss of the unchanged model at its trained length"
+    first = studies[0]
+    if first.start is not None:
+        unchanged += f" ({first.short_model}: {first.start:.2f})"
+    sheet.say(
+        "Losses in nats per token, on other models. Without training: a loss at length of at most"
+        f" {MOST_LOST:g} above {unchanged}, and {LEAST_FOUND:g} % of hidden facts found."
+    )
 
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:

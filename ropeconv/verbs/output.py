@@ -244,7 +244,9 @@ def refuse_untrained(plan: Plan, source: str) -> None:
         return
 
     # the same request with its method named, which is accepted
-    length = format_tokens(plan.schedule.context)
+    # some classes derive their attention factor from two lengths, so that a longer one is declared
+    wanted = plan.recipe.schedule(plan.recipe.start(plan.before)).context
+    length = format_tokens(wanted)
     flags = f"--yarn {length}"
     if plan.recipe.on_top and plan.before.form.kind == "llama3":
         flags = f"--llama3 {length}"

@@ -118,3 +118,11 @@ def test_a_short_context_without_a_method_is_refused_with_a_command(
     repair = done.stderr.partition("as in ")[2].split()
     plan = command(tmp_path, "apply", llama, *repair, "--dry-run", "--json", code=0)
     assert json.loads(plan.stdout)["schedule"]["context"] == 200
+
+
+def test_a_refused_length_is_named_as_it_was_typed() -> None:
+    """Phi 3 declares a longer one, from which its class derives the attention factor."""
+    done = command(CONFIGS, "apply", "microsoft--Phi-3-mini-4k-instruct.json", "--context", "32k")
+    assert done.returncode == 2
+    assert "--context 32k is 8 times" in done.stderr
+    assert "pass --yarn 32k" in done.stderr

@@ -254,4 +254,3 @@ def test_advise_sorts_by_a_file(tmp_path: Path, growth: Result) -> None:
     assert None not in rows[:4]
     assert set(rows[4:]) == {None}
     assert "measured" not in json.loads(printed("--json"))["advice"][0]
-    assert "Measure: ropeconv eval" in printed()

@@ -390,6 +390,11 @@ def test_the_row_that_measures_a_method_has_its_schedule(config: Path, context: 
 # Screens
 
 
+def test_a_model_with_weights_gets_the_command_that_measures_it(llama: Path) -> None:
+    screen = command(llama.parent, "advise", llama, "--context", 256, code=0).stdout
+    assert f"Measure: ropeconv eval {llama} --methods base," in screen
+
+
 def published(name: str, folder: Path, **changes: Any) -> Path:
     config = json.loads((CONFIGS / f"{name}.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))

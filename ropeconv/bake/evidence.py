@@ -117,6 +117,10 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether the unchanged model hardly loses anything at the length."""
         return self.lost.get(BASE, MOST_LOST + 1) <= MOST_LOST
 
+    def reaches(self, factor: float) -> bool:
+        """Whether it is about a factor or a longer one. YaRN 4 gives some models 4.0004 times."""
+        return factor <= 1.01 * self.factor
+
     def meets_bar(self, name: str) -> bool | None:
         """Whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
 
@@ -164,7 +168,7 @@ def study_for(
 ) -> Study | None:
     """Return the study whose numbers of a method are shown, and by which it meets the bar or not.
 
-    That is the model with the longest trained context, at the nearest measured factor from the
+    It is of the model with the longest trained context, at the nearest measured factor from the
     wanted one on; where all are smaller, at the largest. A model that hardly needs a method judges
     none.
 
@@ -190,15 +194,10 @@ def study_for(
 
     largest_model = max(study.trained for study in studies)
     of_model = [study for study in studies if study.trained == largest_model]
-    long_enough = [study for study in of_model if _reaches(study, factor)]
+    long_enough = [study for study in of_model if study.reaches(factor)]
     if long_enough:
         return min(long_enough, key=lambda study: study.factor)
     return max(of_model, key=lambda study: study.factor)
-
-
-def _reaches(study: Study, factor: float) -> bool:
-    """Whether a study is about a factor or a longer one. YaRN 4 gives some models 4.0004 times."""
-    return factor <= 1.01 * study.factor
 
 
 def rank_by_measurement(
@@ -218,7 +217,7 @@ def rank_by_measurement(
     study = study_for(method, factor, on_top, among)
     if study is None:
         return True, 0, 0.0
-    meets_bar = _reaches(study, factor) and bool(study.meets_bar(method))
+    meets_bar = study.reaches(factor) and bool(study.meets_bar(method))
     return not meets_bar, -study.trained, study.lost[method]
 
 
@@ -304,7 +303,7 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         return Untuned(None, f"{numbers}; whether it finds hidden facts was not measured")
     found = study.retrieval[method]
     numbers += f" and finds {found:.0f} % of hidden facts"
-    if not _reaches(study, factor):
+    if not study.reaches(factor):
         return Untuned(None, f"{numbers}; it was not measured beyond that")
     bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
     return Untuned(meets_bar, f"{numbers}; {bar}", found > 0)

@@ -27,8 +27,9 @@ def quality(plan: Plan) -> str:
             inside = study.inside[method.name] - study.inside[BASE]
             words += f", {inside:+.2f} inside it"
         words = f"loss {words}, against the unchanged {study.short_model} at {study.factor:g} times"
-        if factor_of(plan) > 1.01 * study.factor:
-            words += f"; not measured at {factor_of(plan):.3g} times"
+        factor = factor_of(plan)
+        if not study.reaches(factor):
+            words += f"; not measured at {factor:.3g} times"
         return words
 
     # `eval` measures the loss of the next token of models with weights

@@ -3,8 +3,9 @@
 from functools import partial
 from typing import Any
 
-from ropeconv.bake.evidence import Study, study_for
+from ropeconv.bake.evidence import Study
 from ropeconv.bake.plan import Plan
+from ropeconv.bake.quality import shown_study
 from ropeconv.views.plot_style import BLUE, GREY, Picture
 
 
@@ -20,11 +21,9 @@ def measured_pictures(plan: Plan) -> list[Picture]:
     Returns:
         Two pictures; none for a method that was not measured, or a model that is scaled already.
     """
-    spec = plan.source_spec
-    factor = plan.schedule.context / spec.original_context
     name = plan.recipe.method.name
-    study = study_for(name, factor)
-    if study is None or name not in study.inside or spec.scaled:
+    study = shown_study(plan)
+    if study is None or name not in study.inside or plan.source_spec.scaled:
         return []
     caption = (
         f"Measured on {study.model}, {study.n}, without training: at {study.factor:g} times the"

@@ -466,7 +466,7 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
 def _choose_converter(inspection: ConfigInspection, target: Target) -> StockConverter | None:
     """llama.cpp's own converter, where it converts a checkpoint; None for ropeconv's.
 
-    That is where the user names it, and for families whose conversion ropeconv does not know.
+    It converts where the user names it, and families whose conversion ropeconv does not know.
 
     Raises:
         UnsupportedBake: There is none for such a family.

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,9 +94,21 @@ class GgufExport:
 
     def blocks(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of a converted tensor, in pieces."""
-        for tensor in self.tensors:
-            if tensor.name == name:
-                yield from output_blocks(tensor)
+        yield from output_blocks(self._tensor_by_name[name])
+
+    @cached_property
+    def _tensor_by_name(self) -> dict[str, StoredRows]:
+        """The tensors by name: `blocks` is asked for each of thousands."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+
+def refuse_without_weights(source: Source) -> None:
+    """Raise BadSource for a checkpoint without weights."""
+    if not source.weights():
+        raise BadSource(
+            f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole"
+            " folder"
+        )
 
 
 def export(
@@ -115,11 +128,7 @@ def export(
         UnsupportedBake: For a checkpoint that llama.cpp does not compute.
         UsageError: For an unknown outtype.
     """
-    if not source.weights():
-        raise BadSource(
-            f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole"
-            " folder"
-        )
+    refuse_without_weights(source)
 
     # llama.cpp quantises in a second step, so the type here is the one that it starts from
     kind = base_type(options.outtype or "auto", source)

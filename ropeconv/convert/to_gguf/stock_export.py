@@ -31,7 +31,14 @@ from ..config_edit import RopeSetting, bake_config
 from ..gguf_encoding import GgufModel
 from .conversions import ModelSizes
 from .demands import check_layers
-from .export import GgufExport, base_type, describe, metadata_keys, weight_counts
+from .export import (
+    GgufExport,
+    base_type,
+    describe,
+    metadata_keys,
+    refuse_without_weights,
+    weight_counts,
+)
 from .pooling import has_projection
 from .stock import StockConverter, given_files, prepare_folder
 from .stock_program import SMALL
@@ -169,11 +176,7 @@ def stock_export(
         UsageError: For an unknown outtype.
     """
     # the config without its scaling, which the encoding writes into the result
-    if not source.weights():
-        raise BadSource(
-            f"{source.reference} has no safetensors weights, which GGUF output needs; give a whole"
-            " folder"
-        )
+    refuse_without_weights(source)
     config = source.config()
     if scaled:
         setting = RopeSetting({"rope_type": "default"}, spec.rope_theta, spec.original_context)

@@ -93,11 +93,7 @@ def remember_source(output: Path, source: Origin) -> None:
 def remember_converter(sha256: str, script: Path) -> None:
     """Note where a converter of llama.cpp is, by the digest of its code, as receipts have it."""
     with suppress(OSError, RopeconvError):
-        note = _converter_note(sha256)
-        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with draft_of(note) as draft:
-            draft.write_bytes(os.fsencode(script.resolve()))
-            draft.chmod(0o600)
+        _write_note(_converter_note(sha256), os.fsencode(script.resolve()))
 
 
 def remembered_converter(sha256: str) -> Path | None:
@@ -295,12 +291,17 @@ def _read_places(note: Path) -> tuple[Place, ...]:
 
 
 def _write_places(note: Path, places: Iterable[Place]) -> None:
-    """Replace a file of places, readable by its user only."""
+    """Replace a file of places."""
+    _write_note(note, msgspec.json.encode(Places(tuple(places))))
+    _remove_oldest(note.parent)
+
+
+def _write_note(note: Path, content: bytes) -> None:
+    """Replace a file in a folder of notes, readable by its user only."""
     note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with draft_of(note) as draft:
-        draft.write_bytes(msgspec.json.encode(Places(tuple(places))))
+        draft.write_bytes(content)
         draft.chmod(0o600)
-    _remove_oldest(note.parent)
 
 
 def _remove_oldest(folder: Path) -> None:

@@ -11,11 +11,13 @@ import socket
 import subprocess
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from ropeconv.cli.process import run as run_app
+from ropeconv.engines.probe import Probe
 
 from ..conftest import CONFIGS, Run
 
@@ -189,3 +191,25 @@ def test_both_revisions_of_llama_4_scout(
         warnings.simplefilter("error")
         done = run(command[0], "scout.json", *command[1:])
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not Probe.available(), reason="needs transformers")
+def test_only_a_checked_output_starts_a_process_that_imports_transformers(
+    run: Run, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    class NotedProbe(nullcontext[None]):
+        """Notes that it was started, and leaves the questions to the probe of the tests."""
+
+        available = staticmethod(Probe.available)
+
+        def __enter__(self) -> None:
+            started.append("probe")
+
+    monkeypatch.setattr("ropeconv.engines.probe.Probe", NotedProbe)
+    apply = ("apply", "model", "--yarn", "4", "-q")
+    assert run(*apply, "--no-check", "-o", "unchecked").returncode == 0
+    assert not started
+    assert run(*apply, "-o", "checked").returncode == 0
+    assert len(started) == 1

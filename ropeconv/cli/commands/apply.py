@@ -121,8 +121,8 @@ def apply_command(
         request = replace(request, publication=publication)
 
     # the probe asks the installed transformers about the first folder that is written
-    writes_folder = not all(unit.to_gguf for unit in units)
-    needs_probe = writes_folder and not request.dry_run and Probe.available()
+    writes_folder = not request.dry_run and not all(unit.to_gguf for unit in units)
+    needs_probe = writes_folder and not request.no_check and Probe.available()
     with Probe() if needs_probe else nullcontext() as probe:
         # imported only here: meanwhile the probe, a process of its own, imports transformers
         from ...verbs.batch import Batch

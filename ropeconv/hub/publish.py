@@ -186,6 +186,10 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
 
     # everything below is decided by this commit; the Hub answers 412 if another one came meanwhile
     head = api.model_info(options.repo_id, revision=options.revision).sha
+    # another process may have committed after the repository was made here, or was found empty
+    blocked = repository.why_blocked()
+    if blocked:
+        raise RopeconvError(blocked)
     why_card_stays = repository.why_card_stays()
     note(why_card_stays)
     try:

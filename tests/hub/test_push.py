@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from ropeconv.errors import Disagreement
+from ropeconv.hub.repository import Repository
 from ropeconv.hub.upload_set import conventional_name
 from ropeconv.inspection.receipts.storage import read_receipt
 
@@ -230,6 +231,25 @@ def test_an_existing_repository_takes_commits_pull_requests_and_branches(
     assert (hub.pulls, hub.messages[-1]) == (["me/a", "me/a"], "Longer")
     push(f"{again} --exist-ok --revision longer")
     assert hub.branches == ["longer"]
+
+
+def test_another_publication_into_the_new_repository_is_not_committed_over(
+    push: Push, hub: WritingHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(f"{BAKE} -o first -q")
+    push("apply base/tiny --yarn 8 -o second -q")
+    create = Repository.create
+
+    def create_and_wait(repository: Repository, private: bool) -> bool:
+        """Make the repository, into which another process publishes at once."""
+        is_new = create(repository, private)
+        monkeypatch.setattr(Repository, "create", create)
+        push("push second me/new -q")
+        return is_new
+
+    monkeypatch.setattr(Repository, "create", create_and_wait)
+    push("push first me/new -q", 1, "me/new exists")
+    assert '"factor": 8.0' in (hub.repos["me/new"] / "config.json").read_text()
 
 
 def test_a_branch_never_offers_the_files_of_main(push: Push, hub: WritingHub) -> None:

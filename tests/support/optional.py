@@ -84,7 +84,7 @@ class OptionalModule(pytest.Module):
     def _getobj(self) -> Any:
         try:
             return super()._getobj()
-        except self.CollectError as problem:
+        except (self.CollectError, RopeconvError) as problem:
             skip_where_missing(problem)
             raise
 

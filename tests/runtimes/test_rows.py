@@ -11,7 +11,8 @@ from ropeconv.models.family import Family
 from ropeconv.rope.errors import RecipeError
 from ropeconv.runtimes import evidence as evidence_module
 from ropeconv.runtimes import verdict as verdict_module
-from ropeconv.runtimes.evidence import Evidence, ModelRecord, Record, evidence
+from ropeconv.runtimes.evidence import Evidence, evidence
+from ropeconv.runtimes.lab_file import ModelRecord, Record
 from ropeconv.runtimes.runtime import Runtime, find, newest, runtimes
 from ropeconv.runtimes.verdict import Verdict, judge, judge_code, rows_for, without_config
 
@@ -113,14 +114,18 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
         return Record(name, version, f"date of {version}", "how", models)
 
     llama = ModelRecord("d", ("yarn",), "exact")
-    records = (
+    records = [
         record("1.0", llama=llama, phi3=ModelRecord("d", ("yarn",), "exact", date="its own")),
         record("1.1", llama=llama),
         record("1.2", qwen2=ModelRecord("d", (), "unsupported")),
         record("1.3", llama=llama),
         record("1.1", "other", gemma=llama),
-    )
-    monkeypatch.setattr(evidence_module, "records", lambda: records)
+    ]
+
+    def records_of(name: str) -> list[Record]:
+        return [known for known in records if known.runtime == name]
+
+    monkeypatch.setattr(evidence_module, "runtime_records", records_of)
     evidence_module.executed_models.cache_clear()
     by = row("1.0", "1.2", families=[{"names": ["llama", "gemma"], "rules": "generic"}])
     assert (

@@ -26,7 +26,7 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     detail: str = ""
     date: str = ""
-    """The date where it is not that of the record. In a file it stands in `dates` of the entry."""
+    """The date where it is not that of the record. A file has it in `dates` of the entry."""
 
     def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
         """Return the status of each of `cells`, by name."""
@@ -38,7 +38,7 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the lab saw in one version of a runtime."""
+    """The results of one version of a runtime."""
 
     runtime: str
     version: str

@@ -78,7 +78,7 @@ class CurrentData(msgspec.Struct, frozen=True):
 
     about: About
     stored: StoredData | None
-    """What the user has, if that is used; None for the data of the package."""
+    """The data of the user, if that is used; None for the data of the package."""
 
     note: str = ""
     """Why the data of the user is not used, as a sentence; empty where there is none."""

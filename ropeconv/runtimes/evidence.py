@@ -14,9 +14,17 @@ import msgspec
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.schema import LAYER_TYPES, ROPE, SETTINGS, TOP, Config
-from .lab_file import LabFile, ModelRecord, ReadKeys, Record, full_keys, full_records
+from .lab_file import (
+    ModelRecord,
+    ReadKeys,
+    Record,
+    full_keys,
+    lab_file,
+    lab_models,
+    runtime_records,
+)
 from .runtime import KeyStatement, RuleSet, Runtime, version_key
-from .stored import data_errors, has_runtime_file, runtime_data, runtime_files
+from .stored import runtime_files
 
 Grade = Literal["run", "read", ""]
 
@@ -42,37 +50,12 @@ class Evidence:
 
 
 @cache
-def lab_file(runtime: str) -> LabFile | None:
-    """Return the file of the lab on a runtime; None for one that was not executed."""
-    place = f"lab/{runtime}.json"
-    if not has_runtime_file(place):
-        return None
-    return runtime_data(place, LabFile)
-
-
-@cache
-def runtime_records(runtime: str) -> tuple[Record, ...]:
-    """Return the records of a runtime, from the oldest version to the newest."""
-    file = lab_file(runtime)
-    if file is None:
-        return ()
-    with data_errors(f"lab/{runtime}.json"):
-        return tuple(full_records(file))
-
-
-@cache
 def records() -> tuple[Record, ...]:
     """Return all records of the package, by runtime and version."""
     found: list[Record] = []
     for place in runtime_files("lab", ".json"):
         found += runtime_records(PurePosixPath(place).stem)
     return tuple(found)
-
-
-@cache
-def lab_models() -> dict[str, tuple[str, str]]:
-    """Return the family and the model type of each config that the lab executes, by its name."""
-    return runtime_data("lab_models.json", dict[str, tuple[str, str]])
 
 
 @cache
@@ -105,9 +88,7 @@ def executed_models(
             result = record.models.get(name)
             if result is None:
                 continue
-            # "unknown" for all of its configs means that none could be run
-            was_run = result.most != "unknown" or bool(result.others)
-            if was_run:
+            if result.was_run:
                 date = result.date or record.date  # models may be run again after the record
                 results.append(ExecutedModel(model_type, result, date))
         by_version[record.version] = tuple(results)

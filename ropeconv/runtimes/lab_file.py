@@ -1,12 +1,15 @@
 """The schema of `lab/*.json`: what the lab saw in the releases of one runtime, and what they read.
 
 `scripts/lab` writes these files. Each release has only what is different in it: `full_records` and
-`full_keys` return the whole of each.
+`full_keys` return the whole of each. `runtime_records` reads those of the package.
 """
 
 from collections.abc import Iterator
+from functools import cache
 
 import msgspec
+
+from .stored import data_errors, has_runtime_file, runtime_data
 
 
 class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -27,6 +30,16 @@ class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     detail: str = ""
     date: str = ""
     """The date where it is not that of the record. A file has it in `dates` of the entry."""
+
+    @property
+    def was_run(self) -> bool:
+        """Whether one of its configs could be run: "unknown" for all means that none could."""
+        return self.most != "unknown" or bool(self.others)
+
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether the runtime refused every config, since it does not have the model."""
+        return self.most == "unsupported" and not self.others
 
     def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
         """Return the status of each of `cells`, by name."""
@@ -146,3 +159,48 @@ def full_keys(file: LabFile) -> dict[str, ReadKeys]:
         config = {key: families for key, families in sorted(config.items()) if families}
         versions[entry.version] = ReadKeys(rope, config)
     return versions
+
+
+@cache
+def lab_file(runtime: str) -> LabFile | None:
+    """Return the file of the lab on a runtime; None for one that was not executed."""
+    place = f"lab/{runtime}.json"
+    if not has_runtime_file(place):
+        return None
+    return runtime_data(place, LabFile)
+
+
+@cache
+def runtime_records(runtime: str) -> tuple[Record, ...]:
+    """Return the records of a runtime, from the oldest version to the newest."""
+    file = lab_file(runtime)
+    if file is None:
+        return ()
+    with data_errors(f"lab/{runtime}.json"):
+        return tuple(full_records(file))
+
+
+@cache
+def lab_models() -> dict[str, tuple[str, str]]:
+    """Return the family and the model type of each config that the lab executes, by its name."""
+    return runtime_data("lab_models.json", dict[str, tuple[str, str]])
+
+
+@cache
+def refused_families(runtime: str) -> dict[str, dict[str, bool]]:
+    """Return whether each version of a runtime refused every model of a family, by version.
+
+    From the newest version to the oldest, each with the families of which it ran something.
+    """
+    by_version = {}
+    for record in reversed(runtime_records(runtime)):
+        if record.options:
+            continue
+        refused: dict[str, bool] = {}
+        for name, model in record.models.items():
+            if name not in lab_models() or not model.was_run:
+                continue
+            family, _ = lab_models()[name]
+            refused[family] = refused.get(family, True) and model.is_unsupported
+        by_version[record.version] = refused
+    return by_version

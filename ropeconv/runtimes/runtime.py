@@ -4,7 +4,7 @@ A file has the rows of one runtime. `Runtime` is one of these ranges, and `find`
 a name means.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from ..formats.package_data import package_data, package_errors
 from ..models.family import Need
 from ..rope.errors import RecipeError
 from ..rope.features import load_features
+from .lab_file import refused_families
 from .programs import letters, program_of
 from .stored import data_errors, runtime_data, runtime_files
 
@@ -470,11 +471,11 @@ class RowFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def runtimes() -> tuple[Runtime, ...]:
     """Return all runtimes of the package and of features, by name and version."""
-    rows = {}
+    rows: dict[str, Runtime] = {}
     for place in runtime_files("data", ".toml"):
         file = runtime_data(place, RowFile)
         with data_errors(place):
-            rows |= rows_of(file)
+            rows |= rows_of(file, refused_families(file.name))
     for feature in load_features().values():
         if feature.runtimes is not None:
             rows |= read_rows(feature.runtimes)
@@ -487,7 +488,7 @@ def read_rows(folder: Path) -> dict[str, Runtime]:
     Raises:
         DamagedPackage: For a file without rows.
     """
-    rows = {}
+    rows: dict[str, Runtime] = {}
     for path in sorted(folder.glob("*.toml")):
         file = package_data(path, RowFile)
         with package_errors(path):
@@ -495,21 +496,52 @@ def read_rows(folder: Path) -> dict[str, Runtime]:
     return rows
 
 
-def rows_of(file: RowFile) -> dict[str, Runtime]:
+def rows_of(
+    file: RowFile, refused: Mapping[str, Mapping[str, bool]] | None = None
+) -> dict[str, Runtime]:
     """Return the rows of a file by their keys.
 
     A row with `inherits` starts from that of the version that it names.
+
+    Args:
+        file: The file.
+        refused: As `refused_families` has it. A family of which the file says nothing is stated as
+            unsupported in rows that refused it.
 
     Raises:
         ValueError: For data of another form.
         KeyError: For an unknown set of rules, or an unknown version in `inherits`.
     """
     contents = file.contents()
-    rows = {}
+    for content in contents.values():
+        content["refused"] = _refused_in(content, refused or {})
+
+    rows: dict[str, Runtime] = {}
     for version in contents:
-        row = row_from(_inherit(version, contents))
+        content = _inherit(version, contents)
+        names = [name for name, was_refused in content.pop("refused").items() if was_refused]
+        if names:
+            # the first one, so that any statement of the file counts in its place
+            statement = {"names": sorted(names), "unsupported": NOT_THERE}
+            content["families"] = [statement, *content.get("families", [])]
+        row = row_from(content)
         rows[row.key] = row
     return rows
+
+
+NOT_THERE = "it does not support this model"
+"""The reason for a family that the lab saw refused, where the file says nothing of it."""
+
+
+def _refused_in(content: JsonObject, refused: Mapping[str, Mapping[str, bool]]) -> dict[str, bool]:
+    """Return whether a row refused each family that its versions ran; the newest version counts."""
+    first = content["version"]
+    last = content.get("through") or first
+    newest: dict[str, bool] = {}
+    for version, families in refused.items():
+        if within(version, first, last):
+            newest = {**families, **newest}
+    return newest
 
 
 def in_order(rows: Iterable[Runtime]) -> tuple[Runtime, ...]:
@@ -588,7 +620,8 @@ def _inherit(version: str, contents: dict[str, JsonObject]) -> JsonObject:
         rules[set_name] = values
     # the last statement on a family counts
     families = [*base.get("families", []), *row.pop("families", [])]
-    return {**base, **row, "rules": rules, "families": families}
+    refused = {**base["refused"], **row["refused"]}
+    return {**base, **row, "rules": rules, "families": families, "refused": refused}
 
 
 ALL = "all"

@@ -17,14 +17,8 @@ from datetime import date
 from difflib import get_close_matches
 from typing import Any
 
-from ropeconv.runtimes.evidence import (
-    executed_models,
-    lab_file,
-    lab_models,
-    records,
-    runtime_records,
-)
-from ropeconv.runtimes.lab_file import Record
+from ropeconv.runtimes.evidence import executed_models, records
+from ropeconv.runtimes.lab_file import Record, lab_file, lab_models, runtime_records
 from ropeconv.runtimes.runtime import runtimes
 
 from .agree import disagreements, with_option
@@ -230,7 +224,7 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
         record = Record(runtime.name, version, today, runtime.how, recorded, options.words)
         save(record if known is None else extended(known, recorded, today))
         save_models(models.configs)
-        for read in (lab_file, runtime_records, records, lab_models, executed_models):
+        for read in (lab_file, runtime_records, records, lab_models, executed_models, runtimes):
             read.cache_clear()
     if option is not None:
         return problems + [

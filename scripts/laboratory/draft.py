@@ -15,8 +15,7 @@ import msgspec
 
 from ropeconv.errors import DamagedPackage
 from ropeconv.formats.drafts import write_file
-from ropeconv.runtimes.evidence import runtime_records
-from ropeconv.runtimes.lab_file import ModelRecord, Record
+from ropeconv.runtimes.lab_file import ModelRecord, Record, runtime_records
 from ropeconv.runtimes.runtime import Runtime, in_order, read_rows, runtimes, version_key
 from ropeconv.runtimes.stored import SHIPPED
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ropeconv.runtimes.evidence import lab_file, records
+from ropeconv.runtimes.evidence import records
 from ropeconv.runtimes.lab_file import (
     LabFile,
     ModelRecord,
@@ -14,6 +14,7 @@ from ropeconv.runtimes.lab_file import (
     Record,
     full_keys,
     full_records,
+    lab_file,
 )
 from ropeconv.runtimes.runtime import version_key
 from ropeconv.runtimes.stored import SHIPPED

@@ -24,7 +24,7 @@ from ropeconv.features.updates.release import MANIFEST, data_name, make_release
 from ropeconv.features.updates.update import VARIABLE, reset_data, update_data
 from ropeconv.formats.package_data import package_data
 from ropeconv.rope.errors import RecipeError, RopeconvError
-from ropeconv.runtimes import evidence, gguf_readers, runtime
+from ropeconv.runtimes import evidence, gguf_readers, lab_file, runtime
 from ropeconv.runtimes.drafts import draft_table
 from ropeconv.runtimes.programs import programs
 from ropeconv.runtimes.stored import (
@@ -58,10 +58,10 @@ CACHED = (
     current_data,
     runtime.runtimes,
     runtime._spellings,
-    evidence.lab_file,
-    evidence.runtime_records,
+    lab_file.lab_file,
+    lab_file.runtime_records,
+    lab_file.lab_models,
     evidence.records,
-    evidence.lab_models,
     evidence.executed_models,
     evidence._records,
     gguf_readers.gguf_readers,
@@ -149,7 +149,7 @@ def read_everything() -> dict[str, Any]:
         "rows": {row.key: row for row in runtime.runtimes()},
         "records": evidence.records(),
         "keys": [evidence.read_keys(row) for row in runtime.runtimes() if row.key != NEW],
-        "models": evidence.lab_models(),
+        "models": lab_file.lab_models(),
         "readers": gguf_readers.gguf_readers(),
         "programs": programs(),
         "drafts": draft_table(),

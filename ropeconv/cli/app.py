@@ -145,7 +145,10 @@ def _print_version(value: bool) -> None:
         # imported here, so that the help needs none of it
         from ..runtimes.stored import current_data
 
-        typer.echo(f"ropeconv {__version__} (runtime data {current_data().about.version})")
+        current = current_data()
+        typer.echo(f"ropeconv {__version__} (runtime data {current.about.version})")
+        if current.note:
+            typer.echo(f"ropeconv: {current.note}", err=True)
         raise typer.Exit
 
 

@@ -209,6 +209,7 @@ def test_older_data_is_neither_stored_nor_used(version: str, tmp_path: Path) -> 
     stored_path().parent.mkdir(parents=True)
     stored_path().write_bytes((tmp_path / "release" / data_name(version)).read_bytes())
     assert used() == SHIPPED_VERSION
+    assert version in ropeconv(stored_path().parents[1], "--version").stderr
     assert not knows(NEW)
     stored_path().write_bytes(make_release(later_files())[1])
     assert used() == LATER, "the control: later data there is used"
@@ -478,7 +479,8 @@ def test_the_command_says_what_it_did_and_the_version_names_the_data(
     document = json.loads(done.stdout)
     assert (document["available"], document["newer"]) == (LATER, True)
     assert Path(document["stored"]) == stored_path()
-    assert LATER in ropeconv(home, "--version").stdout
+    named = ropeconv(home, "--version")
+    assert (LATER in named.stdout, named.stderr) == (True, "")
     listed = ropeconv(home, "list", "runtimes", "--runtime", NEW)
     assert (listed.returncode, "vLLM 99.0" in listed.stdout) == (0, True)
 

@@ -89,8 +89,10 @@ def missing(package: str, task: str = "this") -> RopeconvError:
     return RopeconvError(f"{task} needs {package}, which is not installed; pip install {install}")
 
 
-def user_folder(kind: Literal["cache", "config", "state"]) -> Path:
-    """Return the folder of ropeconv in the user's cache, settings or state; it may not exist yet.
+def user_folder(kind: Literal["cache", "config", "data", "state"]) -> Path:
+    """Return the folder of ropeconv in the user's cache, settings, data or state.
+
+    It may not exist yet.
 
     Raises:
         RopeconvError: The user has no home.
@@ -103,6 +105,8 @@ def user_folder(kind: Literal["cache", "config", "state"]) -> Path:
             return folders.user_cache_path
         if kind == "config":
             return folders.user_config_path
+        if kind == "data":
+            return folders.user_data_path
         return folders.user_state_path
     except RuntimeError:
         # the user of a container may have an id without a name

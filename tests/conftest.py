@@ -136,6 +136,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     (cache / "ropeconv" / "checks").symlink_to(shared)
     os.environ["XDG_CACHE_HOME"] = str(cache)
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

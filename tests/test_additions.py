@@ -58,21 +58,23 @@ def plain(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     return RopeSetting({"rope_type": "linear", "factor": schedule.form.factor}, spec.rope_theta, schedule.context)
 '''
 RUNTIME = """name = "nimble"
-version = "1.0"
 title = "Nimble"
+
+[[rows]]
+version = "1.0"
 source = "nimble 1.0, nimble/rope.py:10-60"
 custom_code = "refused"
 custom_code_reason = "it runs no code of a checkpoint"
 
-[rules.generic]
+[rows.rules.generic]
 schemas = ["rope_scaling"]
 theta = "top"
 other = "refused"
 
-[rules.generic.types.default]
-[rules.generic.types.linear]
+[rows.rules.generic.types.default]
+[rows.rules.generic.types.linear]
 
-[[families]]
+[[rows.families]]
 names = ["llama"]
 rules = "generic"
 """

@@ -14,7 +14,7 @@ from ropeconv.rope.errors import RopeconvError
 from .conftest import CONFIGS
 from .support.in_process import command
 
-VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+VARIABLES = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 LLAMA_2 = str(CONFIGS / "meta-llama--Llama-2-7b-hf.json")
 
 
@@ -39,6 +39,7 @@ def test_the_folders_are_those_of_the_desktop(
             monkeypatch.setenv(name, value)
     assert user_folder("cache") == tmp_path / ".cache" / "ropeconv"
     assert user_folder("config") == tmp_path / ".config" / "ropeconv"
+    assert user_folder("data") == tmp_path / ".local" / "share" / "ropeconv"
     assert default_path("a") == tmp_path / ".cache" / "ropeconv" / "eval" / "a.jsonl"
     assert ProbeCache().folder == tmp_path / ".cache" / "ropeconv" / "checks"
     assert state_folder() == tmp_path / ".local" / "state" / "ropeconv" / "sources"
@@ -49,6 +50,7 @@ def test_the_variables_name_other_folders(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, str(tmp_path / name))
     assert user_folder("cache") == tmp_path / "XDG_CACHE_HOME" / "ropeconv"
     assert user_folder("config") == tmp_path / "XDG_CONFIG_HOME" / "ropeconv"
+    assert user_folder("data") == tmp_path / "XDG_DATA_HOME" / "ropeconv"
     assert user_folder("state") == tmp_path / "XDG_STATE_HOME" / "ropeconv"
 
 

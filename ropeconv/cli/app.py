@@ -142,7 +142,13 @@ def _function_of_stub(name: str) -> Callable[[], Any]:
 
 def _print_version(value: bool) -> None:
     if value:
-        typer.echo(f"ropeconv {__version__}")
+        # imported here, so that the help needs none of it
+        from ..runtimes.stored import current_data
+
+        current = current_data()
+        typer.echo(f"ropeconv {__version__} (runtime data {current.about.version})")
+        if current.note:
+            typer.echo(f"ropeconv: {current.note}", err=True)
         raise typer.Exit
 
 
@@ -153,7 +159,7 @@ def ropeconv(
         typer.Option(
             "--version",
             "-V",
-            help="Print the version and exit.",
+            help="Print the version, and that of the data about runtimes, and exit.",
             is_eager=True,
             callback=_print_version,
         ),

@@ -65,7 +65,7 @@ class Feature:
     """Features without which this one is not loaded."""
 
     runtimes: Path | None = None
-    """A folder with the TOML rows of runtimes, as ropeconv/runtimes/data has them."""
+    """A folder with a TOML file for each runtime, as ropeconv/runtimes/data has them."""
 
     families: Path | None = None
     """A folder with the TOML files of model families, as ropeconv/models/data has them."""

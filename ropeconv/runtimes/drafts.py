@@ -11,12 +11,12 @@ from functools import cache
 
 import msgspec
 
-from ..formats.package_data import package_data
 from ..models.family import Family
 from ..models.schema import Config, first_present, positive_int, text_config
 from .evidence import Evidence
 from .llamacpp.archs import HeaderKeys
 from .runtime import Status, within
+from .stored import runtime_data
 from .verdict import Verdict
 
 
@@ -110,7 +110,7 @@ class DraftTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def draft_table() -> DraftTable:
     """Return the table of the package."""
-    return package_data("runtimes/drafts.toml", DraftTable)
+    return runtime_data("drafts.toml", DraftTable)
 
 
 def draft_kind(config: Config, tensors: Iterable[str] = (), name: str = "") -> DraftKind | None:

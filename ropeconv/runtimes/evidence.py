@@ -1,4 +1,4 @@
-"""Results that the lab executed: `lab/*.json`, one per runtime version, from `scripts/lab`.
+"""Results that the lab executed: `lab/*.json`, a file for each runtime, from `scripts/lab`.
 
 `evidence` says how a verdict is known.
 """
@@ -6,61 +6,27 @@
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import PurePosixPath
 from typing import Literal
 
 import msgspec
 
-from ..formats.package_data import PACKAGE, package_data, package_files
 from ..models.config import text_part
 from ..models.family import Family
 from ..models.schema import LAYER_TYPES, ROPE, SETTINGS, TOP, Config
+from .lab_file import (
+    ModelRecord,
+    ReadKeys,
+    Record,
+    full_keys,
+    lab_file,
+    lab_models,
+    runtime_records,
+)
 from .runtime import KeyStatement, RuleSet, Runtime, version_key
+from .stored import runtime_files
 
 Grade = Literal["run", "read", ""]
-
-
-class ModelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The results of one version of a runtime for the configs of one model."""
-
-    digest: str
-    """A digest of all its configs, so that a record shows when they have changed."""
-
-    rope_types: tuple[str, ...]
-    """The rope types of its configs."""
-
-    most: str
-    """The status of all cells that are not in `others`."""
-
-    others: dict[str, dict[str, tuple[str, ...]]] = {}
-    """Names of cells by status, and by what was different or the message."""
-
-    detail: str = ""
-    date: str = ""
-    """The date where it is not that of the record."""
-
-    def statuses(self, cells: tuple[str, ...]) -> dict[str, str]:
-        """Return the status of each of `cells`, by name."""
-        by_cell: dict[str, str] = {}
-        for status, details in self.others.items():
-            for names in details.values():
-                by_cell |= dict.fromkeys(names, status)
-        return {cell: by_cell.get(cell, self.most) for cell in cells}
-
-
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of the lab."""
-
-    runtime: str
-    version: str
-    date: str
-    how: str
-    """How it was executed."""
-
-    models: dict[str, ModelRecord]
-    """By name: a family for its small config, or the name of a published config."""
-
-    options: str = ""
-    """The options with which it was started; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +52,10 @@ class Evidence:
 @cache
 def records() -> tuple[Record, ...]:
     """Return all records of the package, by runtime and version."""
-    return tuple(package_data(entry, Record) for entry in package_files("runtimes/lab", ".json"))
-
-
-@cache
-def lab_models() -> dict[str, tuple[str, str]]:
-    """Return the family and the model type of each config that the lab executes, by its name."""
-    return package_data("runtimes/lab_models.json", dict[str, tuple[str, str]])
+    found: list[Record] = []
+    for place in runtime_files("lab", ".json"):
+        found += runtime_records(PurePosixPath(place).stem)
+    return tuple(found)
 
 
 @cache
@@ -117,17 +80,15 @@ def executed_models(
     model_types.setdefault(family, family)
 
     by_version = {}
-    for record in reversed(records()):
-        if record.runtime != runtime or record.options != options:
+    for record in reversed(runtime_records(runtime)):
+        if record.options != options:
             continue
         results = []
         for name, model_type in model_types.items():
             result = record.models.get(name)
             if result is None:
                 continue
-            # "unknown" for all of its configs means that none could be run
-            was_run = result.most != "unknown" or bool(result.others)
-            if was_run:
+            if result.was_run:
                 date = result.date or record.date  # models may be run again after the record
                 results.append(ExecutedModel(model_type, result, date))
         by_version[record.version] = tuple(results)
@@ -186,36 +147,12 @@ ROPE_FIELDS = (
 """Fields of a family that name the config keys which its RoPE and its attention follow from."""
 
 
-class ReadKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The keys that one version of a runtime reads, without those of `understood_keys.toml`."""
-
-    rope: tuple[str, ...]
-    """Keys in the RoPE dictionary, whatever the family."""
-
-    config: dict[str, tuple[str, ...]]
-    """Keys in a config, with the families whose model files read them."""
-
-
-class Understood(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Keys whose meaning for the RoPE is known, or which have none."""
-
-    rope: tuple[str, ...]
-    """Keys in the RoPE dictionary."""
-
-    config: tuple[str, ...]
-    """Keys outside of it."""
-
-    values: dict[str, bool]
-    """Keys with the only values that say nothing new."""
-
-    families: dict[str, tuple[str, ...]]
-    """Keys with the only families in which they say nothing new."""
-
-
-@cache
-def understood() -> Understood:
-    """Return the keys of `understood_keys.toml`."""
-    return package_data("runtimes/understood_keys.toml", Understood)
+HARMLESS_VALUES = {
+    "rope_interleave": True,
+    "rope_traditional": False,
+    "use_sliding_window": False,  # no layer has a window
+}
+"""Config keys with the only value that says nothing new about the RoPE."""
 
 
 def read_keys(runtime: Runtime) -> ReadKeys:
@@ -244,10 +181,10 @@ def read_keys(runtime: Runtime) -> ReadKeys:
 @cache
 def _records(runtime: str) -> dict[str, ReadKeys]:
     """Return the extracted versions of a runtime, the newest last."""
-    place = f"runtimes/keys/{runtime}.json"
-    if not (PACKAGE / place).is_file():
+    file = lab_file(runtime)
+    if file is None:
         return {}
-    return package_data(place, dict[str, ReadKeys])
+    return full_keys(file)
 
 
 def stated_key(config: Config, family: Family, runtime: Runtime) -> tuple[str, KeyStatement] | None:
@@ -277,16 +214,13 @@ def unknown_key(
         runtime: The row of the table of runtimes.
         rules: The rules that the family is read by.
     """
-    # keys that the model file of the family reads there, without those that say nothing new: by
-    # their value, or in this family (understood_keys.toml)
+    # keys that the model file of the family reads there, without those that say nothing new
     extracted = read_keys(runtime)
-    harmless = understood()
     suspects = []
     for key in part:
         readers = extracted.config.get(key, ())  # families whose model files read the key
-        harmless_in = harmless.families.get(key, ())
-        has_harmless_value = part[key] in (None, harmless.values.get(key))
-        if family.name in readers and family.name not in harmless_in and not has_harmless_value:
+        has_harmless_value = part[key] in (None, HARMLESS_VALUES.get(key))
+        if family.name in readers and not has_harmless_value:
             suspects.append(key)
     for key in rope:
         if rope[key] is not None and key in extracted.rope:

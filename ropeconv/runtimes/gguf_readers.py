@@ -10,9 +10,9 @@ from typing import Literal, get_args
 
 import msgspec
 
-from ..formats.package_data import package_data, package_files
 from .evidence import Evidence
-from .runtime import Status, VersionRange, canonical, choose, find, version_key
+from .runtime import RowFile, Status, VersionRange, canonical, choose, find, version_key
+from .stored import data_errors, runtime_data, runtime_files
 from .verdict import Verdict
 
 Feature = Literal[
@@ -142,9 +142,14 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 @cache
 def gguf_readers() -> tuple[Reader, ...]:
     """Return all readers of the package, by name and version."""
-    files = [package_data(entry, Reader) for entry in package_files("runtimes/readers", ".toml")]
-    rows = list(files)
-    for reader in files:
+    stated = []
+    for place in runtime_files("readers", ".toml"):
+        file = runtime_data(place, RowFile)
+        with data_errors(place):
+            stated += [msgspec.convert(row, Reader) for row in file.contents().values()]
+
+    rows = list(stated)
+    for reader in stated:
         for first, last in reader.earlier:
             older = msgspec.structs.replace(reader, version=first, through=last, current=False)
             rows.append(older)

@@ -8,7 +8,7 @@ from functools import cache
 
 import msgspec
 
-from ..formats.package_data import package_data
+from .stored import runtime_data
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ def letters(name: str) -> str:
 @cache
 def programs() -> tuple[Program, ...]:
     """Return all programs of the package, in the order of the file."""
-    return package_data("runtimes/programs.toml", dict[str, tuple[Program, ...]])["programs"]
+    return runtime_data("programs.toml", dict[str, tuple[Program, ...]])["programs"]
 
 
 @cache

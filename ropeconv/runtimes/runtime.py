@@ -1,9 +1,10 @@
-"""The schema of `data/*.toml`: the behaviour of a range of versions of a runtime by family.
+"""The schema of `data/*.toml`: what ranges of versions of a runtime do, by family.
 
-`Runtime` is one of these ranges, and `find` returns those that a name means.
+A file has the rows of one runtime. `Runtime` is one of these ranges, and `find` returns those that
+a name means.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Literal, TypeVar
 import msgspec
 
 from ..formats.jsontext import JsonObject
-from ..formats.package_data import PACKAGE, package_data, package_errors, package_files
+from ..formats.package_data import package_data, package_errors
 from ..models.family import Need
 from ..rope.errors import RecipeError
 from ..rope.features import load_features
+from .lab_file import refused_families
 from .programs import letters, program_of
+from .stored import data_errors, runtime_data, runtime_files
 
 Status = Literal[
     "exact", "rounded", "approximate", "differs", "ignored", "refused", "unsupported", "unknown"
@@ -438,10 +441,41 @@ class Runtime(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self.rules[statement.rules or GENERIC]
 
 
+class RowFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file with the ranges of versions of one program."""
+
+    name: str
+    """As `--runtime` takes it."""
+
+    title: str
+    """The name of the program, for people."""
+
+    rows: tuple[JsonObject, ...]
+    """The content of each range."""
+
+    def contents(self) -> dict[str, JsonObject]:
+        """Return the content of each row with the fields of the file, by its first version.
+
+        Raises:
+            ValueError: For two rows of one version.
+        """
+        by_version: dict[str, JsonObject] = {}
+        for row in self.rows:
+            version = row["version"]
+            if version in by_version:
+                raise ValueError(f"two rows have the version {version}")
+            by_version[version] = {"name": self.name, "title": self.title, **row}
+        return by_version
+
+
 @cache
 def runtimes() -> tuple[Runtime, ...]:
     """Return all runtimes of the package and of features, by name and version."""
-    rows = read_rows(PACKAGE / "runtimes/data")
+    rows: dict[str, Runtime] = {}
+    for place in runtime_files("data", ".toml"):
+        file = runtime_data(place, RowFile)
+        with data_errors(place):
+            rows |= rows_of(file, refused_families(file.name))
     for feature in load_features().values():
         if feature.runtimes is not None:
             rows |= read_rows(feature.runtimes)
@@ -449,20 +483,65 @@ def runtimes() -> tuple[Runtime, ...]:
 
 
 def read_rows(folder: Path) -> dict[str, Runtime]:
-    """Read the rows of a folder by the names of their files, without the suffix.
-
-    A file with `inherits` starts from the file that it names.
+    """Read the rows of the files of a folder, by their keys such as `vllm@0.33`.
 
     Raises:
-        DamagedPackage: For a file that is not a row.
+        DamagedPackage: For a file without rows.
     """
-    entries = {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    raw = {stem: package_data(path, JsonObject) for stem, path in entries.items()}
-    rows = {}
-    for stem, path in entries.items():
+    rows: dict[str, Runtime] = {}
+    for path in sorted(folder.glob("*.toml")):
+        file = package_data(path, RowFile)
         with package_errors(path):
-            rows[stem] = row_from(_inherit(stem, raw))
+            rows |= rows_of(file)
     return rows
+
+
+def rows_of(
+    file: RowFile, refused: Mapping[str, Mapping[str, bool]] | None = None
+) -> dict[str, Runtime]:
+    """Return the rows of a file by their keys.
+
+    A row with `inherits` starts from that of the version that it names.
+
+    Args:
+        file: The file.
+        refused: As `refused_families` has it. A family of which the file says nothing is stated as
+            unsupported in rows that refused it.
+
+    Raises:
+        ValueError: For data of another form.
+        KeyError: For an unknown set of rules, or an unknown version in `inherits`.
+    """
+    contents = file.contents()
+    for content in contents.values():
+        content["refused"] = _refused_in(content, refused or {})
+
+    rows: dict[str, Runtime] = {}
+    for version in contents:
+        content = _inherit(version, contents)
+        names = [name for name, was_refused in content.pop("refused").items() if was_refused]
+        if names:
+            # the first one, so that any statement of the file counts in its place
+            statement = {"names": sorted(names), "unsupported": NOT_THERE}
+            content["families"] = [statement, *content.get("families", [])]
+        row = row_from(content)
+        rows[row.key] = row
+    return rows
+
+
+NOT_THERE = "it does not support this model"
+"""The reason for a family that the lab saw refused, where the file says nothing of it."""
+
+
+def _refused_in(content: JsonObject, refused: Mapping[str, Mapping[str, bool]]) -> dict[str, bool]:
+    """Return whether a row refused each family that its versions ran; the newest version counts."""
+    first = content["version"]
+    last = content.get("through") or first
+    newest: dict[str, bool] = {}
+    for version, families in refused.items():
+        if within(version, first, last):
+            newest = {**families, **newest}
+    return newest
 
 
 def in_order(rows: Iterable[Runtime]) -> tuple[Runtime, ...]:
@@ -515,22 +594,22 @@ def _merge(base: JsonObject, changes: JsonObject) -> JsonObject:
     return {**base, **changes, "types": types}
 
 
-def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
+def _inherit(version: str, contents: dict[str, JsonObject]) -> JsonObject:
     """Return the content of a row of the table, completed by that of the row that it inherits from.
 
-    A version of vLLM differs from the one before in a few rules, and only these are in its file.
+    A version of vLLM differs from the one before in a few rules, and only these are in its row.
     Where both have a rule set of one name, or a statement on one family, that of the row counts.
 
     Args:
-        name: The file of the row, without the suffix.
-        raw: The content of all files.
+        version: The first version of the row.
+        contents: The content of all rows of the runtime, by their first versions.
     """
-    row = dict(raw[name])
+    row = dict(contents[version])
     parent = row.pop("inherits", None)
     if parent is None:
         return row
 
-    base = _inherit(parent, raw)
+    base = _inherit(parent, contents)
     base.pop("through", None)  # the last version of the parent, which is not that of this row
     base.pop("options", None)  # these two were run in the versions of the parent
     base.pop("loads", None)
@@ -541,7 +620,8 @@ def _inherit(name: str, raw: dict[str, JsonObject]) -> JsonObject:
         rules[set_name] = values
     # the last statement on a family counts
     families = [*base.get("families", []), *row.pop("families", [])]
-    return {**base, **row, "rules": rules, "families": families}
+    refused = {**base["refused"], **row["refused"]}
+    return {**base, **row, "rules": rules, "families": families, "refused": refused}
 
 
 ALL = "all"
@@ -593,11 +673,9 @@ def row_of_version(name: str, version: str) -> Runtime:
 def _spellings() -> dict[str, str]:
     """Return the names of runtimes and of readers of GGUF, by their letters."""
     names = set()
-    for folder in ("runtimes/data", "runtimes/readers"):
-        for entry in package_files(folder, ".toml"):
-            data = package_data(entry, JsonObject)
-            if "name" in data:
-                names.add(data["name"])
+    for folder in ("data", "readers"):
+        for place in runtime_files(folder, ".toml"):
+            names.add(runtime_data(place, RowFile).name)
     known = {letters(name): name for name in sorted(names)}
     return {letters(alias): name for alias, name in ALIASES.items()} | known
 

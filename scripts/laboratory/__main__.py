@@ -1,5 +1,5 @@
 """Executes runtimes on the configs of the lab, and writes what they did as
-`ropeconv/runtimes/lab/*.json`.
+`ropeconv/runtimes/lab/NAME.json`.
 
 `scripts/lab` executes the versions that install quickly, `scripts/lab --all` every one, and
 `scripts/lab vllm@0.33.0 mlx-lm` those. With `--check` nothing is written: what was seen has to be
@@ -17,7 +17,8 @@ from datetime import date
 from difflib import get_close_matches
 from typing import Any
 
-from ropeconv.runtimes.evidence import Record, executed_models, lab_models, records
+from ropeconv.runtimes.evidence import executed_models, records
+from ropeconv.runtimes.lab_file import Record, lab_file, lab_models, runtime_records
 from ropeconv.runtimes.runtime import runtimes
 
 from .agree import disagreements, with_option
@@ -223,7 +224,7 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
         record = Record(runtime.name, version, today, runtime.how, recorded, options.words)
         save(record if known is None else extended(known, recorded, today))
         save_models(models.configs)
-        for read in (records, lab_models, executed_models):
+        for read in (lab_file, runtime_records, records, lab_models, executed_models, runtimes):
             read.cache_clear()
     if option is not None:
         return problems + [

@@ -1,7 +1,8 @@
 """Drafts the row of a version that no row of the table of runtimes covers, and compares it with the
 version before.
 
-`draft` writes it. What it writes is read again as `ropeconv` reads it, and undone where that fails.
+`draft` writes it into the file of its runtime. What it writes is read again as `ropeconv` reads it,
+and undone where that fails.
 """
 
 import json
@@ -13,13 +14,14 @@ from pathlib import Path
 import msgspec
 
 from ropeconv.errors import DamagedPackage
-from ropeconv.formats.package_data import PACKAGE
-from ropeconv.runtimes.evidence import ModelRecord, Record, records
+from ropeconv.formats.drafts import write_file
+from ropeconv.runtimes.lab_file import ModelRecord, Record, runtime_records
 from ropeconv.runtimes.runtime import Runtime, in_order, read_rows, runtimes, version_key
+from ropeconv.runtimes.stored import SHIPPED
 
 from .agree import Disagreement
 
-DATA = PACKAGE / "runtimes" / "data"
+DATA = SHIPPED / "data"
 RELEASE = re.compile(r"\d+(\.\d+)*(\.post\d+)?")
 """A release; a range that ended with `0.6.0rc1` would cover every 0.6."""
 
@@ -58,10 +60,8 @@ def previous(name: str, version: str) -> Record | None:
     """Return the record of the last executed version before this one."""
     earlier = [
         record
-        for record in records()
-        if record.runtime == name
-        and not record.options
-        and version_key(record.version) < version_key(version)
+        for record in runtime_records(name)
+        if not record.options and version_key(record.version) < version_key(version)
     ]
     return max(earlier, key=lambda record: version_key(record.version), default=None)
 
@@ -118,24 +118,31 @@ def draft(
         )
 
     before = read_rows(folder)
-    row = nearest([row for row in in_order(before.values()) if row.name == name], version)
+    rows = [row for row in in_order(before.values()) if row.name == name]
+    row = nearest(rows, version)
     if row.covers(version):
         raise CannotDraft(f"{row.key} covers {name} {version}; correct that row")
 
-    file = folder / f"{next(stem for stem, known in before.items() if known == row)}.toml"
+    file = folder / f"{name}.toml"
+    old = file.read_text("utf-8")
     by_family = _by_family(problems)
-    if not by_family and _is_later(version, row):
-        _extend(file, name, version, before)
-        return f"{file.name} now goes through {version}; nothing disagrees with it"
+    agrees = not by_family and _is_later(version, row)
+    if agrees:
+        text = _through(old, row.version, version)
+    else:
+        text = _with_row(old, _new_row(row, version, by_family), _is_later(version, rows[-1]))
 
-    target = folder / f"{name}-{version}.toml"
-    if target.exists():
-        raise CannotDraft(
-            f"{target.name} exists and does not cover {version}; rename it, and run the lab again"
-        )
-    _write_new(target, _new_row(row, file.stem, version, by_family), name, version, before)
+    write_file(file, text)
+    key = row.key if agrees else f"{name}@{version}"
+    problem = _problem(folder, name, version, key, before)
+    if problem:
+        write_file(file, old)
+        raise CannotDraft(f"{file.name} cannot have {version}: {problem}; it is as before")
+
+    if agrees:
+        return f"{row.key} in {file.name} now goes through {version}; nothing disagrees with it"
     return (
-        f"{target.name} is a draft; {len(by_family)} families disagree with {file.name}: write"
+        f"{key} in {file.name} is a draft; {len(by_family)} families disagree with {row.key}: write"
         " their rule sets there"
     )
 
@@ -149,40 +156,46 @@ def _by_family(problems: Iterable[Disagreement]) -> dict[str, list[str]]:
     return by_family
 
 
-def _extend(file: Path, name: str, version: str, before: Mapping[str, Runtime]) -> None:
-    """Write the last version into the file of a row. before: the rows of its folder."""
-    old = file.read_text("utf-8")
-    file.write_text(_through(old, version), "utf-8")
+def _through(text: str, first: str, version: str) -> str:
+    """Return the text of a file, in which the row that begins with a version goes on to another.
 
-    problem = _problem(file, name, version, before)
-    if problem:
-        file.write_text(old, "utf-8")
-        raise CannotDraft(f"{file.name} cannot go through {version}: {problem}; it is as before")
-
-
-def _through(text: str, version: str) -> str:
-    """Return the text of a row with another last version. It stands above the first table, beside
-    the first version.
+    The last version stands beside the first one, above the tables of the row.
     """
-    table = re.search(r"^\[", text, re.MULTILINE)
-    end = table.start() if table else len(text)
-    head = text[:end]
-    tables = text[end:]
+    rows = re.split(r"^(?=\[\[rows\]\]$)", text, flags=re.MULTILINE)
+    for index, row in enumerate(rows):
+        table = re.search(r"^\[+rows\.", row, re.MULTILINE)
+        end = table.start() if table else len(row)
+        head = row[:end]
+        tables = row[end:]
+        if re.search(rf'^version = "{re.escape(first)}"$', head, re.MULTILINE):
+            head = re.sub(r"^through = .*\n", "", head, flags=re.MULTILINE)
+            head = re.sub(
+                r"^(version = .*\n)", rf'\g<1>through = "{version}"\n', head, flags=re.MULTILINE
+            )
+            rows[index] = head + tables
+    return "".join(rows)
 
-    head = re.sub(r"^through = .*\n", "", head, flags=re.MULTILINE)
-    head = re.sub(r"^(version = .*\n)", rf'\g<1>through = "{version}"\n', head, flags=re.MULTILINE)
-    return head + tables
+
+def _with_row(text: str, row: str, is_newest: bool) -> str:
+    """Return the text of a file with another row: the first one if it is the newest."""
+    if not is_newest:
+        return f"{text}\n{row}"
+    head = re.search(r"^title = .*\n", text, re.MULTILINE)
+    assert head, text[:200]
+    return f"{text[: head.end()]}\n{row}{text[head.end() :]}"
 
 
-def _new_row(row: Runtime, inherits: str, version: str, by_family: Mapping[str, list[str]]) -> str:
-    """Return the text of a row that starts from another one. inherits: the name of its file,
-    without the suffix.
-    """
+def _new_row(row: Runtime, version: str, by_family: Mapping[str, list[str]]) -> str:
+    """Return the text of a row that starts from another one."""
     source = f"{row.title} {version}"
-    lines = [f'inherits = "{inherits}"', f'version = "{version}"', f"source = {json.dumps(source)}"]
+    lines = [
+        "[[rows]]",
+        f'version = "{version}"',
+        f'inherits = "{row.version}"',
+        f"source = {json.dumps(source)}",
+    ]
     if not _is_later(version, row):
         lines.append("current = false")
-    lines.append("")
     for family, cells in sorted(by_family.items()):
         # an answer may have several lines, such as the end of a traceback
         example = " ".join(cells[0].split())
@@ -193,34 +206,21 @@ def _new_row(row: Runtime, inherits: str, version: str, by_family: Mapping[str, 
     return "\n".join(lines) + "\n"
 
 
-def _write_new(
-    target: Path, text: str, name: str, version: str, before: Mapping[str, Runtime]
-) -> None:
-    """Write the file of a new row. before: the rows of its folder."""
-    with target.open("x", encoding="utf-8") as file:
-        file.write(text)
-
-    problem = _problem(target, name, version, before)
-    if problem:
-        target.unlink()
-        raise CannotDraft(f"{target.name} cannot be a row: {problem}; it was removed")
-
-
-def _problem(file: Path, name: str, version: str, before: Mapping[str, Runtime]) -> str:
+def _problem(folder: Path, name: str, version: str, key: str, before: Mapping[str, Runtime]) -> str:
     """Return why the rows of a folder are not what they have to be after a file was written; empty
     where they are.
 
-    before: the rows that were there.
+    key: of the row that has to cover the version. before: the rows that were there.
     """
     try:
-        after = read_rows(file.parent)
+        after = read_rows(folder)
     except DamagedPackage as problem:
         return str(problem)
 
-    covering = [stem for stem, row in after.items() if row.name == name and row.covers(version)]
-    if covering != [file.stem]:
+    covering = [row.key for row in after.values() if row.name == name and row.covers(version)]
+    if covering != [key]:
         return f"{version} is in {' and '.join(covering) or 'no row'}"
-    changed = [stem for stem, row in before.items() if stem != file.stem and after.get(stem) != row]
+    changed = [known for known, row in before.items() if known != key and after.get(known) != row]
     if changed:
-        return f"{changed[0]}.toml changes with it"
+        return f"{changed[0]} changes with it"
     return ""

@@ -20,7 +20,7 @@ from ropeconv.models.source import Source
 from ropeconv.rope.errors import RecipeError, RopeconvError
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import Recipe
-from ropeconv.runtimes.evidence import ModelRecord, Record
+from ropeconv.runtimes.lab_file import ModelRecord, Record
 from ropeconv.runtimes.llamacpp.archs import arch_table
 from tests.support.llamacpp import EXPORTED, bake, beyond, checkpoint, of_llamacpp, of_transformers
 

@@ -1,24 +1,45 @@
-"""Writes the config keys that each runtime reads as `ropeconv/runtimes/keys/*.json`:
+"""Writes the config keys that each runtime reads into its file in `ropeconv/runtimes/lab`:
 `scripts/lab keys [NAME ...]`.
 
-The sources of every version of the lab are read, none is run. Keys of `understood_keys.toml` are
+The sources of every version of the lab are read, none is run. Keys of `harmless_keys.toml` are
 left out.
 """
 
-import json
 import sys
+from functools import cache
 from pathlib import Path
-from typing import Any
+
+import msgspec
+import tomli
 
 from ropeconv.models.registry import families
-from ropeconv.runtimes.evidence import understood
+from ropeconv.runtimes.lab_file import LabFile, ReadKeys
 from ropeconv.runtimes.runtime import version_key
 
-from .environment import ROOT, wheel_sources
+from . import lab_files
+from .environment import ROOT, LabRuntime, wheel_sources
 from .key_files import FILES, Model, model_of
 from .runtimes import RUNTIMES
 
-KEYS = Path(__file__).parents[2] / "ropeconv" / "runtimes" / "keys"
+
+class HarmlessKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Keys that do not change the frequencies: the content of `harmless_keys.toml`."""
+
+    rope: tuple[str, ...]
+    """Keys in the RoPE dictionary."""
+
+    config: tuple[str, ...]
+    """Keys outside of it."""
+
+    families: dict[str, tuple[str, ...]]
+    """Keys with the only families in which they say nothing new."""
+
+
+@cache
+def harmless_keys() -> HarmlessKeys:
+    """The keys of `harmless_keys.toml`."""
+    text = Path(__file__).with_name("harmless_keys.toml").read_text("utf-8")
+    return msgspec.convert(tomli.loads(text), HarmlessKeys)
 
 
 def main(names: list[str]) -> None:
@@ -34,34 +55,33 @@ def main(names: list[str]) -> None:
                 for release in versions
             }
             write(
-                runtime.name,
+                runtime,
                 {version: record(runtime.name, root, models) for version, root in roots.items()},
             )
 
 
-def record(runtime: str, root: Path, models: list[Model]) -> dict[str, Any]:
-    """The keys that one version reads and that are not understood. root: the folder of its
-    sources.
-    """
-    known = understood()
+def record(runtime: str, root: Path, models: list[Model]) -> ReadKeys:
+    """The keys that one version reads and that are not harmless. root: of its sources."""
+    harmless = harmless_keys()
     rope = set[str]()
     config: dict[str, set[str]] = {}
     for family, keys in FILES[runtime](root, models):
         if not family:
             rope |= keys.rope
             continue
-        for key in keys.top - set(known.config):
-            config.setdefault(key, set()).add(family)
-    return {
-        "rope": sorted(rope - set(known.rope)),
-        "config": {key: sorted(families) for key, families in sorted(config.items())},
-    }
+        for key in keys.top - set(harmless.config):
+            if family not in harmless.families.get(key, ()):
+                config.setdefault(key, set()).add(family)
+    return ReadKeys(
+        tuple(sorted(rope - set(harmless.rope))),
+        {key: tuple(sorted(families)) for key, families in sorted(config.items())},
+    )
 
 
-def write(runtime: str, versions: dict[str, Any]) -> None:
-    """Writes the file of a runtime, with a line per version."""
-    lines = (f"{json.dumps(version)}: {json.dumps(keys)}" for version, keys in versions.items())
-    (KEYS / f"{runtime}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+def write(runtime: LabRuntime, versions: dict[str, ReadKeys]) -> None:
+    """Writes the keys of versions into the file of their runtime."""
+    file = lab_files.read(runtime.name) or LabFile(runtime.name, runtime.how)
+    lab_files.write(lab_files.replaced(file, keys=versions))
 
 
 if __name__ == "__main__":

@@ -3,27 +3,25 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgspec
 
+from ropeconv.formats.drafts import write_file
 from ropeconv.models.config import detect, text_part
-from ropeconv.runtimes.evidence import ModelRecord, Record
+from ropeconv.runtimes.lab_file import LabFile, ModelRecord, Record, full_records
 from ropeconv.runtimes.read_config import rope_dict, rope_type
 from ropeconv.runtimes.runtime import newest
+from ropeconv.runtimes.stored import SHIPPED
 
+from . import lab_files
 from .cells import Cell
 from .compare import Outcome
 
-FOLDER = Path(__file__).parents[2] / "ropeconv" / "runtimes" / "lab"
-MODELS = FOLDER.parent / "lab_models.json"
-
-
-def path(runtime: str, version: str, options: str = "") -> Path:
-    """The file of a record. options: those with which the server was started."""
-    words = "".join(f"-{word.lstrip('-')}" for word in options.split())
-    return FOLDER / f"{runtime}-{version}{words}.json"
+MODELS = SHIPPED / "lab_models.json"
+_SAVING = Lock()
+"""Held while a file is changed: versions of one runtime may be executed at the same time."""
 
 
 def model_record(cells: Iterable[Cell], outcomes: Mapping[str, Outcome]) -> ModelRecord:
@@ -69,28 +67,14 @@ def save_models(configs: Mapping[str, dict[str, Any]]) -> None:
         for name, family in families.items()
         if not family.refuse
     ]
-    MODELS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    write_file(MODELS, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def save(record: Record) -> None:
-    """Writes a record, a line per model."""
-    FOLDER.mkdir(exist_ok=True)
-    head = {
-        "runtime": record.runtime,
-        "version": record.version,
-        "date": record.date,
-        "how": record.how,
-    }
-    if record.options:
-        head["options"] = record.options
-    lines = [
-        f"  {msgspec.json.encode(name).decode()}: {msgspec.json.encode(model).decode()}"
-        for name, model in sorted(record.models.items())
-    ]
-    text = (
-        msgspec.json.encode(head).decode()[:-1] + ',\n"models": {\n' + ",\n".join(lines) + "\n}}\n"
-    )
-    path(record.runtime, record.version, record.options).write_text(text)
+    """Writes a record into the file of its runtime, in the place of that of the same version."""
+    with _SAVING:
+        file = lab_files.read(record.runtime) or LabFile(record.runtime, record.how)
+        lab_files.write(lab_files.replaced(file, record=record))
 
 
 def extended(record: Record, models: Mapping[str, ModelRecord], date: str) -> Record:
@@ -104,5 +88,10 @@ def extended(record: Record, models: Mapping[str, ModelRecord], date: str) -> Re
 
 def load(runtime: str, version: str, options: str = "") -> Record | None:
     """The record of a version, None where there is none."""
-    file = path(runtime, version, options)
-    return msgspec.json.decode(file.read_bytes(), type=Record) if file.exists() else None
+    file = lab_files.read(runtime)
+    if file is None:
+        return None
+    for record in full_records(file):
+        if (record.version, record.options) == (version, options):
+            return record
+    return None

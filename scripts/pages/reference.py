@@ -85,7 +85,7 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "List what ropeconv knows": (
         "",
-        ("list methods", "list families", "list archs", "list runtimes"),
+        ("list methods", "list families", "list archs", "list runtimes", "update-data"),
     ),
 }
 """Commands by what people do, with a sentence on each task."""

@@ -15,6 +15,7 @@ from ropeconv.convert.encodings import native
 from ropeconv.models.registry import families
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.runtimes import verdict
+from ropeconv.runtimes.stored import current_data
 
 from ..bake.test_companions import head_of
 from ..conftest import CONFIGS, Run, hashes
@@ -45,7 +46,11 @@ def test_lists_of_what_there_is(run: Run) -> None:
     assert [method.flag() for method in REGISTRY.values() if method.flag() not in listed] == []
     assert "--beta-fast" in run("list", "methods", "yarn").stdout
     assert "transformers@4.51" in run("list", "runtimes", "--runtime", "transformers@4.51").stdout
-    assert run("-V").stdout == run("--version").stdout == f"ropeconv {__version__}\n"
+    assert (
+        run("-V").stdout
+        == run("--version").stdout
+        == (f"ropeconv {__version__} (runtime data {current_data().about.version})\n")
+    )
 
 
 def test_inspect_sees_what_is_stale_or_too_short(run: Run, llama: Path) -> None:

@@ -38,6 +38,7 @@ NOT_RUN = {
     r"--server": "a running server: tests/features/servers",
     r"check_rope\.py --url": "a running server: tests/features/vectors",
     r"^ropeconv ui": "it does not end: tests/features/ui",
+    r"^ropeconv update-data": "a network: tests/features/updates",
     r"^ropeconv probe vllm": "vLLM: tests/engines/test_runtime_probes.py",
     r"^ropeconv tune|--recipe tuned\.json": "a GPU, or hours: tests/features/evaluation/tune",
     r"^ropeconv run plan\.toml( +#.*| --verify.*)$": "hours: tests/features/run",

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "plan.toml": "a plan file: tests/features/run",
     "HuggingFaceTB": "a trained model: tests/real_model",
     "push": "the Hub: tests/hub",
+    "update-data": "a network: tests/features/updates",
     "ui": "a server that does not end: tests/features/ui",
     "vllm": "vLLM, which few machines have: tests/engines/test_runtime_probes.py",
 }

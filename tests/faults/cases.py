@@ -357,6 +357,9 @@ NOT_STRUCK: dict[tuple[str, str], str] = {
 """Forms of a command without a case of their own, each with its reason."""
 
 SAVES = "tests/features/derivation/test_derivation.py::test_a_description_is_saved_whole_or_not"
+UPDATES = (
+    "tests/features/updates/test_update_data.py::test_a_kill_at_each_writing_call_leaves_whole_data"
+)
 PUSHES = "tests/faults/test_push.py::test_a_fault_while_a_publication_is_staged"
 ELSEWHERE: dict[tuple[str, str], str] = {
     ("family", ""): SAVES,
@@ -373,6 +376,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("apply", "--push"): PUSHES,
     ("apply", "--private"): PUSHES,
     ("profiles", "--push"): PUSHES,
+    ("update-data", ""): UPDATES,
     ("ui", ""): "tests/faults/test_page.py::test_a_fault_in_the_request_of_the_write_button",
 }
 """Forms of a command that another test strikes: its module and name."""

@@ -5,7 +5,9 @@ the day.
 made again there.
 """
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +17,8 @@ import yaml
 
 from ropeconv.bake.advice import counts, matrix
 from ropeconv.models.registry import by_model_type
-from ropeconv.runtimes.evidence import Record, records
+from ropeconv.runtimes.evidence import records
+from ropeconv.runtimes.lab_file import Record
 from ropeconv.runtimes.runtime import runtimes
 from scripts.laboratory.agree import disagreements, with_option
 from scripts.laboratory.cells import Cell, cells, sources
@@ -94,14 +97,20 @@ def test_every_version_of_the_lab_has_a_record() -> None:
 
 
 def test_the_workflow_runs_releases_of_runtimes_in_the_lab() -> None:
-    """It asks for the record of a release by the place where the lab saves it."""
+    """It finds the record of a release where the lab saves it, and no other one."""
     text = (ROOT / ".github" / "workflows" / "runtimes.yml").read_text()
     names = set(yaml.safe_load(text)["jobs"]["lab"]["strategy"]["matrix"]["runtime"])
     assert names <= {runtime.name for runtime in RUNTIMES}
-    place = re.search(r'test -e "(\S+)/\$RUNTIME-\$version\.json"', text)
-    assert place
-    saved = {path.stem.rpartition("-")[0] for path in (ROOT / place[1]).glob("*.json")}
-    assert names <= saved
+    looked_up = set(re.findall(r"grep -qF .*?\.json\"", text))
+    assert len(looked_up) == 2
+
+    newest = {record.runtime: record.version for record in records() if not record.options}
+    for name in names:
+        for version, code in ((newest[name], 0), ("99.0.0", 1)):
+            for command in looked_up:
+                words = {"RUNTIME": name, "VERSION": version, "version": version}
+                done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=os.environ | words)
+                assert done.returncode == code, (name, version, command)
 
 
 def test_every_tiny_family_is_in_the_lab() -> None:

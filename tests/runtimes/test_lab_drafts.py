@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ropeconv.engines.probes.installed import FOLDER
-from ropeconv.runtimes.evidence import ModelRecord, Record
+from ropeconv.runtimes.lab_file import ModelRecord, Record
 from ropeconv.runtimes.runtime import newest, read_rows, runtimes
 from scripts.laboratory import draft as module
 from scripts.laboratory.draft import DATA, CannotDraft, changes, draft, previous, row_of
@@ -71,12 +71,14 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def covering(folder: Path, name: str, version: str) -> list[str]:
-    """The files whose rows cover a version, as the package loads them."""
-    return [
-        f"{stem}.toml"
-        for stem, row in read_rows(folder).items()
-        if row.name == name and row.covers(version)
-    ]
+    """The rows that cover a version, as the package loads them."""
+    rows = read_rows(folder)
+    return [key for key, row in rows.items() if row.name == name and row.covers(version)]
+
+
+def content(text: str) -> dict[str, dict[str, Any]]:
+    """The rows that a file has, by their first versions."""
+    return {row["version"]: row for row in tomllib.loads(text)["rows"]}
 
 
 def test_the_next_release_of_every_runtime_is_tried() -> None:
@@ -112,62 +114,77 @@ def test_a_release_that_agrees_extends_the_row_before_it_up_to_itself(
     message = draft(name, version, [], folder)
     after = contents(folder)
 
-    (changed,) = (file for file in after if after[file] != before.get(file))
-    assert changed in before
-    assert message.startswith(f"{changed} now goes through {version};")
-    assert tomllib.loads(after[changed]) == tomllib.loads(before[changed]) | {"through": version}
-    lines = set(after[changed].splitlines()) - set(before[changed].splitlines())
+    file = f"{name}.toml"
+    assert {other: after[other] for other in after if other != file} == {
+        other: before[other] for other in before if other != file
+    }
+    old = content(before[file])
+    (changed,) = (first for first, row in content(after[file]).items() if row != old[first])
+    assert message.startswith(f"{name}@{changed} in {file} now goes through {version};")
+    assert content(after[file]) == old | {changed: old[changed] | {"through": version}}
+    lines = set(after[file].splitlines()) - set(before[file].splitlines())
     assert lines == {f'through = "{version}"'}
 
-    assert covering(folder, name, version) == [changed]
+    assert covering(folder, name, version) == [f"{name}@{changed}"]
     assert covering(folder, name, raised(version, 2)) == [], "a later release was not executed"
     assert covering(folder, name, "99.0.0") == []
 
 
 @pytest.mark.parametrize(("name", "kind", "version"), RELEASED)
-def test_a_release_that_disagrees_gets_a_file_with_its_own_name(
+def test_a_release_that_disagrees_gets_a_row_of_its_own(
     name: str, kind: str, version: str, folder: Path
 ) -> None:
     before = contents(folder)
     message = draft(name, version, [problem("llama"), problem("llama"), problem("phi3")], folder)
     after = contents(folder)
 
-    target = f"{name}-{version}.toml"
-    assert set(after) - set(before) == {target}
-    assert {file: after[file] for file in before} == before
-    assert message.startswith(f"{target} is a draft; 2 families disagree with ")
-    written = tomllib.loads(after[target])
-    assert f"{written['inherits']}.toml" in before
-    assert (written["version"], set(written)) == (version, {"inherits", "version", "source"})
+    file = f"{name}.toml"
+    assert {other for other in after if after[other] != before.get(other)} == {file}
+    assert len(after[file]) - len(before[file]) < 500
+    old = content(before[file])
+    new = content(after[file])
+    assert {first: new[first] for first in old} == old
+    (first,) = new.keys() - old.keys()
+    assert first == version
+    written = new[version]
+    assert message.startswith(f"{name}@{version} in {file} is a draft; 2 families disagree with ")
+    assert set(written) == {"inherits", "version", "source"}
     assert (
         "# llama: the table says otherwise for 2 cells, such as llama, yarn / native: refused"
-        in after[target]
+        in after[file]
     )
 
-    assert covering(folder, name, version) == [target]
+    assert covering(folder, name, version) == [f"{name}@{version}"]
     assert covering(folder, name, raised(version, 2)) == []
     rows = read_rows(folder)
-    assert rows[target.removesuffix(".toml")].rules == rows[written["inherits"]].rules
+    assert rows[f"{name}@{version}"].rules == rows[f"{name}@{written['inherits']}"].rules
+
+
+def test_the_newest_row_stands_first(folder: Path) -> None:
+    draft(NAME, "0.99.1", [problem("llama")], folder)
+    draft(NAME, "0.0.2", [problem("llama")], folder)
+    versions = list(content((folder / f"{NAME}.toml").read_text()))
+    assert versions[0] == "0.99.1"
+    assert versions[-1] == "0.0.2"
 
 
 def test_releases_one_after_the_other_extend_the_same_row(folder: Path) -> None:
     for version in ("0.5.24", "0.5.25", "0.6.0"):
         draft("sglang", version, [], folder)
-        assert covering(folder, "sglang", version) == ["sglang-0.5.23.toml"]
+        assert covering(folder, "sglang", version) == ["sglang@0.5.23"]
     draft("sglang", "0.6.1", [problem("llama")], folder)
     draft("sglang", "0.6.2", [], folder)
-    assert covering(folder, "sglang", "0.6.2") == ["sglang-0.6.1.toml"]
+    assert covering(folder, "sglang", "0.6.2") == ["sglang@0.6.1"]
 
 
 def test_a_version_before_the_first_row_gets_a_row_of_its_own(folder: Path) -> None:
     for name in NAMES:
         first = next(row for row in runtimes() if row.name == name)
-        assert draft(name, "0.0.2", [], folder).startswith(
-            f"{name}-0.0.2.toml is a draft; 0 families disagree with "
-        )
-        written = tomllib.loads((folder / f"{name}-0.0.2.toml").read_text())
-        row = read_rows(folder)[f"{name}-0.0.2"]
-        assert read_rows(folder)[written["inherits"]].version == first.version
+        message = draft(name, "0.0.2", [], folder)
+        assert message.startswith(f"{name}@0.0.2 in {name}.toml is a draft; 0 families disagree")
+        written = content((folder / f"{name}.toml").read_text())["0.0.2"]
+        row = read_rows(folder)[f"{name}@0.0.2"]
+        assert written["inherits"] == first.version
         assert (row.version, row.last, row.current) == (
             "0.0.2",
             "0.0.2",
@@ -182,21 +199,12 @@ def test_an_answer_of_several_lines_stays_in_a_comment(folder: Path) -> None:
         [problem("llama", 'refused\n[rules]\n\x1b[31m"broken'), problem("x")],
         folder,
     )
-    assert covering(folder, NAME, "0.99.1") == [f"{NAME}-0.99.1.toml"]
+    assert covering(folder, NAME, "0.99.1") == [f"{NAME}@0.99.1"]
 
 
-def test_nothing_is_overwritten_and_nothing_that_has_a_row_is_drafted(folder: Path) -> None:
-    (folder / f"{NAME}-0.99.1.toml").write_text(
-        (folder / f"{NAME}-{LAST.version}.toml")
-        .read_text()
-        .replace(f'version = "{LAST.version}"', 'version = "0.98"', 1)
-    )
+def test_nothing_that_has_a_row_is_drafted(folder: Path) -> None:
     before = contents(folder)
-    for version, why in (
-        ("0.99.1", "exists"),
-        ("0.98.2", "covers"),
-        ("0.99.0rc1", "not a release"),
-    ):
+    for version, why in ((f"{LAST.version}.7", "covers"), ("0.99.0rc1", "not a release")):
         with pytest.raises(CannotDraft, match=why):
             draft(NAME, version, [problem("llama")], folder)
     assert contents(folder) == before
@@ -208,16 +216,16 @@ def test_a_row_that_does_not_load_is_undone(
 ) -> None:
     before = contents(folder)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_through", lambda text, version: text + "version = [")
-        patched.setattr(module, "_new_row", lambda *parts: 'inherits = "no-such-row"')
+        patched.setattr(module, "_through", lambda text, *versions: text + "version = [")
+        patched.setattr(module, "_with_row", lambda text, *row: text + 'inherits = "no-such-row"')
         with pytest.raises(CannotDraft, match="damaged"):
             draft(NAME, "0.99.1", problems, folder)
     assert contents(folder) == before
 
     # rows that load and say something else than they should
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_through", lambda text, version: text)
-        patched.setattr(module, "_new_row", lambda *parts: f'inherits = "{NAME}-{LAST.version}"')
+        patched.setattr(module, "_through", lambda text, *versions: text)
+        patched.setattr(module, "_with_row", lambda text, *row: text)
         with pytest.raises(CannotDraft, match="0.99.1 .*no row"):
             draft(NAME, "0.99.1", problems, folder)
     assert contents(folder) == before

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from ropeconv.formats.package_data import package_data, package_files
 from ropeconv.models.config import sample_config
 from ropeconv.models.family import Family
 from ropeconv.models.registry import by_name, package_families
@@ -21,9 +20,18 @@ from ropeconv.models.schema import DUAL_CHUNK, Config
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.runtimes import evidence as evidence_module
 from ropeconv.runtimes import verdict as verdict_module
-from ropeconv.runtimes.evidence import KeyStatement, ReadKeys, evidence, read_keys
+from ropeconv.runtimes.evidence import evidence, read_keys
+from ropeconv.runtimes.lab_file import ReadKeys
 from ropeconv.runtimes.read_config import read_spec
-from ropeconv.runtimes.runtime import Runtime, find, runtimes, version_key
+from ropeconv.runtimes.runtime import (
+    KeyStatement,
+    RowFile,
+    Runtime,
+    find,
+    runtimes,
+    version_key,
+)
+from ropeconv.runtimes.stored import runtime_data
 from ropeconv.runtimes.verdict import judge, rows_for
 
 from ..support.extent import sample
@@ -98,12 +106,10 @@ def is_recorded(row: Runtime, family: Family, key: str) -> bool:
 
 
 def own_statements(row: Runtime) -> list[dict[str, Any]]:
-    """The statements in the file of a row itself, without those that it inherits."""
-    for entry in package_files("runtimes/data", ".toml"):
-        data = package_data(entry, dict[str, Any])
-        if entry.name.startswith(row.name) and msgspec.convert(data["version"], str) == row.version:
-            return [dict(statement) for statement in data.get("families", [])]
-    return []
+    """The statements of a row itself, without those that it inherits."""
+    content = runtime_data(f"data/{row.name}.toml", RowFile).contents()[row.version]
+    statements: list[dict[str, Any]] = content.get("families", [])
+    return statements
 
 
 def unlike(config: Config, family: Family, key: str) -> Iterator[str]:

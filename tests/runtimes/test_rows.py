@@ -11,8 +11,17 @@ from ropeconv.models.family import Family
 from ropeconv.rope.errors import RecipeError
 from ropeconv.runtimes import evidence as evidence_module
 from ropeconv.runtimes import verdict as verdict_module
-from ropeconv.runtimes.evidence import Evidence, ModelRecord, Record, evidence
-from ropeconv.runtimes.runtime import Runtime, find, newest, runtimes
+from ropeconv.runtimes.evidence import Evidence, evidence
+from ropeconv.runtimes.lab_file import ModelRecord, Record, refused_families
+from ropeconv.runtimes.runtime import (
+    NOT_THERE,
+    RowFile,
+    Runtime,
+    find,
+    newest,
+    rows_of,
+    runtimes,
+)
 from ropeconv.runtimes.verdict import Verdict, judge, judge_code, rows_for, without_config
 
 from .test_verdicts import BEFORE, CONFIG, LLAMA, ROPE, SCHEDULE, runtime
@@ -113,14 +122,18 @@ def test_the_record_of_the_last_version_that_a_row_covers(monkeypatch: pytest.Mo
         return Record(name, version, f"date of {version}", "how", models)
 
     llama = ModelRecord("d", ("yarn",), "exact")
-    records = (
+    records = [
         record("1.0", llama=llama, phi3=ModelRecord("d", ("yarn",), "exact", date="its own")),
         record("1.1", llama=llama),
         record("1.2", qwen2=ModelRecord("d", (), "unsupported")),
         record("1.3", llama=llama),
         record("1.1", "other", gemma=llama),
-    )
-    monkeypatch.setattr(evidence_module, "records", lambda: records)
+    ]
+
+    def records_of(name: str) -> list[Record]:
+        return [known for known in records if known.runtime == name]
+
+    monkeypatch.setattr(evidence_module, "runtime_records", records_of)
     evidence_module.executed_models.cache_clear()
     by = row("1.0", "1.2", families=[{"names": ["llama", "gemma"], "rules": "generic"}])
     assert (
@@ -156,3 +169,63 @@ def test_names_of_runtimes_that_are_not_known() -> None:
         find("oMLX@0.6")
     with pytest.raises(RecipeError, match="llama-cpp and ONNX graphs in onnxruntime-genai"):
         find("lemonade")
+
+
+RULES = {"generic": {"schemas": ["rope_scaling"], "theta": "top"}}
+FILE = RowFile(
+    "made",
+    "Made",
+    (
+        {
+            "version": "2.0",
+            "through": "2.4",
+            "source": "its code",
+            "rules": RULES,
+            "families": [
+                {"names": ["llama", "phi3"], "rules": "generic"},
+                {"names": ["mistral"], "unsupported": "it was removed"},
+            ],
+        },
+        {"version": "1.0", "inherits": "2.0"},
+    ),
+)
+
+
+def stated(refused: dict[str, dict[str, bool]], key: str) -> dict[str, str]:
+    """What a row says of families: why they are unsupported, or their rules; empty for nothing."""
+    row = rows_of(FILE, refused)[key]
+    words = {}
+    for name in ("llama", "mistral", "gemma", "glm"):
+        statement = row.statement(name)
+        words[name] = (statement.unsupported or statement.rules) if statement else ""
+    return words
+
+
+def test_a_family_that_the_lab_saw_refused_needs_no_statement() -> None:
+    silent = {"llama": "generic", "mistral": "it was removed", "gemma": "", "glm": ""}
+    assert stated({}, "made@2.0") == stated({}, "made@1.0") == silent
+
+    # the file counts where it says something, and the newest version that ran the family
+    refused = {
+        "3.0": {"glm": True},
+        "2.3": {"llama": True, "mistral": True, "gemma": True},
+        "2.1": {"gemma": False, "glm": False},
+    }
+    assert stated(refused, "made@2.0") == silent | {"gemma": NOT_THERE}
+    assert stated(refused, "made@1.0") == silent | {"gemma": NOT_THERE}, "as the row it inherits"
+    assert stated({"2.4": {"gemma": False}} | refused, "made@2.0") == silent
+
+    # a row has its own versions before those of the row that it inherits from
+    assert stated(refused | {"1.0": {"gemma": False, "glm": True}}, "made@1.0") == silent | {
+        "glm": NOT_THERE
+    }
+
+
+def test_a_family_is_refused_where_all_of_its_models_are() -> None:
+    """In the records: TGI has no Gemma 3n, and exllamav3 has some Llama with its image models."""
+    (by_family,) = refused_families("tgi").values()
+    assert by_family["gemma3n"]
+    assert not by_family["llama"]
+    newest_row = newest("tgi").statement("gemma3n")
+    assert newest_row is not None
+    assert newest_row.unsupported == NOT_THERE

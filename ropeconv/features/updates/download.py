@@ -1,0 +1,136 @@
+"""Files of a release: from an HTTPS address, or from this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin, urlsplit
+
+from ropeconv.environment import redacted, require
+from ropeconv.errors import BadSource, UsageError
+from ropeconv.rope.errors import RopeconvError
+
+if TYPE_CHECKING:
+    import httpx2 as httpx
+
+CONNECT = 10.0
+"""Seconds to connect."""
+READ = 60.0
+"""Seconds without a byte."""
+WHOLE = 600.0
+"""Seconds for a whole file: a server could send a byte now and then."""
+REDIRECTS = 5
+"""The assets of a release on GitHub are behind one."""
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is an address, and not a path."""
+    return place.startswith(("http://", "https://"))
+
+
+def check_place(place: str, pinned: bool) -> None:
+    """Refuse an address over which others could change the manifest.
+
+    Args:
+        place: The place of the manifest.
+        pinned: Whether the SHA-256 of the manifest is known.
+
+    Raises:
+        UsageError: It is neither HTTPS nor this machine, and nothing is pinned.
+    """
+    if not place.startswith("http://") or pinned:
+        return
+    if urlsplit(place).hostname not in LOCAL:
+        raise UsageError(
+            f"--from {redacted(place)} is not https, so that others could change the data on its"
+            " way; use https, or give the SHA-256 of the manifest with --sha256"
+        )
+
+
+def beside(place: str, name: str) -> str:
+    """Return the place of a file beside another one.
+
+    Raises:
+        BadSource: For a name with folders.
+    """
+    if not name or "/" in name or "\\" in name or name.startswith("."):
+        raise BadSource(f"{redacted(place)} names a file {name!r} that is not beside it")
+    if is_url(place):
+        return urljoin(place, name)
+    return str(Path(place).with_name(name))
+
+
+def fetch(place: str, limit: int) -> bytes:
+    """Return a file.
+
+    Args:
+        place: An address or a path.
+        limit: The most bytes that it may have.
+
+    Raises:
+        RopeconvError: There is no answer, or it is not the file.
+    """
+    if is_url(place):
+        return _download(place, limit)
+    try:
+        with Path(place).expanduser().open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as problem:
+        raise BadSource(f"{place} cannot be read ({problem.strerror}); correct --from") from None
+    _check_size(place, content, limit)
+    return content
+
+
+def _check_size(place: str, content: bytes | bytearray, limit: int) -> None:
+    if len(content) > limit:
+        raise BadSource(f"{redacted(place)} is longer than {limit:,} bytes; correct --from")
+
+
+def _download(url: str, limit: int) -> bytes:
+    """Return the body of an answer. Raises RopeconvError where there is none."""
+    require("httpx2", "update-data")
+    import httpx2 as httpx
+
+    client = httpx.Client(timeout=httpx.Timeout(READ, connect=CONNECT), follow_redirects=False)
+    try:
+        with client:
+            return _follow(client, url, limit)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as problem:
+        why = str(problem) or type(problem).__name__
+        raise RopeconvError(
+            f"{redacted(url)} does not answer ({redacted(why)[:300]}); run the command again when"
+            " there is a network. ropeconv continues with the data that it has"
+        ) from None
+
+
+def _follow(client: httpx.Client, url: str, limit: int) -> bytes:
+    """Return the body behind an address and its redirections, each of them as safe as it."""
+    first = url
+    ends = time.monotonic() + WHOLE
+    plain = {"Accept-Encoding": "identity"}  # a few compressed bytes could be gigabytes
+    for _ in range(REDIRECTS + 1):
+        with client.stream("GET", url, headers=plain) as response:
+            if response.is_redirect:
+                target = urljoin(url, response.headers.get("Location", ""))
+                if first.startswith("https://") and not target.startswith("https://"):
+                    raise RopeconvError(f"{redacted(first)} leads to an address without https")
+                url = target
+                continue
+            if response.status_code != 200:
+                raise RopeconvError(
+                    f"{redacted(first)} answers {response.status_code}; correct --from, or run the"
+                    " command again later"
+                )
+            content = bytearray()
+            for part in response.iter_raw():
+                content += part
+                _check_size(first, content, limit)
+                if time.monotonic() > ends:
+                    raise RopeconvError(
+                        f"{redacted(first)} takes longer than {WHOLE:.0f} seconds; run the command"
+                        " again later"
+                    )
+            return bytes(content)
+    raise RopeconvError(f"{redacted(first)} leads from one address to another without an end")

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropeconv.bake.overrides import override_commands
+from ropeconv.engines.probes.installed import find_installed
 from ropeconv.errors import BadSource
 from ropeconv.models.config import detect
 from ropeconv.runtimes.read_config import read_spec
@@ -167,6 +169,35 @@ def test_vllm_computes_the_same_before_and_after_a_bake(tmp_path: Path) -> None:
         assert ratio[rotations > 40] == pytest.approx(1, rel=1e-6)
         assert ratio[rotations < 0.8] == pytest.approx(4, rel=1e-5)
         assert rope["attention_factor"] == pytest.approx(0.1 * np.log(4) + 1, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_vllm_starts_them_only_with_their_own_config_class(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**MODELS[name], "auto_map": {"AutoConfig": "configuration.Own"}}))
+    plan = make_plan(path, recipe_of("yarn", 4.0), runtimes=("vllm",))
+    newest = [verdict for verdict in plan.result.verdicts if verdict.runtime.startswith("vllm@")][
+        -1
+    ]
+    assert (newest.status, newest.options) == ("exact", "--trust-remote-code")
+    assert "--trust-remote-code" in override_commands(plan, "{}")[0]
+
+
+def test_the_probe_of_vllm_says_so(tmp_path: Path) -> None:
+    """With auto_map it would run the code, and without it there is no config class."""
+    found = find_installed("vllm", os.environ.get("ROPECONV_VLLM_PYTHON", ""))
+    if found is None:
+        pytest.skip("vLLM is not installed; name the Python that has it in ROPECONV_VLLM_PYTHON")
+    config = {**MODELS["MiMo 7B"], "auto_map": {"AutoConfig": "configuration_mimo.MiMoConfig"}}
+    with_code = found.ask(config, 32768, 65536)
+    without = found.ask(MODELS["MiMo 7B"], 32768, 65536)
+    unknown = found.ask(
+        {**MODELS["MiMo 7B"], "model_type": "other", "architectures": ["Other"]}, 8, 8
+    )
+    found.stop()
+    assert "--trust-remote-code" in with_code.unseen
+    assert "--trust-remote-code" in without.absent
+    assert "--trust-remote-code" not in unknown.absent + unknown.unseen + unknown.error
 
 
 def test_mimo_v2_lists_its_layers_and_bases() -> None:

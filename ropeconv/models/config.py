@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from ..errors import BadSource, UnknownModelType
 from ..rope.errors import counted, shown
 from ..rope.forms import Plain
@@ -24,7 +26,15 @@ from .layers import (
     settings_name,
 )
 from .parts import VOCABULARY, Part, other_parts, text_candidates
-from .registry import Shapes, assumed_family, assumption, by_model_type, refused_types, suggestion
+from .registry import (
+    Shapes,
+    assumed_family,
+    assumption,
+    by_model_type,
+    config_keys,
+    refused_types,
+    suggestion,
+)
 from .schema import (
     DIFFUSION,
     LAYER_SHARES,
@@ -73,7 +83,28 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
             refusal = family.hooks.refusal(part)
             if refusal:
                 raise BadSource(refusal)
+    if not family.encoder and _reads_both_directions(config, parts[0], family):
+        return msgspec.structs.replace(family, encoder=True)
     return family
+
+
+def _reads_both_directions(config: Config, part: Config, family: Family) -> bool:
+    """Whether a config makes an encoder of a decoder: a token attends to those behind it too.
+
+    Args:
+        config: The whole config.json.
+        part: Its text part.
+        family: The family of that part.
+    """
+    # transformers makes such masks for all its classes (masking_utils.py, create_causal_mask), and
+    # vLLM for those of Llama, Qwen 2 and others
+    if part.get("is_causal") is False:
+        return True
+    # EmbeddingGemma is a Gemma 3 with this key. PaliGemma has it around a Gemma that writes text:
+    # there only the prompt is read in both directions.
+    key = "use_bidirectional_attention"
+    is_read = key in config_keys().get(family.name, ())
+    return is_read and part is config and part.get(key) in (True, "all")
 
 
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:

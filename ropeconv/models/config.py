@@ -78,6 +78,7 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
     parts = text_parts(config, family)
     check_config(config, parts, family)
     if not family.refuse:
+        _check_place(config)
         for part in parts:
             _check_layout(part, family)
             refusal = family.hooks.refusal(part)
@@ -174,17 +175,36 @@ def _check_kind(config: Config) -> None:
     name = config.get("model_type")
     wrapper = wrapper_types().get(name) if isinstance(name, str) else None
     if wrapper is not None and first_present(config, (wrapper.path,)) is None:
-        raise BadSource(
-            f"the class of model_type {shown(name)} reads a text model from {wrapper.path}, which"
-            " config.json does not have, so that it computes its defaults; give a checkpoint of the"
-            " stock layout"
-        )
+        raise _text_model_is_absent(str(name), wrapper.path)
     is_tower = bool(TOWERS & set(str(name).lower().split("_")))
     if is_tower and not any(key in config for key in VOCABULARY):
         raise BadSource(
             f"model_type {shown(name)} is of a tower for images or sounds, and has no text context"
             " to extend"
         )
+
+
+def _check_place(config: Config) -> None:
+    """Raise BadSource for a config that has the keys of a text model where its class ignores them.
+
+    The class of step3p7 reads text_config alone. Tools that flatten configs write its keys at the
+    top, and transformers then computes its defaults.
+    """
+    name = config.get("model_type")
+    wrapper = wrapper_types().get(name) if isinstance(name, str) else None
+    if wrapper is None or wrapper.flat:
+        return
+    states_sizes = sum(key in config for key in ("hidden_size", "num_hidden_layers")) > 0
+    if states_sizes and first_present(config, (wrapper.path,)) is None:
+        raise _text_model_is_absent(str(name), wrapper.path)
+
+
+def _text_model_is_absent(name: str, path: str) -> BadSource:
+    """The error for a config whose class reads a text model from an object that is not there."""
+    return BadSource(
+        f"the class of model_type {shown(name)} reads a text model from {path}, which config.json"
+        " does not have, so that it computes its defaults; give a checkpoint of the stock layout"
+    )
 
 
 TOWERS = frozenset({"vision", "visual", "vit", "audio", "speech"})

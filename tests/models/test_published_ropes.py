@@ -60,6 +60,7 @@ UNKNOWN = {
     "qwen": "custom code",
     "qwen_7b": "custom code",
     "sgl-project/DeepSeek-V4-Flash-FP8": "not supported",
+    "stepfun-ai/Step-3.7-Flash-FP8": "reads a text model from text_config",  # its source is flat
 }
 
 

@@ -187,7 +187,7 @@ def _check_kind(config: Config) -> None:
 def _check_place(config: Config) -> None:
     """Raise BadSource for a config that has the keys of a text model where its class ignores them.
 
-    The class of step3p7 reads text_config alone. Tools that flatten configs write its keys at the
+    The class of step3p7 reads only text_config. Tools that flatten configs write its keys at the
     top, and transformers then computes its defaults.
     """
     name = config.get("model_type")

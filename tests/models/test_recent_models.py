@@ -90,7 +90,7 @@ STEP_3_7: dict[str, Any] = {
         "yarn_only_types": ["full_attention"],
     },
 }
-"""The keys of Step 3.7 Flash, with a base for each layer, and a scaling of global ones alone."""
+"""The keys of Step 3.7 Flash, with a base for each layer, and a scaling of global ones only."""
 
 MODELS: dict[str, dict[str, Any]] = {
     name: PUBLISHED[name]

@@ -302,7 +302,7 @@ def of_config(error: Exception, has_own: bool) -> Exception:
     """Return the outcome of a config on which vLLM fails.
 
     Args:
-        error: What it raised.
+        error: The exception that it raised.
         has_own: Whether it has a class of its own for the model.
     """
     if any(words in str(error) for words in NOT_OF_CONFIG):

@@ -151,6 +151,13 @@ def test_keys_that_no_family_reads_are_named_where_none_fits(
     assert ("no family reads" in str(refusal.value)) == bool(named)
 
 
+def test_objects_with_numbers_for_keys_are_no_settings() -> None:
+    """The configs of classes that were not read from JSON have such an id2label."""
+    with pytest.raises(UnknownModelType) as refusal:
+        detect({"model_type": "hyperion", "depth_of": 3, "id2label": {0: "A", 1: "B"}})
+    assert "no family reads" not in str(refusal.value)
+
+
 def test_a_share_that_a_family_would_assume_is_not_hinted_at() -> None:
     """StableLM rotates a quarter of a head where a config does not say how much."""
     text = {

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from ..errors import BadSource, UnknownModelType
 from ..rope.errors import counted, shown
 from ..rope.forms import Plain
@@ -24,7 +26,15 @@ from .layers import (
     settings_name,
 )
 from .parts import VOCABULARY, Part, other_parts, text_candidates
-from .registry import Shapes, assumed_family, assumption, by_model_type, refused_types, suggestion
+from .registry import (
+    Shapes,
+    assumed_family,
+    assumption,
+    by_model_type,
+    config_keys,
+    refused_types,
+    suggestion,
+)
 from .schema import (
     DIFFUSION,
     LAYER_SHARES,
@@ -68,12 +78,34 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
     parts = text_parts(config, family)
     check_config(config, parts, family)
     if not family.refuse:
+        _check_place(config)
         for part in parts:
             _check_layout(part, family)
             refusal = family.hooks.refusal(part)
             if refusal:
                 raise BadSource(refusal)
+    if not family.encoder and _reads_both_directions(config, parts[0], family):
+        return msgspec.structs.replace(family, encoder=True)
     return family
+
+
+def _reads_both_directions(config: Config, part: Config, family: Family) -> bool:
+    """Whether a config makes an encoder of a decoder: a token attends to those behind it too.
+
+    Args:
+        config: The whole config.json.
+        part: Its text part.
+        family: The family of that part.
+    """
+    # transformers makes such masks for all its classes (masking_utils.py, create_causal_mask), and
+    # vLLM for those of Llama, Qwen 2 and others
+    if part.get("is_causal") is False:
+        return True
+    # EmbeddingGemma is a Gemma 3 with this key. PaliGemma has it around a Gemma that writes text:
+    # there only the prompt is read in both directions.
+    key = "use_bidirectional_attention"
+    is_read = key in config_keys().get(family.name, ())
+    return is_read and part is config and part.get(key) in (True, "all")
 
 
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
@@ -143,17 +175,36 @@ def _check_kind(config: Config) -> None:
     name = config.get("model_type")
     wrapper = wrapper_types().get(name) if isinstance(name, str) else None
     if wrapper is not None and first_present(config, (wrapper.path,)) is None:
-        raise BadSource(
-            f"the class of model_type {shown(name)} reads a text model from {wrapper.path}, which"
-            " config.json does not have, so that it computes its defaults; give a checkpoint of the"
-            " stock layout"
-        )
+        raise _text_model_is_absent(str(name), wrapper.path)
     is_tower = bool(TOWERS & set(str(name).lower().split("_")))
     if is_tower and not any(key in config for key in VOCABULARY):
         raise BadSource(
             f"model_type {shown(name)} is of a tower for images or sounds, and has no text context"
             " to extend"
         )
+
+
+def _check_place(config: Config) -> None:
+    """Raise BadSource for a config that has the keys of a text model where its class ignores them.
+
+    The class of step3p7 reads only text_config. Tools that flatten configs write its keys at the
+    top, and transformers then computes its defaults.
+    """
+    name = config.get("model_type")
+    wrapper = wrapper_types().get(name) if isinstance(name, str) else None
+    if wrapper is None or wrapper.flat:
+        return
+    states_sizes = sum(key in config for key in ("hidden_size", "num_hidden_layers")) > 0
+    if states_sizes and first_present(config, (wrapper.path,)) is None:
+        raise _text_model_is_absent(str(name), wrapper.path)
+
+
+def _text_model_is_absent(name: str, path: str) -> BadSource:
+    """The error for a config whose class reads a text model from an object that is not there."""
+    return BadSource(
+        f"the class of model_type {shown(name)} reads a text model from {path}, which config.json"
+        " does not have, so that it computes its defaults; give a checkpoint of the stock layout"
+    )
 
 
 TOWERS = frozenset({"vision", "visual", "vit", "audio", "speech"})

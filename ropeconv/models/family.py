@@ -504,6 +504,8 @@ class FamilyHooks:
         keys: Config keys that the hooks read, with their types from `models.schema`.
         types_key: Config key of the list of layer types.
         blocks: Names of the attention blocks of a layer, in place of their numbers.
+        attention_factor: The factor on cos and sin whatever a config says; None where it follows
+            from the config.
         no_attention_factor: Why only the attention factor 1 is possible; empty for families without
             that limit.
     """
@@ -511,6 +513,7 @@ class FamilyHooks:
     keys: ClassVar[Mapping[str, object]] = {}
     types_key: ClassVar[str] = "layer_types"
     blocks: ClassVar[tuple[str, ...]] = ()
+    attention_factor: ClassVar[float | None] = None
     no_attention_factor: ClassVar[str] = ""
 
     def refusal(self, part: JsonObject) -> str:

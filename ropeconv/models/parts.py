@@ -119,7 +119,10 @@ def other_parts(config: Config) -> list[Part]:
             continue
         if any(part.path[: len(other.path)] == other.path for other in found):
             continue
-        names_one = part.path[-1].endswith("_config") and bool(_words(part) & OTHER_WORDS)
+        # named so, as audio_encoder with model_type and d_model, or with the sizes of a model
+        is_config = part.path[-1].endswith("_config") or _count_sizes(part.config) > 0
+        is_config = is_config or isinstance(part.config.get("model_type"), str)
+        names_one = is_config and bool(_words(part) & OTHER_WORDS)
         if names_one or _count_sizes(part.config) >= 2:
             found.append(part)
     return found

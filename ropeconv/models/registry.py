@@ -451,14 +451,19 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
         shapes: The shapes of its tensors; empty where they are not known.
         best: The family that is most like it; empty where none is.
     """
+    part = text_config(config) or config
     if not best:
-        return (
+        advice = (
             "`ropeconv list families` lists the known ones, and docs/families.md says how to"
             " describe another in a file"
         )
+        strange = _unknown_rope_keys(part)
+        if strange:
+            keys = " and ".join(strange)
+            advice = f"no family reads {keys} of config.json; {advice}"
+        return advice
 
     family = by_name()[best]
-    part = text_config(config) or config
     unread = unread_rope_keys(part, family) + unread_sizes(part, family)
     if part is not config:  # the model around it may have keys for it too, as mrope_section
         unread += [key for key in unread_rope_keys(config, family) if "." not in key]
@@ -483,6 +488,12 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
         f" that, where {LAYOUTS[family.layout]}, and `ropeconv inspect MODEL --family {best}`"
         " shows what else that assumes"
     )
+
+
+def _unknown_rope_keys(part: Config) -> list[str]:
+    """The keys of a config that are about RoPE and that no family reads, in their order."""
+    unread = [unread_rope_keys(part, family) for family in families()]
+    return [key for key in unread[0] if all(key in keys for keys in unread)]
 
 
 def best_family(config: Config, shapes: Shapes | None = None) -> str:
@@ -557,6 +568,13 @@ def _says_it_is(part: Config, family: Family) -> bool:
     """
     if family.encoder and not set(part) & _encoder_keys():
         return False
+
+    # the share of a head that rotates, where the class has another default than all of it
+    share_keys = (*family.keys.partial, *family.keys.rotary_dim, "partial_rotary_factor")
+    if family.defaults.partial_rotary_factor != 1 and first_present(part, share_keys) is None:
+        settings = part.get("rope_parameters")
+        if not isinstance(settings, dict) or "partial_rotary_factor" not in settings:
+            return False
 
     # which layers rotate otherwise, or not at all
     layers = family.layers

@@ -114,6 +114,8 @@ def unread_rope_keys(part: Config, family: Family) -> list[str]:
 def _unread_inside(name: str, values: Config, read: set[str]) -> Iterator[str]:
     """Yield the keys about RoPE in an object that are not read."""
     for key, value in values.items():
+        if not isinstance(key, str):  # id2label of a config that no file holds has numbers
+            continue
         path = f"{name}.{key}"
         if _is_about_rope(key) and path not in read and not _says_nothing(key, value):
             yield path

@@ -32,6 +32,9 @@ class WrapperType(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     Empty for a class that could not be run.
     """
 
+    flat: bool = False
+    """Whether its config class reads the keys of the text model at the top too (Qwen2-VL)."""
+
 
 @cache
 def wrapper_types() -> dict[str, WrapperType]:

@@ -292,7 +292,9 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
         form = replace(form, truncate=True)
 
     # the rest: factors, the trained context, other layers
-    attention_factor = _attention_factor(rope, rules, form, sizes)
+    attention_factor = family.hooks.attention_factor
+    if attention_factor is None:
+        attention_factor = _attention_factor(rope, rules, form, sizes)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
     tokens, origin, reference = _trained_context(part, rope, form, family, sizes)
 

@@ -235,6 +235,9 @@ class FamilyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unknown: str = ""
     """The part that is untested."""
 
+    options: str = ""
+    """The options with which it must be started for them, such as `--trust-remote-code`."""
+
     source: str = ""
     """Where that is stated."""
 

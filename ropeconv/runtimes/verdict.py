@@ -377,6 +377,9 @@ class PlannedConfig:
             for option in row.options:
                 if found.status not in GOOD:
                     found = judge_with_option(self, row, option, found) or found
+            statement = row.statement(self.family.name, self.model_type)
+            if statement is not None and statement.options and found.status in GOOD:
+                found = with_stated_options(found, statement.options)
             self._verdicts[versions] = found
         return self._verdicts[versions]
 
@@ -578,6 +581,25 @@ def with_option(without: Verdict, option: ServerOption, known: Evidence) -> Verd
         reason=reason,
         evidence=known,
         options=option.words,
+    )
+
+
+def with_stated_options(verdict: Verdict, words: str) -> Verdict:
+    """Return the verdict on a server that starts a family only with options.
+
+    Args:
+        verdict: The verdict on the server that was started so.
+        words: The options on the command line.
+    """
+    reason = f"start it with {words}"
+    if verdict.reason:
+        reason += f"; {verdict.reason}"
+    options = " ".join(part for part in (verdict.options, words) if part)
+    return replace(
+        verdict,
+        display_name=f"{verdict.display_name} with {words}",
+        reason=reason,
+        options=options,
     )
 
 

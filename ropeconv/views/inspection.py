@@ -175,7 +175,7 @@ def _describe_encoder(inspection: Inspection) -> str:
     gives = "embeddings, and no next token" if inspection.kv_cache else "no KV cache"
     if isinstance(inspection.source, GgufSource):
         return gives
-    return f"{gives}; `validate` compares hidden states"
+    return f"{gives}; `validate` compares hidden states, or logits where the class gives them"
 
 
 def _draft_rows(inspection: Inspection) -> list[tuple[str, str]]:

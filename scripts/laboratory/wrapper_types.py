@@ -55,7 +55,7 @@ def main() -> None:
     write(record(sources))
 
 
-def record(sources: dict[str, Path]) -> dict[str, dict[str, str]]:
+def record(sources: dict[str, Path]) -> dict[str, dict[str, Any]]:
     """Return the types with their path, first version, text model, and the version that was run.
 
     Args:
@@ -70,14 +70,14 @@ def record(sources: dict[str, Path]) -> dict[str, dict[str, str]]:
     for name, (path, text) in sorted(installed().items()):
         if name not in since:
             continue
-        entry = {"path": path, "since": since[name]}
+        entry: dict[str, Any] = {"path": path, "since": since[name]}
         if text:
             entry["text"] = text
         types[name] = entry
     return with_runs(types)
 
 
-def with_runs(types: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+def with_runs(types: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the types with the version of transformers whose class of each was run."""
     from transformers import __version__
 
@@ -86,8 +86,27 @@ def with_runs(types: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
         entry = {key: value for key, value in entry.items() if key != "run"}
         if computes_from(name, entry["path"], "text" not in entry):
             entry["run"] = str(__version__)
+        if reads_flat(name):
+            entry["flat"] = True
         found[name] = entry
     return found
+
+
+def reads_flat(name: str) -> bool:
+    """Return whether the config class of a type reads keys of its text model at the top too.
+
+    Configs of Qwen2-VL were published so before there was a text_config.
+
+    Args:
+        name: The model type.
+    """
+    from transformers import CONFIG_MAPPING
+
+    sizes = {"hidden_size": 1280, "num_attention_heads": 10, "max_position_embeddings": 7777}
+    with suppress(Exception):  # classes fail on some of these sizes
+        text = CONFIG_MAPPING[name].from_dict({"model_type": name, **sizes}).get_text_config()
+        return getattr(text, "max_position_embeddings", None) == sizes["max_position_embeddings"]
+    return False
 
 
 def computes_from(name: str, path: str, any_text: bool) -> bool:
@@ -183,7 +202,7 @@ def installed() -> dict[str, tuple[str, str]]:
     return found
 
 
-def write(types: dict[str, dict[str, str]]) -> None:
+def write(types: dict[str, dict[str, Any]]) -> None:
     """Write the file of the package."""
     lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in types.items())
     PLACE.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")

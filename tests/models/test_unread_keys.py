@@ -131,6 +131,49 @@ def test_inspect_lists_them_for_a_family_that_is_assumed(tmp_path: Path) -> None
     assert problems() == []
 
 
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"rotary_scale_base": 512, "use_xpos": True}, ["rotary_scale_base", "use_xpos"]),
+        ({"rotary_ndims": 64, "position_freq_base": 1e6}, ["rotary_ndims", "position_freq_base"]),
+        ({"rotary_scale_base": None, "use_xpos": False}, []),
+    ],
+)
+def test_keys_that_no_family_reads_are_named_where_none_fits(
+    more: dict[str, Any], named: list[str]
+) -> None:
+    """A config with few keys, of which two or three are foreign, is like no family."""
+    few = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32, "depth_of": 3}
+    with pytest.raises(UnknownModelType) as refusal:
+        detect({"model_type": "hyperion", **few, "rope_theta": 1e4, **more})
+    assert "list families" in str(refusal.value)
+    assert all(key in str(refusal.value) for key in named)
+    assert ("no family reads" in str(refusal.value)) == bool(named)
+
+
+def test_objects_with_numbers_for_keys_are_no_settings() -> None:
+    """The configs of classes that were not read from JSON have such an id2label."""
+    with pytest.raises(UnknownModelType) as refusal:
+        detect({"model_type": "hyperion", "depth_of": 3, "id2label": {0: "A", 1: "B"}})
+    assert "no family reads" not in str(refusal.value)
+
+
+def test_a_share_that_a_family_would_assume_is_not_hinted_at() -> None:
+    """StableLM rotates a quarter of a head where a config does not say how much."""
+    text = {
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 8192,
+        "rope_theta": 500000.0,
+        "vocab_size": 1000,
+        "qk_layernorm": True,
+    }
+    assert best_family(text) != "stablelm"
+    assert best_family({**text, "partial_rotary_factor": 0.25}) == "stablelm"
+
+
 def test_keys_of_text_models_inside_others_count() -> None:
     wrapper = {"model_type": "outer", "text_config": {**LLAMA, "rope_wavelength": 2.0}}
     with pytest.raises(UnknownModelType, match="does not read rope_wavelength"):

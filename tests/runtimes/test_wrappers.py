@@ -19,7 +19,7 @@ from ropeconv.runtimes import verdict as verdict_module
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import find, runtimes
 from ropeconv.runtimes.verdict import PlannedConfig, Verdict
-from scripts.laboratory.wrapper_types import computes_from
+from scripts.laboratory.wrapper_types import computes_from, reads_flat
 
 from ..support.extent import sample
 from ..support.in_process import command
@@ -348,3 +348,36 @@ def test_the_installed_transformers_is_asked_about_a_type_that_it_has(tmp_path: 
     )
     assert (assumed.returncode, "nothing was kept" in assumed.stderr) == (3, True), assumed.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_flat_config_of_a_class_that_reads_text_config_is_refused() -> None:
+    """transformers would compute the defaults of its text model, whatever the config says."""
+    flat = {**TEXT, "model_type": "qwen3_vl"}
+    with pytest.raises(BadSource, match=r"reads a text model from text_config.*defaults"):
+        detect(flat)
+    text = {**TEXT, "model_type": "qwen3_vl_text"}
+    assert detect({"model_type": "qwen3_vl", "text_config": text}).name == "qwen3_vl"
+    # published so before there was a text_config, which its class still reads
+    assert detect({**TEXT, "model_type": "qwen2_vl"}).name == "qwen2_vl"
+    assert detect({"model_type": "qwen3_vl"}).name == "qwen3_vl", "all of it is the class's default"
+
+
+@pytest.mark.parametrize("name", sample(list(wrapper_types()), 8, seed=2))
+def test_the_classes_that_read_flat_configs_are_marked(name: str) -> None:
+    pytest.importorskip("torch")
+    assert reads_flat(name) == wrapper_types()[name].flat
+
+
+@pytest.mark.parametrize(
+    ("part", "is_named"),
+    [
+        ({"model_type": "whisper", "d_model": 1280, "encoder_layers": 32}, True),
+        ({"d_model": 1280}, True),
+        ({"sampling": "greedy"}, False),
+    ],
+)
+def test_a_tower_is_named_by_its_key_and_what_it_holds(
+    part: dict[str, Any], is_named: bool
+) -> None:
+    config = {"model_type": "sonus", "audio_encoder": part, "llm_config": TEXT}
+    assert ("audio_encoder" in [other.name for other in other_parts(config)]) == is_named

@@ -281,7 +281,7 @@ def read_in(folder: str, question: Answer, has_own: bool, dtype: str) -> Answer:
     try:
         vllm_config = VllmConfig(model_config=model_config(folder, question["context"], options))
     except Exception as error:
-        raise of_config(error) from error
+        raise of_config(error, has_own) from error
     return build_and_read(vllm_config, question, has_own)
 
 
@@ -298,16 +298,25 @@ def model_config(folder: str, context: int | None, options: Answer) -> ModelConf
     return ModelConfig(model=folder, tokenizer=folder, **settings)
 
 
-def of_config(error: Exception) -> Exception:
-    """Return the outcome of a config on which vLLM fails."""
+def of_config(error: Exception, has_own: bool) -> Exception:
+    """Return the outcome of a config on which vLLM fails.
+
+    Args:
+        error: The exception that it raised.
+        has_own: Whether it has a class of its own for the model.
+    """
     if any(words in str(error) for words in NOT_OF_CONFIG):
         return probe_protocol.Unseen(
             f"it needs more than a config: {probe_protocol.message(error)}"
         )
     if NO_CONFIG in str(error):
-        return probe_protocol.NoModel(
-            f"transformers {transformers.__version__} beside it has no class for the config"
-        )
+        missing = f"transformers {transformers.__version__} beside it has no class for the config"
+        if has_own:  # the config class of MiMo is in its repository, and auto_map names it
+            missing += (
+                "; give it the checkpoint with the model's own code (auto_map), and start vLLM with"
+                " --trust-remote-code"
+            )
+        return probe_protocol.NoModel(missing)
     return probe_protocol.Refused("config", error)
 
 
@@ -334,7 +343,7 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> 
                     f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
                 ) from error
             if any(words in str(error) for words in NOT_OF_CONFIG):
-                raise of_config(error) from error
+                raise of_config(error, has_own) from error
             if not has_own:
                 raise probe_protocol.NoModel(
                     "it has no file for it, and cannot run that of transformers:"

@@ -55,6 +55,11 @@ NO_DEVICE = ("Torch not compiled with CUDA", "No Metal back-end", "No CUDA GPUs 
 """Parts of messages that are about the machine and not about the model."""
 CUSTOM_CODE = ("contains custom code", "trust_remote_code=True")
 """Parts of messages on a model whose config class is in its own repository."""
+NEEDS_TRUST = (
+    "its config class is in the repository of the model, whose code this probe does not run; start"
+    " the runtime with --trust-remote-code, which runs it"
+)
+"""The answer then. vLLM, SGLang and mlx-lm have an option of this name."""
 
 
 class NoModel(Exception):
@@ -201,7 +206,7 @@ def of_refusal(refused: Refused) -> Answer:
     if text.startswith(("ImportError", "ModuleNotFoundError")):
         return {"unseen": f"it needs a package that is not installed: {text}"}
     if any(words in text for words in CUSTOM_CODE):
-        return {"unseen": "its config class is in the repository of the model, and is not run"}
+        return {"unseen": NEEDS_TRUST}
     return {"error": text, "stage": refused.stage}
 
 

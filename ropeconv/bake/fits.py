@@ -57,8 +57,8 @@ CACHE_SETTINGS = {
         "LM Studio",
         {
             "f16": "",
-            "q8_0": "K and V Cache Quantization Type q8_0 in its settings",
-            "q4_0": "K and V Cache Quantization Type q4_0 in its settings",
+            "q8_0": "K and V Cache Quantization Type q8_0 in LM Studio",
+            "q4_0": "K and V Cache Quantization Type q4_0 in LM Studio",
         },
     ),
 }

@@ -314,7 +314,7 @@ def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: 
     [
         ("ollama", "OLLAMA_KV_CACHE_TYPE=q8_0 OLLAMA_FLASH_ATTENTION=1"),
         ("koboldcpp", "--quantkv 1 --flashattention"),
-        ("lm-studio", "K and V Cache Quantization Type q8_0 in its settings"),
+        ("lm-studio", "K and V Cache Quantization Type q8_0 in LM Studio"),
         ("ik-llama-cpp", "--cache-type-k q8_0 --cache-type-v q8_0"),
     ],
 )

@@ -120,6 +120,11 @@ WORKS = {
     "weights in two formats": ("inspect both", "No problems found."),
     "AWQ": ("apply awq.json --yarn 4 --dry-run", "unsupported  llama.cpp"),
     "a tokenizer with a limit": ("apply both --yarn 4 --explain", "tokenizer_config.json"),
+    "for Ollama, before anything is written": (
+        "apply small.gguf --yarn 4 --ollama --dry-run",
+        "Would write small-yarn4.Modelfile",
+    ),
+    "whether it will still be good": ("apply model --yarn 4 --dry-run", "Quality: loss -"),
     "pickled weights": ("apply pickled --yarn 4 --dry-run", "Would write pickled-yarn4"),
     "a family that is not known": (
         "apply unknown.json --yarn 4 --family qwen2 --dry-run",
@@ -152,6 +157,9 @@ ANSWERED = {
     "model --yarn 4": "there is no command 'model'; use `ropeconv apply MODEL`",
     "list me/model": "there is no command 'me/model'; `ropeconv list --help` lists them",
     "ui --model x": "there is no option --model; `ropeconv ui --help-all` lists them",
+    "apply model -yarn 4": "there is no option -yarn; did you mean --yarn?",
+    "apply model -yarn=4": "there is no option -yarn; did you mean --yarn?",
+    "validate out model": "name its source with --against, as in --against model",
     "apply model --yarm 4": "there is no option --yarm; did you mean --yarn?",
     "apply model --yarn 4 --contxt 8k": "there is no option --contxt; did you mean --context?",
     "apply model --yarn 4 --imatrix x": "--imatrix; `ropeconv apply --help-all` lists them",

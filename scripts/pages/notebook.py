@@ -105,7 +105,7 @@ def shown(value: object) -> dict[str, Any]:
             data[kind] = encode(content)
         elif content is not None:
             data[kind] = as_lines(content)
-    return data
+    return dict(sorted(data.items()))
 
 
 def open_figures() -> Iterator[Output]:

@@ -184,7 +184,13 @@ def validate(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         raise UsageError(f"there is no output at {shown(str(out))}; press Write first")
 
     source = form.upload or form.source
-    result = validate_output(out, source, reporter=PageReporter(task, sheet))
+    steps = HtmlSheet()
+    result = validate_output(out, source, reporter=PageReporter(task, steps))
+    if result.agrees:
+        sheet.good(f"Validated {out}: PASS.")
+    else:
+        sheet.problem(f"Validated {out}: FAIL.")
+    sheet.blocks += steps.blocks  # what was run, below the answer
     show_validation(result, f"{out.name} against {output_plan.source.name}", sheet)
     sheet.pictures(validation_pictures(result))
     sheet.title("The same on the command line")

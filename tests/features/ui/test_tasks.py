@@ -226,6 +226,7 @@ def test_what_was_written_shows_its_plan_and_is_validated(form: BakeForm, tmp_pa
     assert first_line in written.partition("The plan")[2]
     assert first_line in page.words.partition("The plan")[2]
     assert ("agrees" in page.words, "figure" in page.names) == (True, True)
+    assert page.words.strip().startswith(f"Validated {form.out}: PASS.")
     assert f"ropeconv validate {form.out} --against {form.source}" in page.words
     recorded = read_receipt(Path(form.out)).validation
     assert recorded is not None

@@ -8,6 +8,7 @@ OTHER_COMMANDS = {
     "check": "validate",
     "convert": "apply",
     "diff": "compare",
+    "evaluate": "eval",
     "export": "apply",
     "extend": "apply",
     "families": "list families",

@@ -147,6 +147,8 @@ ANSWERED = {
     "push out": "Missing argument 'OWNER/NAME'",
     "eval model --windows 0 --text x": "'0' should be greater than or equal to 1",
     "eval model --windows many --text x": "'many' should be a valid integer",
+    "evaluate model": "there is no command 'evaluate'; use `ropeconv eval`",
+    "fits model": "there is no command 'fits'; use `ropeconv inspect`",
     "undo model": "there is no command 'undo'; use `ropeconv restore`",
     "runtimes model": "there is no command 'runtimes'; use `ropeconv list runtimes`",
     "schedule model": "there is no command 'schedule'; use `ropeconv plot`",

@@ -15,6 +15,7 @@ Parameters of type Any are contexts and formatters of Typer, whose classes it do
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -124,7 +125,7 @@ class Command(TyperCommand):
             if problem.message.startswith(SURPLUS) and takes_source:
                 raise UsageError(
                     f"`{ctx.command_path}` takes one model; name its source with --against, as in"
-                    f" --against {shown(given_arguments[-1])}"
+                    f" --against {shlex.quote(given_arguments[-1])}"
                 ) from None
             if not is_unknown_option(problem):
                 raise

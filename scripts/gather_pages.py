@@ -38,7 +38,10 @@ LINK = re.compile(r"(\]\()([^)#\s]+)")
 
 def places() -> dict[str, str]:
     """Every page and picture: its path in the repository, and its path in the site."""
-    files = (path for path in (ROOT / "docs").rglob("*") if path.is_file())
+    # GitHub shows notebooks, and the site would only offer their JSON, so links go there
+    files = (
+        path for path in (ROOT / "docs").rglob("*") if path.is_file() and path.suffix != ".ipynb"
+    )
     pages = {
         path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix()
         for path in files

@@ -174,7 +174,9 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
     if first.draft is not None:
         result = replace(result, verdicts=draft_verdicts(first.draft, family, result.verdicts))
     # classes that derive the attention factor from two lengths may need a longer one (original_for)
+    asked_context = None
     if result.context != schedule.context:
+        asked_context = schedule.context
         schedule = replace(schedule, context=result.context)
 
     # the files of the output
@@ -204,6 +206,7 @@ def checkpoint_plan(source: Source, recipe: Recipe, target: Target) -> Checkpoin
         notes=(*start.notes, *_notes(source, result, schedule, target, raised, spec.mrope_section)),
         kv_cache=inspection.kv_cache,
         shape=inspection.shape,
+        asked_context=asked_context,
         draft=first.draft,
         fine_tuning=start.fine_tuning,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..inspection.memory.fit import Fit, chosen_machine, find_fit
@@ -18,12 +18,51 @@ LIKE_LLAMA_CPP = ("ik-llama-cpp", "koboldcpp", "lm-studio", "ollama")
 """Runtimes of GGUF files that run the code of llama.cpp."""
 
 
-OLLAMA_TYPES = {
-    "f16": "",
-    "q8_0": "OLLAMA_KV_CACHE_TYPE=q8_0 OLLAMA_FLASH_ATTENTION=1",
-    "q4_0": "OLLAMA_KV_CACHE_TYPE=q4_0 OLLAMA_FLASH_ATTENTION=1",
+@dataclass(frozen=True)
+class CacheSetting:
+    """How a runtime of GGUF files sets the type of the cache, other than llama-server."""
+
+    title: str
+    """The name of the runtime for people."""
+
+    types: dict[str, str]
+    """By type of the cache: the option, or what is set before it starts."""
+
+    in_command: bool = False
+    """Whether the command that runs a file takes the option."""
+
+
+CACHE_SETTINGS = {
+    # the FAQ of Ollama: the environment of its server; a quantised cache needs flash attention
+    "ollama": CacheSetting(
+        "Ollama",
+        {
+            "f16": "",
+            "q8_0": "OLLAMA_KV_CACHE_TYPE=q8_0 OLLAMA_FLASH_ATTENTION=1",
+            "q4_0": "OLLAMA_KV_CACHE_TYPE=q4_0 OLLAMA_FLASH_ATTENTION=1",
+        },
+    ),
+    # koboldcpp.py 1.102: --quantkv 1 is q8 and 2 is q4; without flash attention, only K is
+    "koboldcpp": CacheSetting(
+        "koboldcpp",
+        {
+            "f16": "",
+            "q8_0": "--quantkv 1 --flashattention",
+            "q4_0": "--quantkv 2 --flashattention",
+        },
+        in_command=True,
+    ),
+    # `lms load` has no option for it; the settings of a model in the window of LM Studio have two
+    "lm-studio": CacheSetting(
+        "LM Studio",
+        {
+            "f16": "",
+            "q8_0": "K and V Cache Quantization Type q8_0 in LM Studio",
+            "q4_0": "K and V Cache Quantization Type q4_0 in LM Studio",
+        },
+    ),
 }
-"""By the types of the cache in Ollama: the environment of its server."""
+"""By runtime of GGUF files; those that are not here have the options of llama-server."""
 
 
 def formulas_of(runtime: str) -> str:
@@ -33,30 +72,32 @@ def formulas_of(runtime: str) -> str:
     return runtime if runtime in MEMORY else ""
 
 
-def in_ollama(fit: Fit, cache_type: str) -> Fit:
-    """Return a fit in llama.cpp with what sets the type of the cache in a server of Ollama.
-
-    Its FAQ has the types, and a quantised cache needs flash attention there.
+def with_own_types(fit: Fit, runtime: str, cache_type: str) -> Fit:
+    """Return a fit in llama.cpp with the way in which another runtime sets the type of the cache.
 
     Args:
         fit: The fit.
+        runtime: The runtime that runs the file; one without a way of its own changes nothing.
         cache_type: The type of --cache-type; empty for the usual one.
 
     Raises:
-        UsageError: Ollama does not have the type.
+        UsageError: The runtime does not have the type.
     """
-    if cache_type and cache_type not in OLLAMA_TYPES:
+    own = CACHE_SETTINGS.get(runtime)
+    if own is None:
+        return fit
+    if cache_type and cache_type not in own.types:
         raise UsageError(
-            f"--cache-type {cache_type}: Ollama does not have it; choose one of"
-            f" {', '.join(OLLAMA_TYPES)}"
+            f"--cache-type {cache_type}: {own.title} does not have it; choose one of"
+            f" {', '.join(own.types)}"
         )
-    if cache_type:
-        fit = replace(fit, setting=OLLAMA_TYPES[cache_type])
+    if cache_type and not own.in_command:
+        fit = replace(fit, setting=own.types[cache_type])
     thrift = fit.thrift
-    if thrift is not None and thrift.cache_type not in OLLAMA_TYPES:
+    if thrift is not None and thrift.cache_type not in own.types:
         thrift = None
     elif thrift is not None:
-        thrift = replace(thrift, option=OLLAMA_TYPES[thrift.cache_type])
+        thrift = replace(thrift, option=own.types[thrift.cache_type])
     return replace(fit, thrift=thrift)
 
 
@@ -104,6 +145,7 @@ def shown_fit(
     is_folder: bool,
     options: MachineOptions,
     named: tuple[str, ...] = (),
+    in_ollama: bool = False,
 ) -> Fit | None:
     """Return whether a model fits, in the runtime whose command is shown.
 
@@ -114,6 +156,7 @@ def shown_fit(
         is_folder: Whether it is a checkpoint, and not a GGUF file.
         options: The machine and the type of the cache.
         named: The values of --runtime.
+        in_ollama: Whether Ollama runs it, from a Modelfile.
 
     Returns:
         The fit; None where the memory of the model or of the runtime is not known.
@@ -134,4 +177,5 @@ def shown_fit(
     runtime = formulas_of(shown)
     if not runtime:
         return None
-    return find_fit(runtime, shape, tokens, chosen_machine(options), options.cache_type)
+    fit = find_fit(runtime, shape, tokens, chosen_machine(options), options.cache_type)
+    return with_own_types(fit, "ollama" if in_ollama else shown, options.cache_type)

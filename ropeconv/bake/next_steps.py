@@ -27,7 +27,7 @@ from ..runtimes.llamacpp.archs import Arch, arch_of_header, assumed_keys
 from ..runtimes.llamacpp.purpose import diffusion_schedule, gives_no_logits, purpose_of
 from ..runtimes.runtime import RUNS
 from ..runtimes.verdict import Verdict
-from .fits import formulas_of, runtimes_with
+from .fits import CACHE_SETTINGS, formulas_of, runtimes_with
 from .plan import GgufOutput, Plan
 from .shown_runtime import shown_runtime
 
@@ -90,7 +90,7 @@ def run_commands(
     if plan.source.kind == "config" or is_draft:
         return []
     purpose = plan_purpose(plan)
-    context = plan.schedule.context
+    context = plan.context
     projector = None if plan.is_folder else projector_beside(plan.source)
 
     # vLLM's --speculative-config: the kind of the head, or "draft_model" for a whole smaller model
@@ -238,7 +238,9 @@ def _cache_option(plan: Plan, runtime: str) -> str:
     formulas = formulas_of(runtime)
     if not formulas:
         return ""
-    option = MEMORY[formulas].cache_options.get(plan.asked.cache_type, "")
+    own = CACHE_SETTINGS.get(runtime)
+    options = own.types if own is not None else MEMORY[formulas].cache_options
+    option = options.get(plan.asked.cache_type, "")
     return f" {option}" if option else ""
 
 

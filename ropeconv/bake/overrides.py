@@ -183,7 +183,7 @@ def override_commands(plan: Plan, values: str) -> list[str]:
     model = "MODEL" if plan.source.kind == "config" else shlex.quote(plan.source.reference)
     commands = []
     for server in dict.fromkeys(servers):
-        start = starts[server].format(model, plan.schedule.context)
+        start = starts[server].format(model, plan.context)
         start += options_of(plan.result.verdicts, server)
         commands.append(f"{start} {FLAGS[server]} {shlex.quote(values)}")
     return commands

@@ -39,7 +39,7 @@ from ..rope.summary import Summary, SummaryTable
 from ..runtimes.drafts import DraftKind
 from ..runtimes.verdict import Verdict, describe, frequencies
 from ..version import SCHEMA, __version__
-from .fits import in_ollama, shown_fit
+from .fits import shown_fit
 
 
 def source_record(source: Origin) -> SourceRecord:
@@ -301,6 +301,9 @@ class Plan(FilePlan):
     shape: ModelShape | None = field(default=None, kw_only=True)
     """The sizes that decide its memory; None where the source leaves some of them out."""
 
+    asked_context: int | None = field(default=None, kw_only=True)
+    """The context that was asked for, in tokens; None where the output declares just that."""
+
     asked: MachineOptions = field(default_factory=MachineOptions, kw_only=True)
     """The machine that the output is to fit."""
 
@@ -321,17 +324,15 @@ class Plan(FilePlan):
             UsageError: For a `--memory` or `--cache-type` that the runtime cannot have.
         """
         shape = None if self.draft else self.shape  # a draft runs beside its target
-        fit = shown_fit(
+        return shown_fit(
             shape,
-            self.schedule.context,
+            self.context,
             self.result.verdicts,
             self.is_folder,
             self.asked,
             self.target.runtimes,
+            self.with_ollama,
         )
-        if fit is not None and self.with_ollama:
-            return in_ollama(fit, self.asked.cache_type)
-        return fit
 
     @cached_property
     def original(self) -> OriginalRecord:
@@ -366,6 +367,7 @@ class Plan(FilePlan):
             log_n_approximation=self._log_n_record(),
             ramp_approximation=result.ramp,
             schedule=records.ScheduleRecord(**self.schedule.to_dict()),
+            asked_context=self.asked_context,
             effective_length=effective_length(self.schedule, self.source_spec),
             runtimes=self._runtime_records(with_asked=False),
             fine_tuning=self.fine_tuning,
@@ -430,8 +432,8 @@ class Plan(FilePlan):
 
     @property
     def context(self) -> int:
-        """The context of the output in tokens."""
-        return self.schedule.context
+        """The context that was asked for, in tokens; some outputs declare a longer one."""
+        return self.asked_context or self.schedule.context
 
     @property
     def encoding(self) -> str:
@@ -471,7 +473,7 @@ class Plan(FilePlan):
         )
         cache = None
         if self.kv_cache is not None:
-            cache = self.kv_cache.document(self.schedule.context, self.source_spec.context)
+            cache = self.kv_cache.document(self.context, self.source_spec.context)
         files = [
             FileDocument(name=file.name, action=file.action, size=file.size) for file in self.files
         ]

@@ -50,4 +50,4 @@ def shown_study(plan: Plan) -> Study | None:
 
 def factor_of(plan: Plan) -> float:
     """Return the context of an output over the trained one."""
-    return plan.schedule.context / plan.before.original_context
+    return plan.context / plan.before.original_context

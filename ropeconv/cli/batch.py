@@ -10,6 +10,8 @@ from typing import Any
 
 from ..bake.output import Output
 from ..bake.plan import Plan
+from ..bake.quality import quality
+from ..bake.warnings import modelfile_of
 from ..engines.probe import Probe
 from ..hub.upload_set import merge, planned_upload
 from ..verbs.batch import Batch
@@ -116,11 +118,16 @@ class BatchView:
         show_plan(plan, screen, self.explain)
         if plan.fit:
             screen.say(f"Fits: {plan.fit.sentence}")
+        measured = quality(plan)
+        if measured:
+            screen.say(f"Quality: {measured}")
         screen.note(self.batch.validation_of(plan).sentence)
         # an output that is only published has no place on this disk
         if not self.batch.publication_alone(plan):
             verb = "change" if plan.target.in_place else "write"
             screen.copyable(f"Would {verb} {plan.out}")
+            if plan.with_ollama:
+                screen.copyable(f"Would write {modelfile_of(plan)}")
         if self.batch.adapter:
             screen.copyable(f"Would write {self.batch.adapter.out}")
 

@@ -15,6 +15,7 @@ Parameters of type Any are contexts and formatters of Typer, whose classes it do
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -30,6 +31,8 @@ from .other_words import OTHER_COMMANDS, OTHER_OPTIONS, PUSH_ONLY
 
 LEAST_ALIKE = 0.65
 """How much of an unknown option is in the one that is suggested, as difflib counts it."""
+SURPLUS = "Got unexpected extra argument"
+"""How Typer begins its message on arguments that a command does not take."""
 COMPLETE = "_ROPECONV_COMPLETE"
 """The variable with which a shell asks for completions; `--show-completion` prints the script that
 sets it.
@@ -105,7 +108,8 @@ class Command(TyperCommand):
         Raises:
             UsageError: For an unknown option, with the one that was meant.
         """
-        given_arguments = [word for word in args if not word.startswith("-")]
+        words = list(args)  # Typer takes them out of `args`
+        given_arguments = [word for word in words if not word.startswith("-")]
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as problem:
@@ -117,10 +121,17 @@ class Command(TyperCommand):
                 problem.param = self.arguments[-1]
             raise
         except typer.TyperException as problem:
+            takes_source = any("--against" in option.opts for option in self.options)
+            if problem.message.startswith(SURPLUS) and takes_source:
+                raise UsageError(
+                    f"`{ctx.command_path}` takes one model; name its source with --against, as in"
+                    f" --against {shlex.quote(given_arguments[-1])}"
+                ) from None
             if not is_unknown_option(problem):
                 raise
             name = getattr(problem, "option_name", "")
             similar = getattr(problem, "possibilities", None) or ()
+            name = _whole_option(name, words)
             raise UsageError(self._explain_unknown(ctx, name, similar)) from None
 
     def _explain_unknown(self, ctx: Any, name: str, similar: Sequence[str]) -> str:
@@ -136,6 +147,8 @@ class Command(TyperCommand):
             known.update(option.opts)
 
         # known mistakes first, then a guess by spelling
+        if f"-{name}" in known:
+            return f"there is no option {name}; did you mean -{name}?"
         if self.name == "apply" and name in PUSH_ONLY:
             return (
                 f"{name} is an option of `ropeconv push`; write the output with -o, and publish it"
@@ -154,6 +167,15 @@ class Command(TyperCommand):
             if close in known and is_near:
                 return f"there is no option {name}; did you mean {close}?"
         return f"there is no option {name}; `{ctx.command_path} --help-all` lists them"
+
+
+def _whole_option(name: str, words: Sequence[str]) -> str:
+    """Return an unknown option as it was typed: Typer reads -yarn as -y, -a, -r and -n."""
+    for word in words:
+        is_long = len(word) > 2 and not word.startswith("--")
+        if is_long and word.startswith(name):
+            return word.partition("=")[0]
+    return name
 
 
 def is_unknown_option(problem: typer.TyperException) -> bool:

@@ -476,7 +476,7 @@ def _complete_upload(
         quantised = quantisation_of(read_text(config, CONFIG))
 
     cache, shape = sizes
-    context = receipt.schedule.context
+    context = receipt.context
     return UploadSet(
         adds=adds,
         receipt=receipt,

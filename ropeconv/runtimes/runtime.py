@@ -720,6 +720,10 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     if not rows:
         known = dict.fromkeys(row.name for row in runtimes())
         names = list(known | dict.fromkeys(also))
+        several = runtime.replace(",", " ").split()
+        if len(several) > 1 and set(map(canonical, several)) <= set(names):
+            options = " ".join(f"--runtime {each}" for each in several)
+            raise RecipeError(f"--runtime {runtime}: name each on its own, as in {options}")
         near = get_close_matches(name, names, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise RecipeError(

@@ -51,7 +51,7 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
     if plan.fit:
         sheet.say(plan.fit.detail)
     elif plan.kv_cache:
-        sheet.say(plan.kv_cache.short(plan.schedule.context, plan.source_spec.context))
+        sheet.say(plan.kv_cache.short(plan.context, plan.source_spec.context))
 
 
 def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
@@ -97,7 +97,7 @@ def named_problems(plan: Plan) -> list[str]:
 def title(plan: Plan) -> str:
     """Return a plan in a line: `Qwen3-8B: 40,960 -> 131,072 tokens with --yarn 4`."""
     before = plan.source_spec.context
-    after = plan.schedule.context
+    after = plan.context
     context = f"{before:,} -> {after:,}"
     if before == after:
         context = f"{after:,}"
@@ -157,7 +157,7 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
         in_config = plan.result.in_config.attention_factor == plan.schedule.attention_factor
         sheet.say(_describe_fold(plan.result.fold, in_config))
     if plan.kv_cache:
-        sheet.say(plan.kv_cache.sentence(plan.schedule.context, before.context))
+        sheet.say(plan.kv_cache.sentence(plan.context, before.context))
     if plan.fit:
         sheet.say(plan.fit.detail)
 

@@ -24,6 +24,7 @@ FROM_CODE = {
 """Steps that need the code alone, with their arguments. The reference shows the keywords."""
 RUN = {
     "method_pictures": (),
+    "notebook": (),
     "readme_picture": (),
     "transcripts": (),
     "page_pictures": (),

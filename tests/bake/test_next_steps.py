@@ -10,12 +10,14 @@ from pathlib import Path
 import gguf
 import pytest
 
-from ropeconv.bake.fits import in_ollama
+from ropeconv.bake.fits import with_own_types
 from ropeconv.bake.next_steps import check_command, plan_purpose, run_commands
 from ropeconv.bake.plan import Plan
 from ropeconv.bake.warnings import write_modelfile
+from ropeconv.errors import UsageError
 from ropeconv.inspection.memory.fit import find_fit
 from ropeconv.inspection.memory.machine import given_memory
+from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.projector import projector_beside
 from ropeconv.options import MachineOptions
 from ropeconv.runtimes.llamacpp.archs import arch_table
@@ -307,13 +309,59 @@ def test_runtimes_that_were_not_asked_for_are_left_to_explain(llama: Path, run: 
     assert "candle" in explained
 
 
-def test_ollama_is_not_given_a_type_of_the_cache_that_only_llama_cpp_has() -> None:
+@pytest.mark.parametrize(
+    ("runtime", "option"),
+    [
+        ("ollama", "OLLAMA_KV_CACHE_TYPE=q8_0 OLLAMA_FLASH_ATTENTION=1"),
+        ("koboldcpp", "--quantkv 1 --flashattention"),
+        ("lm-studio", "K and V Cache Quantization Type q8_0 in LM Studio"),
+        ("ik-llama-cpp", "--cache-type-k q8_0 --cache-type-v q8_0"),
+    ],
+)
+def test_each_runtime_of_gguf_files_is_given_the_types_of_the_cache_that_it_has(
+    runtime: str, option: str
+) -> None:
     shape = inspected(CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json").shape
     assert shape is not None
     fit = find_fit("llama-cpp", shape.with_weights(None), 1 << 20, given_memory("24GB"))
     assert fit.thrift is not None
-    changed = replace(fit, thrift=replace(fit.thrift, cache_type="q5_1"))
-    assert in_ollama(changed, "").thrift is None
-    kept = in_ollama(fit, "").thrift
+    kept = with_own_types(fit, runtime, "").thrift
     assert kept is not None
-    assert kept.option.startswith("OLLAMA_KV_CACHE_TYPE=q8_0")
+    assert kept.option == option
+
+    changed = replace(fit, thrift=replace(fit.thrift, cache_type="q5_1"))
+    only_llama_server_has_it = runtime != "ik-llama-cpp"
+    assert (with_own_types(changed, runtime, "").thrift is None) == only_llama_server_has_it
+    if only_llama_server_has_it:
+        with pytest.raises(UsageError, match="--cache-type q5_1"):
+            with_own_types(fit, runtime, "q5_1")
+
+
+def test_koboldcpp_is_started_with_its_own_option_for_the_cache(tmp_path: Path, run: Run) -> None:
+    make_gguf("llama", tmp_path / "model.gguf")
+    words = ("apply", "model.gguf", "--yarn", 4, "--runtime", "koboldcpp", "--cache-type", "q8_0")
+    last = run(*words, code=0).stdout.splitlines()[-1]
+    assert last.startswith("Run:")
+    assert last.endswith("--quantkv 1 --flashattention")
+    assert "--cache-type-k" not in last
+
+
+def test_commands_name_the_length_that_was_typed_and_not_the_declared_one(
+    tmp_path: Path, run: Run
+) -> None:
+    """Phi-3's class has no key for YaRN's attention factor, and derives it from a longer length."""
+    make("phi3", tmp_path / "model")
+    done = run("apply", "model", "--yarn", "8k", "--replace", "-o", "out", code=0)
+    declared = json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"]
+    assert declared > 8192  # without which this test shows nothing
+    assert done.stdout.splitlines()[-1] == "Run:     vllm serve out --max-model-len 8192"
+    assert f"{declared:,}" not in done.stdout.splitlines()[0]
+    assert "8,192 tokens" in done.stdout
+    trained = json.loads((tmp_path / "model" / "config.json").read_text())
+    times = 8192 // trained["max_position_embeddings"]
+    assert f"at {times} times" in done.stdout
+
+    receipt = read_receipt(tmp_path / "out")
+    assert (receipt.context, receipt.schedule.context) == (8192, declared)
+    llama = make("llama", tmp_path / "llama")
+    assert make_plan(llama, YARN).asked_context is None

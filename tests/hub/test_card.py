@@ -210,11 +210,15 @@ CARDS: dict[str, tuple[UploadSet, tuple[str, ...], tuple[str, ...], tuple[str, .
         ("## How to run it\n\n```python", "**KV cache:** 2.0 GiB at 1,024 tokens in bfloat16."),
         ("stands for the path",),
     ),
-    "what memory it takes": (
-        replace(CHECKPOINT, memory="Memory: weights 1.0 GiB + KV cache 2.0 GiB = 3.0 GiB in vLLM."),
+    "what memory it takes, and one size of the cache": (
+        replace(
+            CHECKPOINT,
+            kv_cache="KV cache: 4.0 GiB at 1,024 tokens in float32.",
+            memory="Memory: weights 1.0 GiB + KV cache 2.0 GiB = 3.0 GiB in vLLM.",
+        ),
         (),
         ("**Memory:** weights 1.0 GiB + KV cache 2.0 GiB = 3.0 GiB in vLLM.",),
-        ("KV cache:",),
+        ("KV cache:", "4.0 GiB"),
     ),
 }
 """Outputs, names of GGUF files, what their cards say, and what they do not say."""

@@ -77,6 +77,9 @@ def test_names_are_told_apart_and_lead_to_runtimes() -> None:
         ("sglan", "did you mean sglang"),
         ("vllm@0.0.1", "this version is untested"),
         ("qqq", "unknown runtime; supported:"),
+        ("vllm,sglang", "name each on its own, as in --runtime vllm --runtime sglang"),
+        ("vllm llama.cpp", "as in --runtime vllm --runtime llama.cpp"),
+        ("vllm,qqq", "unknown runtime"),
     ],
 )
 def test_what_is_answered(typed: str, words: str) -> None:

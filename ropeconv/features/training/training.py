@@ -85,7 +85,7 @@ class TrainingFacts:
                 f"--context {context} is more than the {self.context:,} tokens that {self.path}"
                 " declares; bake that length first, with `ropeconv apply`"
             )
-        return replace(self, context=context, declared=self.context)
+        return replace(self, context=context, declared=self.declared or self.context)
 
     def verdict(self, version: str) -> tuple[str, str]:
         """Return the status of a version of transformers and its reason.
@@ -148,7 +148,8 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
     return TrainingFacts(
         path=path,
         method=receipt.extension.method,
-        context=receipt.schedule.context,
+        context=receipt.context,
+        declared=receipt.schedule.context if receipt.asked_context else 0,
         trained=receipt.schedule.original_context,
         model_type=str(config.get("model_type", "")),
         spec=read_spec(config, family),

@@ -246,24 +246,28 @@ class Preset:
     """A machine that a model is for: the words on its button, and what it fills in."""
 
     label: str
+    memory: str
+    """The memory that such a machine has today, which the user can change."""
+
     runtimes: tuple[str, ...]
     to: Format
     outtype: str = ""
 
-    def values(self, source: str) -> tuple[list[str], str, str]:
-        """Return the runtimes, the format, and the type of the weights.
+    def values(self, source: str) -> tuple[str, list[str], str, str]:
+        """Return the memory, the runtimes, the format, and the type of the weights.
 
         Args:
             source: The model that is typed. A GGUF file keeps the type that it has.
         """
         is_gguf_file = source.lower().endswith(".gguf")
-        return list(self.runtimes), self.to, "" if is_gguf_file else self.outtype
+        outtype = "" if is_gguf_file else self.outtype
+        return self.memory, list(self.runtimes), self.to, outtype
 
 
 PRESETS = {
-    "pc": Preset("PC or laptop: llama.cpp, Ollama", ("ollama",), "gguf", "q4_k_m"),
-    "mac": Preset("Mac: mlx-lm", ("mlx-lm",), "safetensors"),
-    "server": Preset("GPU server: vLLM", ("vllm",), "safetensors"),
+    "pc": Preset("PC, 16 GB: llama.cpp, Ollama", "16GB", ("ollama",), "gguf", "q4_k_m"),
+    "mac": Preset("Mac, 24 GB: mlx-lm", "24GB", ("mlx-lm",), "safetensors"),
+    "server": Preset("GPU server, 80 GB: vLLM", "80GB", ("vllm",), "safetensors"),
 }
 """Machines by the names of their buttons."""
 METHODS = tuple(name for name, kind in REGISTRY.items() if kind.value is not Value.FILE)

@@ -382,8 +382,10 @@ CHOICES = {
 """Values of options that do not list them all."""
 
 
-MACHINES = ("16GB", "24GB", "80GB")
-"""Sizes that are offered: a laptop, a GPU for games, and one of a data centre."""
+NARROW = 220
+"""Pixels below which a part of a row gets a row of its own, as on a telephone."""
+MACHINES = tuple(preset.memory for preset in PRESETS.values())
+"""Sizes that are offered; any other can be typed."""
 
 
 def build_bake(front: Front, page: gr.Blocks) -> None:
@@ -398,12 +400,12 @@ def build_bake(front: Front, page: gr.Blocks) -> None:
     fields = {"source": source, **add_upload(), **_add_goal()}
     with gr.Row():
         preset_buttons = {
-            name: gr.Button(preset.label, size="sm", elem_id=name, min_width=130)
+            name: gr.Button(preset.label, size="sm", elem_id=name, min_width=NARROW)
             for name, preset in PRESETS.items()
         }
     fields |= _add_method()
     for name, button in preset_buttons.items():
-        chosen = [fields[field] for field in ("runtimes", "to", "outtype")]
+        chosen = [fields[field] for field in ("memory", "runtimes", "to", "outtype")]
         button.click(
             PRESETS[name].values, inputs=fields["source"], outputs=chosen, queue=False, **PRIVATE
         )
@@ -456,6 +458,7 @@ def _add_goal() -> dict[str, Any]:
             info="Tokens, or a factor such as 4",
             max_lines=1,
             elem_id="context",
+            min_width=NARROW,
         )
         runtimes = gr.Dropdown(
             [*runtime_names(), *reader_names()],
@@ -464,6 +467,7 @@ def _add_goal() -> dict[str, Any]:
             label="Runtime",
             info="Optional: where it must run correctly",
             elem_id="runtimes",
+            min_width=NARROW,
         )
         memory = gr.Dropdown(
             ["", *MACHINES],
@@ -472,6 +476,7 @@ def _add_goal() -> dict[str, Any]:
             label="Memory",
             info="Such as 24GB; by default that of this machine",
             elem_id="memory",
+            min_width=NARROW,
         )
     return {"context": context, "runtimes": runtimes, "memory": memory}
 

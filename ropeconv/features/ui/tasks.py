@@ -13,6 +13,7 @@ from ropeconv.bake.advice import MatrixCell, matrix
 from ropeconv.bake.apply import make_plan
 from ropeconv.bake.hidden import HiddenFolder, discard
 from ropeconv.bake.plan import Plan
+from ropeconv.bake.quality import quality
 from ropeconv.bake.ranked import advised
 from ropeconv.bake.warnings import repairs
 from ropeconv.errors import BadSource, Interruption, StopRequest, UsageError
@@ -80,9 +81,7 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet: Becomes the answer on the page.
     """
     output_plan = _make_plan(form, task)
-    show_plan(output_plan, sheet)
-    if output_plan.fit:
-        sheet.say(f"Fits: {output_plan.fit.sentence}")
+    _show_answers(output_plan, sheet)
     sheet.say(f"It will be written to {output_plan.out}")
     _show_details(output_plan, sheet)
 
@@ -98,6 +97,17 @@ def plan(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     if pictures:
         sheet.title("Measured on another model")
         sheet.pictures(pictures)
+
+
+def _show_answers(output_plan: Plan, sheet: HtmlSheet) -> None:
+    """Show a plan, whether its output fits, and what was measured about its method."""
+    show_plan(output_plan, sheet)
+    if output_plan.fit:
+        sheet.say(f"Fits: {output_plan.fit.sentence}")
+    # what was measured is shown as pictures too; else the command that measures it
+    words = quality(output_plan)
+    if words:
+        sheet.say(f"Quality: {words}")
 
 
 def _show_details(output_plan: Plan, sheet: HtmlSheet) -> None:
@@ -174,11 +184,20 @@ def validate(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         raise UsageError(f"there is no output at {shown(str(out))}; press Write first")
 
     source = form.upload or form.source
-    result = validate_output(out, source, reporter=PageReporter(task, sheet))
+    steps = HtmlSheet()
+    result = validate_output(out, source, reporter=PageReporter(task, steps))
+    if result.agrees:
+        sheet.good(f"Validated {out}: PASS.")
+    else:
+        sheet.problem(f"Validated {out}: FAIL.")
+    sheet.blocks += steps.blocks  # what was run, below the answer
     show_validation(result, f"{out.name} against {output_plan.source.name}", sheet)
     sheet.pictures(validation_pictures(result))
     sheet.title("The same on the command line")
     sheet.copyable(command_line("validate", out, "--against", form.source or Path(source).name))
+    sheet.title("The plan")
+    _show_answers(output_plan, sheet)
+    _show_details(output_plan, sheet)
 
 
 def publish(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:

@@ -18,6 +18,7 @@ from typing import Literal
 from ...errors import UsageError
 
 MachineKind = Literal["gpu", "unified", "ram", "given"]
+MIB = 1 << 20
 GIB = 1 << 30
 UNITS = {"": 30, "k": 10, "m": 20, "g": 30, "t": 40}
 """Powers of two by the first letter of a unit. GPUs and RAM are sold in these: a card with "24 GB"
@@ -63,9 +64,11 @@ class Machine:
 
 
 def size(number: int) -> str:
-    """Return a number of bytes in GiB, such as `12.3 GiB`; below 1 GiB in MiB."""
+    """Return a number of bytes in GiB, such as `12.3 GiB`; smaller ones in MiB or KiB."""
+    if number < 0.05 * MIB:  # 0.0 MiB would say that there is nothing
+        return f"{number / 1024:.1f} KiB"
     if number < GIB:
-        return f"{number / (1 << 20):.1f} MiB"
+        return f"{number / MIB:.1f} MiB"
     return f"{number / GIB:.1f} GiB"
 
 

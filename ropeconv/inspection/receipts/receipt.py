@@ -759,6 +759,9 @@ class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
     schedule: ScheduleRecord
     """The schedule of the output."""
 
+    asked_context: int | None = None
+    """The context that was asked for, in tokens; None where the output declares just that."""
+
     effective_length: int | None = None
     """The effective length in tokens; None if it is the whole context."""
 
@@ -799,8 +802,8 @@ class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context(self) -> int:
-        """The context of the output in tokens."""
-        return self.schedule.context
+        """The context that was asked for, in tokens; some outputs declare a longer one."""
+        return self.asked_context or self.schedule.context
 
     @property
     def sentence(self) -> str:

@@ -566,7 +566,7 @@ def facts_of(receipt: Receipt) -> dict[str, str]:
         "Method": described_method,
         "Settings": describe_settings(receipt.recipe, before.original_context, before.context),
         "Frequencies": f"{before.rope}, then {before.after}",
-        "Context": f"{before.context:,} tokens, then {schedule.context:,}",
+        "Context": f"{before.context:,} tokens, then {receipt.context:,}",
         "Attention factor": f"{before.attention_factor:.6g}, then {schedule.attention_factor:.6g}",
         "Encoding": receipt.encoding,
         "Approximation": "",

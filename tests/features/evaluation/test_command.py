@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -226,9 +227,14 @@ def test_bad_input_is_a_sentence(
 
 
 @pytest.mark.parametrize("options", [("--text", "text.txt"), ("--dataset", "owner/name")])
-def test_a_config_without_weights_is_not_a_model_to_run(run: Run, options: tuple[str, str]) -> None:
+def test_a_config_without_weights_is_not_a_model_to_run(
+    place: Path, run: Run, options: tuple[str, str]
+) -> None:
     words = ("model/config.json", "--methods", "base,yarn:4", *options)
     assert "model/config.json has no weights" in run(*words, code=2).stderr
+    (place / "bare").mkdir(exist_ok=True)
+    shutil.copyfile(place / "model" / "config.json", place / "bare" / "config.json")
+    assert "bare has no weights" in run("bare", "--methods", "base", *options, code=2).stderr
     # the control: a text in JSON beside a model
     assert "has no weights" not in run("model", "model/config.json", "yarn:4", *options).stderr
 

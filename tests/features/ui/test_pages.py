@@ -10,6 +10,7 @@ import pytest
 
 from ...conftest import hashes, run_in
 from ...support.in_process import command
+from ...support.waiting import until
 from .conftest import Site
 from .visitor import Visitor
 
@@ -79,11 +80,13 @@ def test_a_bake_writes_what_its_command_line_writes(visitor: Visitor, site: Site
     assert "PASS" in visitor.ask("validate")
 
 
-def test_a_preset_fills_in_the_runtime_and_the_format(visitor: Visitor) -> None:
+def test_a_preset_fills_in_the_memory_the_runtime_and_the_format(visitor: Visitor) -> None:
     visitor.open("", source="model", context="4")
     visitor.press("mac")
+    until(lambda: visitor.field("memory").get_attribute("value") == "24GB", "the preset")
     answer = visitor.ask("plan")
-    assert "--runtime mlx-lm" in answer
+    assert "--runtime mlx-lm --memory 24GB" in answer
+    assert "of 24.0 GiB in mlx-lm" in answer
 
 
 def test_a_publication_is_planned_and_then_made(visitor: Visitor, site: Site) -> None:

@@ -215,9 +215,18 @@ def test_what_was_written_shows_its_plan_and_is_validated(form: BakeForm, tmp_pa
     written = asked("write", form).words
     first_line = "source: 64 -> 256 tokens with --yarn 4"
     assert first_line in planned
-    assert first_line in written.partition("The plan")[2]
+    study = study_for("yarn", 4)
+    assert study is not None
+    gain = f"{study.beyond['yarn'] - study.beyond['base']:+.2f} nats"
     page = asked("validate", form)
+    for answer in (planned, written, page.words):
+        assert first_line in answer
+        assert " yes, " in fits_of(answer)
+        assert gain in answer.partition("Quality:")[2]
+    assert first_line in written.partition("The plan")[2]
+    assert first_line in page.words.partition("The plan")[2]
     assert ("agrees" in page.words, "figure" in page.names) == (True, True)
+    assert page.words.strip().startswith(f"Validated {form.out}: PASS.")
     assert f"ropeconv validate {form.out} --against {form.source}" in page.words
     recorded = read_receipt(Path(form.out)).validation
     assert recorded is not None
@@ -237,11 +246,18 @@ def test_an_output_that_is_not_its_plan_fails_the_validation(
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_fills_in_what_its_machine_runs(form: BakeForm, name: str) -> None:
-    runtimes, to, outtype = PRESETS[name].values(form.source)
-    chosen = replace(form, runtimes=tuple(runtimes), to=to, outtype=outtype or None)
+    memory, runtimes, to, outtype = PRESETS[name].values(form.source)
+    chosen = replace(form, memory=memory, runtimes=tuple(runtimes), to=to, outtype=outtype or None)
     page = asked("plan", chosen)
     assert [word for word in runtimes if f"--runtime {word}" not in page.words] == []
-    assert PRESETS[name].values("model.Q4_K_M.GGUF")[2] == ""
+    assert f"--memory {memory}" in page.words
+    assert f"{memory.removesuffix('GB')}.0 GiB" in fits_of(page.words)
+    assert PRESETS[name].values("model.Q4_K_M.GGUF")[3] == ""
+
+
+def fits_of(words: str) -> str:
+    """What stands behind "Fits:", up to the next answer."""
+    return words.partition("Fits:")[2].partition("Quality:")[0]
 
 
 def test_a_plan_shows_what_was_measured_about_its_method(form: BakeForm, models: Path) -> None:

@@ -131,6 +131,7 @@ def test_sizes_below_a_gib_are_in_mib() -> None:
     assert " of 1.0 MiB in llama.cpp" in fit.sentence
     assert "GiB" not in fit.sentence
     assert given_memory("1023MB").sentence == "1023.0 MiB"
+    assert given_memory("10KB").sentence == "10.0 KiB"
     assert given_memory("1GB").sentence == "1.0 GiB"
 
 

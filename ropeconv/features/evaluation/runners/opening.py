@@ -52,6 +52,7 @@ def open_checkpoint(request: RunnerRequest) -> Iterator[Opened]:
         require(package, "running a checkpoint")
     source = open_source(request.model, request.family)
     assert isinstance(source, Source)
+    _refuse_without_weights(source)
     inspection = inspect_config(source)
     if inspection.encoder:
         raise UsageError(
@@ -77,6 +78,20 @@ def open_gguf(request: RunnerRequest) -> Iterator[Opened]:
     with gguf_tokenizer(source.file.path) as tokenizer:
         options = engine_options(request, tokenizer.loaded.offloads)
         yield LlamaCppRunner(source, tokenizer, options), request.rows or parse_rows(DEFAULT)
+
+
+def _refuse_without_weights(source: Source) -> None:
+    """Refuse a folder with nothing that could run, before its tokenizer is missed too.
+
+    Raises:
+        UsageError: It has neither safetensors nor pickled weights.
+    """
+    is_pickled = any(file.name.endswith((".bin", ".pth")) for file in source.files())
+    if not source.weights() and not is_pickled:
+        raise UsageError(
+            f"{source.reference} has no weights, and eval runs a model; give the folder of a"
+            " checkpoint with its weights, or its name on the Hub"
+        )
 
 
 def _is_output(request: RunnerRequest) -> bool:

@@ -1,6 +1,7 @@
 """Turns outcomes into the records that the package ships, and reads them back."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from threading import Lock
@@ -22,6 +23,12 @@ from .compare import Outcome
 MODELS = SHIPPED / "lab_models.json"
 _SAVING = Lock()
 """Held while a file is changed: versions of one runtime may be executed at the same time."""
+
+
+def in_file_name(options: str) -> str:
+    """Options of a server as part of a file name, such as -model-impl-transformers."""
+    words = re.findall(r"[A-Za-z0-9_.]+", options)
+    return "".join(f"-{word}" for word in words)
 
 
 def model_record(cells: Iterable[Cell], outcomes: Mapping[str, Outcome]) -> ModelRecord:

@@ -139,7 +139,7 @@ SCENES = {
     "draft": Scene(pair, "apply model --draft small -o OUT", "out-draft"),
     "head": Scene(pair_with_head, "apply model --draft head -o OUT", "out-draft"),
     "GGUF draft": Scene(
-        gguf_pair, "apply model.gguf --draft small.gguf -o OUT.gguf", "out-draft.gguf"
+        gguf_pair, "apply model.gguf --draft small.gguf -o OUT", "out-draft.gguf"
     ),
     "graph": Scene(graph, "apply onnx/model.onnx -o OUT"),
     "tables": Scene(tables, "apply onnx/model.onnx -o OUT"),
@@ -155,11 +155,16 @@ A = 1 + 0.1 * np.log(16.0)
 """The attention factor of YaRN with a factor of 16."""
 
 
+SOURCES = {"out-draft": ("small", "head"), "out": ("model", "onnx")}
+"""The folders that an output may be made from, by its name."""
+
+
 def find_model(out: Path) -> Path:
     """The model that an output was made from: it is beside the output, or its hidden folder."""
     for above in out.parents:
-        if (above / "model" / "config.json").exists():
-            return above / "model"
+        for name in SOURCES[out.name]:
+            if (above / name / "config.json").exists():
+                return above / name
     raise LookupError(out)
 
 
@@ -254,10 +259,7 @@ def exchange_pairs(rows: Tensor, width: int = 64) -> Tensor:
 
 def of_source(out: Path) -> None:
     """The config of the source: nothing is extended."""
-    source = {"out-draft": "small"}.get(out.name, "model")
-    if not (find_model(out).parent / source).exists():
-        source = "head"
-    shutil.copy(find_model(out).parent / source / "config.json", out / "config.json")
+    shutil.copy(find_model(out) / "config.json", out / "config.json")
 
 
 def in_json(name: str = "adapter_config.json", **values: Any) -> Change:

@@ -205,7 +205,7 @@ CHECKPOINTS: tuple[Row, ...] = (
     (
         "half of the heads of the last layer",
         FOLDED,
-        "llama granite mistral stablelm",
+        "llama granite mistral gemma2",
         folded(first_half_only, r"layers\.1\..*weight"),
     ),
     ("keys and not queries", SHARED, "llama qwen2 mistral", refold(0, "q_proj|q_norm")),

@@ -122,7 +122,7 @@ def test_a_planted_mistake_is_noticed_and_nothing_gets_its_name(
     name = SCENES[case.scene].out
     with planted(case) as places:
         done = run(case, folder)
-    assert places, "nothing was planted"
+    assert places, f"nothing was planted: {done.stderr}"
     check = which_check(done.stderr)
     is_there = name not in names and (folder / name).exists()
     tally("planted mistake", f"{case.scene}, {check}", 1, int(done.returncode != DISAGREES))

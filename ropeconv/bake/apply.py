@@ -41,10 +41,17 @@ from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
 from .fold_check import refuse_uneven_fold
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
-from .gguf_check import check_gguf, refuse_wrong_layers, run_first_layers
+from .gguf_check import (
+    check_gguf,
+    join_layers,
+    refuse_wrong_layers,
+    run_converted_layers,
+    run_first_layers,
+)
 from .hidden import SideFile
 from .layer_check import RunLayers, layer_runner, refuse_difference
 from .plan import GgufOutput, Plan
+from .row_check import refuse_other_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -424,6 +431,7 @@ class GgufOutputCheck:
         """
         self.record = check_gguf(self.plan, path, in_place=self.plan.target.in_place)
         if isinstance(self.plan, ExportPlan):
+            refuse_other_rows(self.plan, path)
             self._decode(path)
         if available():
             self._run_layers(path)
@@ -433,6 +441,12 @@ class GgufOutputCheck:
         assert self.record is not None
         layers = run_first_layers(self.plan, path)
         refuse_wrong_layers(layers)
+        # rows in another order show only beside the checkpoint
+        if isinstance(self.plan, ExportPlan) and Probe.available():
+            with Probe() as probe:
+                converted = run_converted_layers(self.plan, path, probe)
+            refuse_wrong_layers(converted)
+            layers = join_layers(layers, converted)
         self.record = msgspec.structs.replace(self.record, layers=layers, llama_cpp=runtime())
 
     def _decode(self, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Compares the layers of a folded output with each other: each is changed as the first of its kind.
 
-`refuse_uneven_fold` is the function to read first. The layer check runs the first layer of each kind
-only, since the attention of all layers would be gigabytes to read. A fold that forgets a later
+`refuse_uneven_fold` is the function to read first. The layer check runs the first layer of each
+kind only, since the attention of all layers would be gigabytes to read. A fold that forgets a later
 layer, or changes it twice, shows in the weights: the factors by which its rows are multiplied are
 not those of the first. They are measured in the files, on some rows of each tensor, and do not
 follow from the fold that was planned.

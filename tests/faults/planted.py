@@ -30,7 +30,7 @@ from ..support.adapters import lora
 from ..support.baking import recipe_of
 from ..support.llamacpp import bake, checkpoint, lively
 from ..support.models import make
-from .wrong_bakes import Change, config, interleaved, lists, local, rope, setting, weights
+from .wrong_bakes import Change, interleaved
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,7 @@ SCENES = {
     "in place": Scene(gguf_file, "apply model.gguf --in-place", "model.gguf"),
     "draft": Scene(pair, "apply model --draft small -o OUT", "out-draft"),
     "head": Scene(pair_with_head, "apply model --draft head -o OUT", "out-draft"),
-    "GGUF draft": Scene(
-        gguf_pair, "apply model.gguf --draft small.gguf -o OUT", "out-draft.gguf"
-    ),
+    "GGUF draft": Scene(gguf_pair, "apply model.gguf --draft small.gguf -o OUT", "out-draft.gguf"),
     "graph": Scene(graph, "apply onnx/model.onnx -o OUT"),
     "tables": Scene(tables, "apply onnx/model.onnx -o OUT"),
     "adapter": Scene(with_adapter, "apply model --adapter adapter -o OUT", "out-adapter"),

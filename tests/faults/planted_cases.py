@@ -43,6 +43,7 @@ SHORT_AND_LONG = "--mixed 16 --attention-factor 1 --keep-short"
 FIRST_KEYS = r"layers\.0\..*k_proj\.weight"
 FIRST_QUERIES = r"layers\.0\..*q_proj\.weight"
 
+
 def copy_long_list(settings: dict[str, object]) -> None:
     """The list of short prompts becomes that of long ones."""
     for name in ("rope_scaling", "rope_parameters"):
@@ -166,7 +167,7 @@ CHECKPOINTS: tuple[Row, ...] = (
         "stablelm mixtral phi3",
         lists(lambda old: [1 / value for value in old]),
     ),
-    ("one list at every length", SHORT_AND_LONG, "llama phi3", config(copy_long_list)),
+    ("one list at every length", SHORT_AND_LONG, "llama qwen2", config(copy_long_list)),
     # folds
     (
         "keys by A",
@@ -218,8 +219,8 @@ CHECKPOINTS: tuple[Row, ...] = (
     ),
     # stored frequencies
     ("stored frequencies of the source", STORED, "llama qwen2 mistral", stored(stale)),
-    ("one stored frequency", STORED, "llama qwen3 gemma2", stored(times(7, 1.01))),
-    ("stored frequencies backwards", STORED, "llama phi3", stored(lambda old: old.flip(0))),
+    ("one stored frequency", STORED, "llama qwen3 mistral", stored(times(7, 1.01))),
+    ("stored frequencies backwards", STORED, "llama qwen2", stored(lambda old: old.flip(0))),
     # layouts
     (
         "keys in pairs",
@@ -282,12 +283,22 @@ GGUF: tuple[Row, ...] = (
         "llama qwen3 olmo2",
         without_key("rope.scaling.attn_factor"),
     ),
-    ("window layers of another base", LINEAR_4, "gemma3_text", with_new_key("rope.freq_base_swa", 40000.0)),
-    ("one divisor off by 1 %", TENSOR, "llama phi3 smollm3 granite", divisors(set_item(5, 1.01))),
+    (
+        "window layers of another base",
+        LINEAR_4,
+        "gemma3_text",
+        with_new_key("rope.freq_base_swa", 40000.0),
+    ),
+    ("one divisor off by 1 %", TENSOR, "llama phi3 granite", divisors(set_item(5, 1.01))),
     ("divisors upside down", TENSOR, "llama granite", divisors(lambda old: 1 / old)),
-    ("divisors off by one", TENSOR, "llama smollm3", divisors(lambda old: old[[0, *range(len(old) - 1)]])),
+    (
+        "divisors off by one",
+        TENSOR,
+        "llama granite",
+        divisors(lambda old: old[[0, *range(len(old) - 1)]]),
+    ),
     ("divisors of one", TENSOR, "llama phi3", divisors(lambda old: old * 0 + 1)),
-    ("no divisors", TENSOR, "llama granite smollm3", without_tensor("rope_freqs.weight")),
+    ("no divisors", TENSOR, "llama granite", without_tensor("rope_freqs.weight")),
 )
 CONVERSIONS: tuple[Row, ...] = (
     *GGUF[:9],

@@ -28,7 +28,7 @@ DISAGREES = 3
 NOTICED = {
     "frequencies": r"other \w+ frequencies|attention factor [\d.]+ on|does not hold the schedule",
     "layers": r"another attention|logits after layer",
-    "weights": r"is not changed as|is not that of",
+    "weights": r"is not changed as|is not that of \S+ from which",
     "header": r"would not compute the schedule|declares [\d,]+ tokens|was planned",
     "files": r"is not as planned|does not load",
 }

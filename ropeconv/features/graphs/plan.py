@@ -149,9 +149,7 @@ class GraphPlan(FilePlan):
         if spec.context != schedule.context:
             wrong = f"it declares {spec.context:,} tokens, not {schedule.context:,}"
         if wrong:
-            raise Disagreement(
-                f"config.json does not hold the schedule: {wrong}; nothing was kept"
-            )
+            raise Disagreement(f"config.json does not hold the schedule: {wrong}; nothing was kept")
 
 
 @dataclass(frozen=True, eq=False)

@@ -322,18 +322,6 @@ def with_key(end: str, value: Any) -> Change:
     return change
 
 
-def with_new_key(end: str, value: Any) -> Change:
-    """A metadata key of the architecture that the file does not have."""
-
-    def change(path: Path) -> None:
-        values = GgufFile.open(path).header.values
-        key = f"{values['general.architecture'].decode()}.{end}"
-        assert key not in values
-        rewritten(path, Edit({key: encode(value)}))
-
-    return change
-
-
 def encode(value: Any) -> GgufValue:
     if isinstance(value, str):
         return string(value)

@@ -416,6 +416,7 @@ def _check_adapter(plan: AdapterPlan, folder: Path) -> None:
             " it if that is sound; the adapter was not kept"
         )
     # the same adapter as was given, but for the base that it names
+    assert isinstance(plan.source, Source)
     written = read_json(folder / ADAPTER)
     given = json.loads(plan.source.text(ADAPTER) or "{}")
     base = written.pop("base_model_name_or_path", "")

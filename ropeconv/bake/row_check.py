@@ -168,7 +168,7 @@ class _RowCheck:
 def _normalised(rows: Numbers) -> Numbers:
     """Rows of length 1; rows of zeros stay."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1)
+    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def refuse_other_rows(plan: ExportPlan, path: Path) -> None:

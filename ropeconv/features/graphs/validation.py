@@ -87,7 +87,7 @@ class _Runner(ABC):
             BadSource: The graph has an input that is not known.
         """
         count = len(ids)
-        known = {
+        known: dict[str, Array] = {
             "input_ids": np.array([ids], np.int64),
             "position_ids": np.arange(count, dtype=np.int64)[None],
             "attention_mask": np.ones((1, count), np.int64),

@@ -29,7 +29,8 @@ NOTICED = {
     "frequencies": r"other \w+ frequencies|attention factor [\d.]+ on|does not hold the schedule",
     "layers": r"another attention|logits after layer",
     "weights": r"is not changed as|is not that of \S+ from which",
-    "header": r"would not compute the schedule|declares [\d,]+ tokens|was planned",
+    "header": r"would not compute the schedule|declares [\d,]+ tokens",
+    "plan": r"was planned",
     "files": r"is not as planned|does not load",
 }
 """What a message says about the check that has failed."""

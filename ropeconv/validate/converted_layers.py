@@ -47,7 +47,7 @@ error is as large as that of the control.
 
 
 class ConversionQuestion(msgspec.Struct, frozen=True):
-    """What the other process is asked."""
+    """A checkpoint and tokens, for another process to run."""
 
     source: CheckpointFiles
     """The checkpoint."""

@@ -41,7 +41,7 @@ class Mistake:
     """What is wrong."""
 
     scene: str
-    """What the command finds in its folder: a name in SCENES."""
+    """The files that the command finds in its folder: a name in SCENES."""
 
     family: str
     """The model type of the source."""
@@ -121,7 +121,7 @@ def with_adapter(place: Path, family: str) -> None:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a command finds, and how it begins."""
+    """The files that a command finds, and how it begins."""
 
     fill: Callable[[Path, str], None]
     command: str

@@ -35,7 +35,7 @@ def load_first_layers(
 ) -> PreTrainedModel:
     """Return a model of transformers with the first layers of a checkpoint, in float32.
 
-    Of the vocabulary it has the first `ROWS` tokens only, as inputs and as outputs.
+    It has the first `ROWS` tokens of the vocabulary, as inputs and as outputs.
 
     Args:
         folder: The folder of its config.json.
@@ -145,7 +145,7 @@ def run_first_layers(
             )
     except Exception as problem:  # of any kind, from a class that needs all its layers
         raise NoLayerRuns(
-            f"{type(model).__name__} does not run with its first layers alone"
+            f"{type(model).__name__} does not run with a part of its layers"
             f" ({type(problem).__name__}: {problem})"
         ) from None
     logits: Tensor = output.logits[0, :, :ROWS].float()

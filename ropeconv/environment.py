@@ -40,6 +40,7 @@ EXTRAS = {
     "fastapi": "ui",
     "uvicorn": "ui",
     "onnx": "graphs",
+    "onnxruntime": "graphs",
     "openvino": "graphs",
 }
 """The extra that installs each other package that is imported late."""

@@ -23,6 +23,7 @@ from ..formats.gguf.inplace import Neighbour, change_by_phases
 from ..formats.jsontext import JsonObject
 from ..inspection.receipts.places import remember_converter, remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
+from ..loader import read_json
 from ..models.config import detect
 from ..models.gguf import GgufSource
 from ..models.source import Source
@@ -34,21 +35,31 @@ from ..rope.schedule import LogN, QueryScaling, effective_scaling
 from ..runtimes.llamacpp.archs import assumed_keys
 from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import ALL, RUNS, SILENT, find
-from ..runtimes.verdict import describe
+from ..runtimes.verdict import describe, difference
 from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
 from .execution import ApplyOptions, execute_plan
+from .fold_check import refuse_uneven_fold
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
-from .gguf_check import check_gguf, refuse_wrong_layers, run_first_layers
+from .gguf_check import (
+    check_gguf,
+    join_layers,
+    refuse_wrong_layers,
+    run_converted_layers,
+    run_first_layers,
+)
 from .hidden import SideFile
 from .layer_check import RunLayers, layer_runner, refuse_difference
 from .plan import GgufOutput, Plan
+from .row_check import refuse_other_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NOT_INSTALLED = "transformers is not installed; pip install ropeconv"
 NO_LLAMA_CPP = "is not installed here; pip install 'ropeconv[llamacpp]'"
+READ_AGAIN = ("native", "factors", "weights")
+"""Encodings of a config.json whose model type stays that of the source."""
 Query = Callable[[Path], JsonObject]
 """Returns the answer of transformers about the config in a folder."""
 
@@ -99,9 +110,16 @@ class OutputCheck:
                 its version is known to compute another one without an error, and the output is for
                 transformers.
         """
+        # what needs no transformers: a fold is the same in all layers
+        try:
+            refuse_uneven_fold(self.plan, folder)
+        except Disagreement as problem:
+            raise Disagreement(f"{problem}; nothing was kept") from None
+
         # what can be asked: the installed version, if there is one
         if self.query is None:
             self.reason = NOT_INSTALLED
+            self._refuse_wrong_config(folder)
             return None
         answer = self.query(folder)
         version = answer.get("transformers", "")
@@ -114,6 +132,7 @@ class OutputCheck:
                 f"transformers {version} is not among the versions that compute it exactly"
             )
             self.uncomputed = True
+            self._refuse_wrong_config(folder)
             return None
 
         # a family that a user has described may be of a model that transformers does not have
@@ -137,6 +156,25 @@ class OutputCheck:
             raise Disagreement(f"{problem}; nothing was kept") from None
         self.record = record
         return record
+
+    def _refuse_wrong_config(self, folder: Path) -> None:
+        """Raise Disagreement where config.json, read again, does not give the schedule.
+
+        It is for outputs that no transformers here computes, such as an EAGLE head. The config is
+        read by the rules for those of others, which know nothing of the encodings.
+        """
+        result = self.plan.result
+        if result.encoding not in READ_AGAIN:
+            return
+        spec = read_spec(read_json(folder / "config.json"), result.family)
+        schedule = result.in_config
+        wrong = difference(schedule, self.plan.before, spec)
+        if spec.context != schedule.context:
+            wrong = f"it declares {spec.context:,} tokens, not {schedule.context:,}"
+        if wrong:
+            raise Disagreement(
+                f"config.json does not hold the schedule: {wrong}; report it; nothing was kept"
+            )
 
     def _refuse_silent_error(self, version: str) -> None:
         """Raise Disagreement where the installed transformers would compute another RoPE silently.
@@ -393,6 +431,7 @@ class GgufOutputCheck:
         """
         self.record = check_gguf(self.plan, path, in_place=self.plan.target.in_place)
         if isinstance(self.plan, ExportPlan):
+            refuse_other_rows(self.plan, path)
             self._decode(path)
         if available():
             self._run_layers(path)
@@ -402,6 +441,12 @@ class GgufOutputCheck:
         assert self.record is not None
         layers = run_first_layers(self.plan, path)
         refuse_wrong_layers(layers)
+        # rows in another order show only beside the checkpoint
+        if isinstance(self.plan, ExportPlan) and Probe.available():
+            with Probe() as probe:
+                converted = run_converted_layers(self.plan, path, probe)
+            refuse_wrong_layers(converted)
+            layers = join_layers(layers, converted)
         self.record = msgspec.structs.replace(self.record, layers=layers, llama_cpp=runtime())
 
     def _decode(self, path: Path) -> None:

@@ -16,13 +16,14 @@ transformers 5.23.0, models/auto/auto_factory.py:317).
 
 import dataclasses
 import filecmp
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from ..errors import BadSource, UsageError
+from ..errors import BadSource, Disagreement, UsageError
 from ..formats import jsontext
 from ..formats.disk import sha256
 from ..formats.kind import is_gguf
@@ -31,6 +32,7 @@ from ..inspection.inspection import Inspection, inspect_source
 from ..inspection.receipts.companion import CompanionReceipt, read_companion
 from ..inspection.receipts.receipt import FileRecord
 from ..inspection.receipts.storage import write_receipt
+from ..loader import read_json
 from ..models.gguf import GgufSource
 from ..models.open import open_source
 from ..models.source import ADAPTER, RECEIPT, Origin, Source
@@ -382,27 +384,63 @@ def has_files(plan: AdapterPlan) -> bool:
     added = set(files_of(plan.out)) - planned - {RECEIPT}
     if not all(is_document(name) for name in added):
         return False
+    return not _unlike_plan(plan, plan.out)
 
-    # each file against its text in the plan, or against the file that it is copied from
+
+def _unlike_plan(plan: AdapterPlan, folder: Path) -> str:
+    """Return the name of the first file in a folder that is not as planned; empty without one."""
     for file in plan.files:
-        place = plan.out / file.name
+        place = folder / file.name
         origin = plan.origin(file)
         if not place.is_file():
-            return False
+            return file.name
+        # against the text in the plan, or against the file that it is copied from
         if origin is None and place.read_bytes() != (file.text or "").encode():
-            return False
+            return file.name
         if origin is not None and not filecmp.cmp(origin, place, shallow=False):
-            return False
-    return True
+            return file.name
+    return ""
+
+
+def _check_adapter(plan: AdapterPlan, folder: Path) -> None:
+    """Raise Disagreement for an adapter that is not the given one with the output as its base.
+
+    Args:
+        plan: The plan of the adapter.
+        folder: The folder with its files, before it gets its name.
+    """
+    name = _unlike_plan(plan, folder)
+    if name:
+        raise Disagreement(
+            f"{name} of the adapter {plan.out.name} is not as planned; check the disk, and report"
+            " it if that is sound; the adapter was not kept"
+        )
+    # the same adapter as was given, but for the base that it names
+    assert isinstance(plan.source, Source)
+    written = read_json(folder / ADAPTER)
+    given = json.loads(plan.source.text(ADAPTER) or "{}")
+    base = written.pop("base_model_name_or_path", "")
+    given.pop("base_model_name_or_path", "")
+    for settings in (written, given):
+        settings.pop("revision", None)
+    if base != str(plan.base.out) or written != given:
+        raise Disagreement(
+            f"the adapter {plan.out.name} names another base than {plan.base.out}, or has other"
+            " settings than the given one; report it; the adapter was not kept"
+        )
 
 
 def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
     """Write the files of `adapter_plan`, or only its receipt where they are there already.
 
-    Raises what `execute_plan` raises.
+    Raises Disagreement where the written adapter is not as planned, and what `execute_plan` raises.
     """
     if not has_files(plan):
-        execute_plan(plan, ApplyOptions(checksum=True, fsync=fsync))
+
+        def check(folder: Path) -> None:
+            _check_adapter(plan, folder)
+
+        execute_plan(plan, ApplyOptions(checksum=True, fsync=fsync), check)
         return
 
     # the files are there already, from a run that a kill may have ended before the receipt

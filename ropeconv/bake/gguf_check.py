@@ -8,19 +8,30 @@ edit that was planned.
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from ..engines.llamacpp import runtime
+from ..engines.probe import Probe
+from ..engines.transformers.load import folder_of
 from ..errors import BadSource, Disagreement
 from ..formats.gguf.edit import RESERVED, Edit, rewrite
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import GgufValue
-from ..inspection.receipts.receipt import GgufCheckRecord, LayersRecord
+from ..formats.jsontext import JsonObject
+from ..inspection.receipts.receipt import GgufCheckRecord, LayersRecord, ScheduleRecord
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.archs import assumed_keys
 from ..runtimes.llamacpp.read_header import read_file
 from ..runtimes.verdict import difference
 from ..validate.checks import ulp_distance
+from ..validate.converted_layers import (
+    ConversionQuestion,
+    choose_tokens,
+    compare_converted_layers,
+)
 from ..validate.gguf_layers import compare_gguf_layers
+from ..validate.layers import CheckpointFiles
 from .gguf import ExportPlan, GgufPlan
 from .plan import GgufOutput
 
@@ -72,6 +83,58 @@ def run_first_layers(plan: GgufOutput, path: Path) -> LayersRecord:
         source = plan.source.file
     with assumed_keys(plan.target.assume_arch_keys):
         return compare_gguf_layers(GgufFile.open(path), source, plan.before, _written(plan))
+
+
+def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRecord:
+    """Compare the first layers of a conversion with those of its checkpoint in transformers.
+
+    Args:
+        plan: The plan of the output.
+        path: The file that was written.
+        probe: The process that runs the checkpoint.
+    """
+    source = plan.source
+    weights = source.weights()
+    if source.generated_files():
+        return LayersRecord(reason="its checkpoint is converted first")
+    if any(source.local(name) is None for name in weights):
+        return LayersRecord(reason="the weights of its checkpoint are not on this disk")
+
+    file = GgufFile.open(path)
+    schedule = _written(plan)
+    family = source.family
+    vocabulary = file.tensors["token_embd.weight"].shape[1]
+    with folder_of(source, weights=False) as config:
+        question = ConversionQuestion(
+            source=CheckpointFiles(
+                config=str(config.absolute()),
+                weights=tuple(str(source.path(name).absolute()) for name in weights),
+                stands_for=family.text_type if family.assumed else "",
+            ),
+            numbers=ScheduleRecord(**schedule.to_dict()),
+            ids=choose_tokens(vocabulary, schedule.original_context),
+            layers=plan.before.first_of_each_kind,
+            queries=family.weights.queries,
+            mla=plan.before.mla,
+        )
+
+        def ask(function: str, given: JsonObject) -> JsonObject:
+            answer = probe.call(f"ropeconv.validate.converted_layers:{function}", given)
+            if "error" in answer:
+                return {"reason": f"transformers could not run it ({answer['error']})"}
+            return answer
+
+        with assumed_keys(plan.target.assume_arch_keys):
+            return compare_converted_layers(file, question, schedule, ask)
+
+
+def join_layers(first: LayersRecord, second: LayersRecord) -> LayersRecord:
+    """Return two comparisons of one output as one; that of which nothing ran is left out."""
+    if second.reason:
+        return first
+    if first.reason:
+        return second
+    return msgspec.structs.replace(first, layers=(*first.layers, *second.layers))
 
 
 def refuse_wrong_layers(layers: LayersRecord) -> None:

@@ -33,6 +33,7 @@ HOOKS = {
     "inspect_graphs": "a compiled graph",
     "compare_graphs": "a compiled graph",
     "apply_graphs": "a compiled graph",
+    "validate_graph": "a compiled graph",
     "identify_output": "the name of a mistake",
     "derive_family": "a model that no family describes",
 }

@@ -20,6 +20,7 @@ from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides
 from ..engines.llamacpp_program import Override
 from ..engines.transformers.engine import TransformersEngine
+from ..engines.transformers.layers import change_weights
 from ..engines.transformers.load import DeviceSpec, choose_place, folder_of
 from ..engines.transformers.memory import host_bytes
 from ..engines.transformers.patch import patch
@@ -83,6 +84,10 @@ if TYPE_CHECKING:
 
 EACH = 128
 """Positions of each range that are compared."""
+NEARBY = 2.0**-20
+"""The relative error of weights that are off by rounding: some steps of float32."""
+NEARBY_RUNS = 3
+"""Runs with such weights."""
 SHORT = 1024
 """Tokens that are run at every position where others go beyond the trained context."""
 
@@ -107,12 +112,19 @@ class ReferenceLogits:
     """The unscaled source, computed as the output is; None where it is not needed."""
 
 
+Nearby = Callable[[list[TokenRun], Progress], "list[Tensor]"]
+"""Runs all tokens with weights that are off by rounding, and returns the logits of each run."""
+
+
 @dataclass(frozen=True)
 class GgufReference:
     """A way to make the source of a GGUF file compute the schedule."""
 
     logits: Callable[[list[TokenRun], Progress], ReferenceLogits]
     """Runs all tokens, and returns the logits after those that are kept."""
+
+    nearby: Nearby | None = None
+    """Shows what rounding does, for a model in which that may be much; None for others."""
 
     times: int = 3
     """How often each sequence is run, with the run of the output."""
@@ -136,13 +148,17 @@ class GgufReference:
 DIVISORS = " The reference has the frequencies as divisors over another base."
 DIVISORS_RULE = (
     "; with weights that are not in float32, whose products round otherwise where a frequency"
-    f" does, there are two such references: the mean KL from them may be {PART:g} times that"
-    f" between them and {DEVIATIONS:g} standard errors larger than that, or a thousandth of that of"
-    " the control, which must be ten times as far beyond it"
+    " does, and with experts, there are two such references: the mean KL from them may be"
+    f" {PART:g} times that between them and {DEVIATIONS:g} standard errors larger than that, or a"
+    " thousandth of that of the control, which must be ten times as far beyond it"
 )
 EXPORTED_RULE = (
     "; for quantised weights, the mean KL may be that of the output's own weights with the"
     f" schedule as divisors, and {PART:g} times that and {DEVIATIONS:g} standard errors more"
+)
+ROUTERS = (
+    " Rounding makes its routers choose other experts at some positions: the mean KL may be that of"
+    " the reference from itself with weights that are a few steps of float32 off."
 )
 DEQUANTISED = " The reference has the dequantised weights of the source, in transformers."
 DEQUANTISED_RULE = (
@@ -247,6 +263,43 @@ def by_patch(
             comparison.queries,
         )
         return ReferenceLogits(control, engine.logits(run.ids, run.kept, progress))
+
+
+def run_nearby(
+    comparison: Comparison, checkpoint: Source, dtype: str, runs: list[TokenRun], progress: Progress
+) -> list[Tensor]:
+    """Run a patched checkpoint in transformers, with weights that are off by rounding.
+
+    Where two experts of a mixture have almost the same score, rounding decides which one runs, and
+    llama.cpp rounds otherwise. All later tokens attend to that one, so that a single choice can
+    move half of a range. Which tokens are so is shown by weights that are a little off.
+
+    Parameters are those of `by_patch`.
+    """
+    import torch
+
+    (run,) = runs
+    generator = torch.Generator().manual_seed(0)
+
+    def disturb(name: str, weight: Tensor) -> Tensor:
+        noise = torch.randn(weight.shape, generator=generator, dtype=torch.float32)
+        return weight * (1 + NEARBY * noise.to(weight.dtype))
+
+    with folder_of(checkpoint, dtype) as folder:
+        at = choose_place(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
+        engine = TransformersEngine.load(folder, at, chunk=len(run.ids))
+        patch(
+            engine.model,
+            comparison.schedule,
+            comparison.spec.mla,
+            comparison.scale,
+            comparison.queries,
+        )
+        results = []
+        for _ in range(NEARBY_RUNS):
+            change_weights(engine.model, disturb)
+            results.append(engine.logits(run.ids, run.kept, progress))
+    return results
 
 
 def by_dequantising(
@@ -354,12 +407,17 @@ def validate_gguf(
     results: list[BucketResult] = []
     temperature = 1.0
     is_equal = True
+    experts_differ = False
     engine = LlamaCppEngine(comparison.baked)
     for reference, runs in planned:
         _say(runs, reference, progress)
         logits = reference.logits(runs, progress)
         stock = logits_of(engine, runs, progress)
         judged = _judge(runs, logits, stock, reference)
+        if reference.nearby is not None and not all(result.agrees for result in judged):
+            logits = _with_nearby(logits, reference.nearby(runs, progress))
+            judged = _judge(runs, logits, stock, reference)
+            experts_differ = True
         if not rounded and _power(judged, schedule) < POWER:
             judged, temperature = _sharpen(judged, runs, logits, stock, reference, schedule)
         results += judged
@@ -377,6 +435,8 @@ def validate_gguf(
         sentence = f"Equal to the last bit. {sentence}"
     elif agrees and rounded:
         sentence += f" The weights are {rounded}: {_allowance(references[0])}."
+    if agrees and experts_differ:
+        sentence += ROUTERS
     sentence += _remarks(comparison, references, results, temperature)
 
     whole_lengths = [len(run.ids) for run in all_runs if run.kind == "whole"]
@@ -592,10 +652,19 @@ def _of_checkpoint(
         return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
 
     separation = None
+    nearby = None
     if rounded:
         separation = SEPARATION
+    elif _has_experts(output.file):
+        nearby = partial(run_nearby, comparison, source, "float32")
     logits = partial(by_patch, comparison, source, "float32")
-    return GgufReference(logits, floor=KL_FLOOR, separation=separation)
+    return GgufReference(logits, nearby, floor=KL_FLOOR, separation=separation)
+
+
+def _has_experts(file: GgufFile) -> bool:
+    """Whether a model is a mixture of experts."""
+    count = file.get(f"{arch_of(file).name}.expert_count")
+    return isinstance(count, int) and count > 0
 
 
 def _in_llamacpp(
@@ -634,10 +703,11 @@ def _in_llamacpp(
         return None
 
     # By divisors. With weights that are not in float32, changed frequencies also change how
-    # products round, so a second base shows how large that noise is.
+    # products round, and a router may choose another expert, so a second base shows how large that
+    # noise is.
     splits: tuple[float, ...] = (SPLIT,)
     rule = ""
-    if weights_type(source.file):
+    if weights_type(source.file) or _has_experts(source.file):
         splits = (SPLIT, SECOND_SPLIT)
         rule = DIVISORS_RULE
     return GgufReference(
@@ -717,6 +787,16 @@ def _judge(
             result = with_rounded_weights(result, noise_of_runtimes, reference.separation)
         results.append(result)
     return results
+
+
+def _with_nearby(logits: ReferenceLogits, nearby: list[Tensor]) -> ReferenceLogits:
+    """Return logits whose noise is shown by runs with weights that are off by rounding.
+
+    That with the largest mean KL counts.
+    """
+    distances = [measure(logits.reference, other).kl.mean().item() for other in nearby]
+    largest = nearby[distances.index(max(distances))]
+    return replace(logits, second=largest, as_output=True)
 
 
 def _sharpen(

@@ -108,10 +108,10 @@ def _compare(
     runs = _choose_runs(schedule, vocabulary)
 
     # one cut file after another, so that the temporary folder has two of them at most
-    with _cut(output, layers) as short:
+    with cut(output, layers) as short:
         of_output = run_logits(LlamaCppEngine(short.path, patience=LONGEST), runs)
     # without a source, the weights are those of the output
-    with _cut(source or output, layers) as short:
+    with cut(source or output, layers) as short:
         unscaled = LlamaCppEngine(short.path, patience=LONGEST)
         if takes_divisors(short, spec, schedule):
             reference = run_with_divisors(short, spec, schedule, SPLIT, runs)
@@ -133,7 +133,7 @@ def _compare(
 
     # judge every range of positions
     parts = list(_parts(runs))
-    noise = max(_distance(second[rows], reference[rows]) for _, rows in parts)
+    noise = max(median_distance(second[rows], reference[rows]) for _, rows in parts)
     allowed = NOISE * noise + (BLOCK_FLOOR if _is_quantised(output) else FLOAT_FLOOR)
     unchanged = schedule.digest == spec.current().digest
     records = []
@@ -141,9 +141,9 @@ def _compare(
         record = LayerRecord(
             layer="0" if layers == 1 else f"0-{layers - 1}",
             last=last,
-            error=_distance(of_output[rows], reference[rows]),
+            error=median_distance(of_output[rows], reference[rows]),
             allowed=allowed,
-            control=0.0 if unchanged else _distance(control[rows], reference[rows]),
+            control=0.0 if unchanged else median_distance(control[rows], reference[rows]),
         )
         records.append(record)
     return LayersRecord(
@@ -198,10 +198,15 @@ def _refuse_incomparable(
 
 
 @contextmanager
-def _cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
+def cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
     """Give a temporary copy of a file that ends after its first layers.
 
-    Raises NoLayerRuns for one that is too large for a temporary file.
+    Args:
+        file: The file.
+        layers: How many layers are kept.
+
+    Raises:
+        NoLayerRuns: It is too large for a temporary file.
     """
     # Metadata: the number of layers, and each list with one element for every layer of the model.
     # The keys of such lists begin with the architecture, but for some (xielu.alpha_n of Apertus).
@@ -264,8 +269,8 @@ def _parts(runs: list[TokenRun]) -> Iterator[tuple[int, slice]]:
         first = last
 
 
-def _distance(logits: Logits, reference: Logits) -> float:
-    """The relative error of logits, |logits - reference| / |reference|, at the median token.
+def median_distance(logits: Logits, reference: Logits) -> float:
+    """Return the relative error of logits, |logits - reference| / |reference|, at the median token.
 
     Rounding sends some tokens of a mixture of experts to other experts, which the median leaves
     out; a wrong RoPE changes all tokens behind the first ones.

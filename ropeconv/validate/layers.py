@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..engines.transformers.first_layers import FirstLayers, LayerKind, NoLayerRuns
+from ..engines.transformers.first_layers import FirstLayers, LayerKind, NoLayerRuns, ReadTensor
 from ..engines.transformers.layers import read_tensor
 from ..engines.transformers.patch import (
     attention_modules,
@@ -58,15 +58,8 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
     trust: bool = False
     """Whether to run its modelling file, which ropeconv wrote."""
 
-    def open(self, layers: Sequence[int]) -> FirstLayers:
-        """Open the model, to run single layers of it.
-
-        Args:
-            layers: The numbers of layers that are known to differ in their RoPE or window.
-
-        Raises:
-            NoLayerRuns: Its layers cannot run on their own.
-        """
+    def reader(self) -> tuple[dict[str, tuple[int, ...]], ReadTensor]:
+        """Return the shape of every tensor by name, and a function that reads one of them."""
         # Where each tensor is. If several files have it, the first one counts: the files of an
         # output come before those of its source.
         places: dict[str, tuple[Path, Header]] = {}
@@ -80,9 +73,24 @@ class CheckpointFiles(msgspec.Struct, frozen=True):
             path, header = places[name]
             return read_tensor(path, header, name, rows)
 
+        shapes = {}
+        for name, (_, header) in places.items():
+            shapes[name] = header.tensors[name].shape
+        return shapes, read
+
+    def open(self, layers: Sequence[int]) -> FirstLayers:
+        """Open the model, to run single layers of it.
+
+        Args:
+            layers: The numbers of layers that are known to differ in their RoPE or window.
+
+        Raises:
+            NoLayerRuns: Its layers cannot run on their own.
+        """
+        shapes, read = self.reader()
         return FirstLayers(
             folder=Path(self.config),
-            names=list(places),
+            names=list(shapes),
             read=read,
             stands_for=self.stands_for,
             trust=self.trust,
@@ -123,16 +131,20 @@ class LayerQuestion(msgspec.Struct, frozen=True):
     @property
     def schedule(self) -> Schedule:
         """The schedule, without scalings of queries."""
-        numbers = self.numbers
-        short = numbers.short_inv_freq
-        return Schedule(
-            inv_freq=np.array(numbers.inv_freq),
-            attention_factor=numbers.attention_factor,
-            context=numbers.context,
-            original_context=numbers.original_context,
-            short_inv_freq=None if short is None else np.array(short),
-            softmax_scale=numbers.softmax_scale,
-        )
+        return schedule_of(self.numbers)
+
+
+def schedule_of(numbers: ScheduleRecord) -> Schedule:
+    """Return the schedule of a record, without scalings of queries."""
+    short = numbers.short_inv_freq
+    return Schedule(
+        inv_freq=np.array(numbers.inv_freq),
+        attention_factor=numbers.attention_factor,
+        context=numbers.context,
+        original_context=numbers.original_context,
+        short_inv_freq=None if short is None else np.array(short),
+        softmax_scale=numbers.softmax_scale,
+    )
 
 
 class NeededQuestion(msgspec.Struct, frozen=True):

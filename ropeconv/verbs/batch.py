@@ -421,7 +421,8 @@ class Batch:
 
     def _where_to_validate(self, plan: Plan) -> ValidateOn:
         """Return --validate for a plan; an output that is kept nowhere cannot be validated."""
-        if plan.target.drafts_for:  # which is nothing without its target
+        # a head is nothing without its target; a smaller model is compared like any other
+        if plan.target.drafts_for and plan.draft:
             return "off"
         if self.request.validate == "auto" and self.publication_alone(plan):
             return "off"

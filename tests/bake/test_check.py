@@ -88,6 +88,7 @@ def test_a_version_that_computes_another_rope_without_an_error_keeps_nothing(
         "differs",
         "exact",
     )
+    write_config(default_plan, tmp_path)
     for runtimes in ((), ("all",), ("vllm", "transformers")):
         plan = replace(default_plan, target=replace(default_plan.target, runtimes=runtimes))
         with pytest.raises(

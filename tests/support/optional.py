@@ -26,7 +26,7 @@ EXTRAS = {
     "joserfc": "ui",
     "onnx": "graphs",
     "openvino": "graphs",
-    "onnxruntime": "test",
+    "onnxruntime": "graphs",
     "onnxscript": "test",
 }
 """Packages by the extra that brings them."""

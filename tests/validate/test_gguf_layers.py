@@ -12,8 +12,11 @@ import pytest
 
 import ropeconv
 from ropeconv.bake import gguf_check
-from ropeconv.bake.gguf_check import run_first_layers
+from ropeconv.bake.gguf import ExportPlan
+from ropeconv.bake.gguf_check import run_converted_layers, run_first_layers
 from ropeconv.bake.plan import GgufOutput
+from ropeconv.bake.row_check import refuse_other_rows
+from ropeconv.engines.probe import SharedProbe
 from ropeconv.errors import Disagreement
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
@@ -220,3 +223,21 @@ def test_a_method_that_changes_nothing_has_no_control(plain: Plain) -> None:
     assert not same.is_distinguished
     assert FREQS not in file.tensors, "and divisors are another way than that of the file"
     assert max(layer.error for layer in same.layers) < np.float32(1e-2)
+
+
+@pytest.mark.parametrize("family", list(EXPORTED) if ALL else sample(list(EXPORTED), 1, seed=9))
+def test_no_right_conversion_of_a_family_is_refused(
+    family: str, tmp_path: Path, probe: SharedProbe
+) -> None:
+    """Beside its checkpoint in transformers, and by the places that its rows come from."""
+    source = checkpoint(family, tmp_path / "source")
+    try:
+        plan = make_plan(source, YARN, tmp_path / "out.gguf", to="gguf", outtype="f16")
+        ropeconv.apply(plan, check=False)
+    except ropeconv.RopeconvError as problem:
+        pytest.skip(f"it is not written: {problem}")
+    assert isinstance(plan, ExportPlan)
+    refuse_other_rows(plan, tmp_path / "out.gguf")
+    layers = run_converted_layers(plan, tmp_path / "out.gguf", probe)
+    assert layers.differing is None, layers
+    assert layers.layers or layers.reason

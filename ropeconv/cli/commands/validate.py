@@ -1,7 +1,7 @@
 """`ropeconv validate`: compares logits of an output with those of a reference made from its source.
 
 `validate_command` checks the options, runs `ropeconv.verbs.validation.run_validation`, and shows and
-writes its result. Adapters and compiled graphs are not run: `_validate_companion`.
+writes its result. Adapters and profiles are not run: `_validate_companion`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ...errors import Interruption, UsageError
 from ...formats.kind import is_gguf
 from ...options import ValidateRequest, copied
 from ...rope.errors import RopeconvError
+from ...rope.features import hook
 from ...rope.lengths import parse_tokens
 from ..command import expand_options, typed_options
 from ..options import (
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from ...validate.comparison import Settings
 
 app = typer.Typer(add_completion=False)
+
+OF_GRAPHS = frozenset(
+    {"baked", "--against", "--length", "--seed", "--explain", "--json", "--quiet", "-q"}
+)
+"""The parameters that have an effect on a compiled graph whose checkpoint is named."""
 
 EXAMPLES = """
 ropeconv validate ./Llama-2-7b-hf-yarn16
@@ -77,9 +83,13 @@ def validate_command(
     from ...views.results import show_validation
     from ...views.validation_plots import validation_pictures
 
-    # an adapter, a graph or a set of profiles is compared with its receipt, and not run
+    # an adapter, a graph or a set of profiles is compared with its receipt, and not run; a graph
+    # whose checkpoint is named is run
     typed = typed_options(ctx)
     companion = read_companion(baked)
+    if companion is not None and companion.companion == "graph" and options.against:
+        _validate_graph(baked, companion, options, typed, screen, explain)
+        return
     if companion is not None:
         _validate_companion(baked, companion, options.against, typed, screen)
         return
@@ -176,6 +186,52 @@ def _validate_companion(
         screen.data({"agrees": True, "sentence": sentence})
     else:
         screen.say(sentence)
+
+
+def _validate_graph(
+    folder: Path,
+    receipt: CompanionReceipt,
+    options: ValidateRequest,
+    typed: Set[str],
+    screen: Screen,
+    explain: bool,
+) -> None:
+    """Compare the logits of a graph with its checkpoint in transformers, and print the result.
+
+    Args:
+        folder: The folder of the graph.
+        receipt: Its receipt.
+        options: The values of the options.
+        typed: The parameters on the command line, of which those of other models are refused.
+        screen: Where the result is printed.
+        explain: Print all columns.
+    """
+    from ...bake.companion_check import check_companion
+    from ...engines.engine import Progress
+    from ...validate.comparison import Settings
+    from ...views.results import show_validation
+
+    without_effect = sorted(typed - OF_GRAPHS)
+    if without_effect:
+        raise UsageError(f"{without_effect[0]} has no effect on a compiled graph; leave it out")
+    # the files first, as they are compared without a checkpoint
+    screen.note(check_companion(folder))
+    length = parse_tokens(options.length) if options.length else 0
+    settings = Settings(length=length, seed=options.seed, device="cpu")
+    with screen.counting("Running") as (total, advance):
+        progress = Progress(screen.note, total, advance)
+        compare = hook("validate_graph")
+        result = compare(folder, receipt, options.against, settings, progress)
+
+    if screen.as_json:
+        screen.data(result.to_dict())
+    elif screen.quiet:
+        screen.say(result.sentence)
+    else:
+        title = f"{folder} against {options.against}, scaled at run time"
+        show_validation(result, title, screen, explain)
+    if not result.agrees:
+        raise SystemExit(3)
 
 
 def _refuse_ignored(typed: Set[str], baked: Path, options: ValidateRequest) -> None:

@@ -7,5 +7,6 @@ feature = Feature(
         "inspect_graphs": "ropeconv.features.graphs.commands:inspect_graphs",
         "compare_graphs": "ropeconv.features.graphs.commands:compare_graphs",
         "apply_graphs": "ropeconv.features.graphs.commands:apply_graphs",
+        "validate_graph": "ropeconv.features.graphs.validation:validate_graph",
     },
 )

@@ -389,7 +389,7 @@ def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
 
 def _recognise_function(constant: Constant) -> str:
     """Return "cos" or "sin" for a table [positions, pairs], by its first rows; else empty."""
-    first, second = _rows(constant, (0, 1))
+    first, second = table_rows(constant, (0, 1))
     if not first.any():  # sin(0) is 0 in each pair
         return "sin" if second.any() else ""
     # cos(0) is 1, times the attention factor where the table includes it
@@ -400,7 +400,7 @@ def _recognise_function(constant: Constant) -> str:
     return ""
 
 
-def _rows(constant: Constant, rows: Iterable[int]) -> Vector:
+def table_rows(constant: Constant, rows: Iterable[int]) -> Vector:
     """Return some rows of a table, float64 [rows, columns]."""
     table = constant.array().reshape(-1, constant.shape[-1])
     return np.asarray(table[list(rows)], dtype=np.float64)
@@ -467,15 +467,15 @@ def _rope_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> GraphRop
         row *= 2
     rows.append(last)
 
-    cos, repeat = without_repeat(_rows(table, rows))
-    sin, _ = without_repeat(_rows(graph.constants[sine], rows))
+    cos, repeat = without_repeat(table_rows(table, rows))
+    sin, _ = without_repeat(table_rows(graph.constants[sine], rows))
     if cos.shape != sin.shape:
         return None
     inv_freq = _frequencies_from_angles(rows, np.arctan2(sin, cos))
 
     # Row 0 has A cos(0) = A, the attention factor. Then compare all rows with these frequencies:
     # other tables of two axes are no rotations.
-    factor = float(_rows(table, [0])[0, 0])
+    factor = float(table_rows(table, [0])[0, 0])
     precision = PRECISION[table.dtype]
     phases = np.outer(rows, inv_freq)
     # how far the tables are from A cos(p w) and A sin(p w): by the rounding of the stored numbers,

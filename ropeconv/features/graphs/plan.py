@@ -22,14 +22,24 @@ from ropeconv.convert.target import Target
 from ropeconv.errors import BadSource, Disagreement, UnsupportedBake, UsageError
 from ropeconv.formats.disk import Advance
 from ropeconv.formats.jsontext import JsonObject
+from ropeconv.inspection.inspection import inspect_source
 from ropeconv.inspection.receipts.companion import CompanionReceipt
 from ropeconv.rope.methods.vectors import AsIs
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import Schedule
-from ropeconv.runtimes.verdict import describe
+from ropeconv.runtimes.verdict import describe, difference
 from ropeconv.version import __version__
 
-from .inspection import PRECISION, GraphInspection, GraphRope, ModelRope, inspect_graph, with_repeat
+from .inspection import (
+    PRECISION,
+    GraphInspection,
+    GraphRope,
+    ModelRope,
+    inspect_graph,
+    ropes_of,
+    table_rows,
+    with_repeat,
+)
 from .model import Constant, Graph, GraphSource
 
 ROWS = 1 << 14
@@ -118,28 +128,28 @@ class GraphPlan(FilePlan):
         )
 
     def check(self, folder: Path) -> None:
-        """Read the graphs that were written again.
+        """Read the graphs and the config.json that were written again.
 
         Args:
             folder: The folder with the graphs.
 
         Raises:
-            Disagreement: A graph does not hold the schedule.
+            Disagreement: A graph or config.json does not hold the schedule.
         """
-        schedule = self.checkpoint.schedule
-        expected = ModelRope("", schedule.inv_freq, schedule.attention_factor)
         for name, edit in self.edits.items():
-            # The names of constants stay when their numbers are replaced. Another RoPE of the
-            # graph, such as that of window layers, stays as it was.
-            changed_names = {rope.name for rope in edit.ropes}
-            found = inspect_graph(GraphSource(folder / name)).ropes
-            written = [rope for rope in found if rope.name in changed_names]
-            is_complete = len(written) >= len(edit.ropes)
-            all_match = all(rope.matches(expected) for rope in written)
-            if not is_complete or not all_match:
-                raise Disagreement(
-                    f"{name} does not hold the schedule when it is read again; nothing was kept"
-                )
+            wrong = edit.find_difference(GraphSource(folder / name).opened[name], name)
+            if wrong:
+                raise Disagreement(f"{name} does not hold the schedule: {wrong}; nothing was kept")
+
+        # runtimes take the length from config.json, and `inspect` compares the graph with it
+        first_name = next(iter(self.edits))
+        spec = inspect_source(GraphSource(folder / first_name)).spec
+        schedule = self.checkpoint.schedule
+        wrong = difference(schedule, self.checkpoint.before, spec)
+        if spec.context != schedule.context:
+            wrong = f"it declares {spec.context:,} tokens, not {schedule.context:,}"
+        if wrong:
+            raise Disagreement(f"config.json does not hold the schedule: {wrong}; nothing was kept")
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +209,59 @@ class GraphEdit:
         # the constant may have axes of size 1 around that of positions
         shape = [rows if size == positions else size for size in constant.shape[:-1]]
         return table.reshape([*shape, -1])
+
+    def find_difference(self, written: Graph, name: str) -> str:
+        """Return the first difference of a graph that was written from the schedule; else empty.
+
+        Args:
+            written: The graph, read again.
+            name: Its name.
+        """
+        # The names of constants stay when their numbers are replaced. Another RoPE of the graph,
+        # such as that of window layers, stays as it was.
+        changed_names = {rope.name for rope in self.ropes}
+        ropes = [rope for rope in ropes_of(written, name) if rope.name in changed_names]
+        if len(ropes) < len(self.ropes):
+            return "not all of its constants are those of a rotation"
+
+        schedule = self.schedule
+        expected = ModelRope("", schedule.inv_freq, schedule.attention_factor)
+        for rope in ropes:
+            if not rope.matches(expected):
+                return f"{rope.name} has other frequencies or another attention factor"
+            if rope.positions is not None and rope.positions < schedule.context:
+                return f"{rope.name} has {rope.positions:,} rows for {schedule.context:,} tokens"
+            row = self._find_wrong_row(rope)
+            if row is not None:
+                return f"row {row:,} of {rope.name} is not that of the position"
+        return ""
+
+    def _find_wrong_row(self, rope: GraphRope) -> int | None:
+        """Return the first row of a table that is not that of its position; None without one.
+
+        `ropes_of` reads the rows 0, 1, 2, 4, ... only. Here all rows are compared, and made in
+        another way than they were written: as powers of exp(i w), of which twice as many follow by
+        one product.
+        """
+        if rope.positions is None:
+            return None
+        turn = np.exp(1j * self.schedule.inv_freq)
+        first_rows = np.full((1, len(turn)), self.schedule.attention_factor, np.complex128)
+        while len(first_rows) < min(ROWS, rope.positions):
+            first_rows = np.concatenate([first_rows, first_rows * turn])
+            turn = turn * turn
+
+        cosines, sines = rope.constants
+        allowed = 4 * PRECISION[rope.dtype] * self.schedule.attention_factor
+        for start in range(0, rope.positions, ROWS):
+            rows = range(start, min(start + ROWS, rope.positions))
+            expected = first_rows[: len(rows)] * np.exp(1j * start * self.schedule.inv_freq)
+            for constant, numbers in ((cosines, expected.real), (sines, expected.imag)):
+                off = np.abs(table_rows(constant, rows) - with_repeat(numbers, rope.repeat))
+                wrong = np.flatnonzero((off > allowed).any(axis=1))
+                if len(wrong):
+                    return start + int(wrong[0])
+        return None
 
     def write(self, target: Path, advance: Advance) -> None:
         """Write one of the files of the graph: that with the ending of `target`."""

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...errors import BadSource, Interruption
+from ...errors import BadSource, Disagreement, Interruption
 from ...rope.errors import RopeconvError, counted
 from ..disk import FULL, libc, pieces_of, sync_folder, write_at
 from ..drafts import write_file
@@ -754,7 +754,9 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
         return Interruption(f"interrupted; {path} has not changed{left}")
     if not isinstance(problem, OSError | RopeconvError):
         return problem
-    return RopeconvError(
+    # a check of the changed file that failed keeps its exit code
+    kind = Disagreement if isinstance(problem, Disagreement) else RopeconvError
+    return kind(
         f"{path} could not be changed in place ({reason}) and has not changed; write a new file"
         f" with -o{left}"
     )

@@ -1,0 +1,183 @@
+"""Compares the layers of a folded output with each other: each is changed as the first of its kind.
+
+`refuse_uneven_fold` is the function to read first. The layer check runs the first layer of each
+kind only, since the attention of all layers would be gigabytes to read. A fold that forgets a later
+layer, or changes it twice, shows in the weights: the factors by which its rows are multiplied are
+not those of the first. They are measured in the files, on some rows of each tensor, and do not
+follow from the fold that was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..convert.fold import FLOATS
+from ..errors import Disagreement
+from ..formats.files import open_regular
+from ..formats.safetensors import STORED, Header, Tensor, read_header, widen
+from ..models.config import text_part
+from ..models.layers import key_layers, layer_prefix
+from ..models.source import read_exactly
+from .checkpoint import CheckpointPlan
+
+Numbers = NDArray[np.float64]
+
+ROWS = 64
+"""Rows of a tensor that are read."""
+COLUMNS = 32
+"""Numbers of a row that are read."""
+GOLDEN = 0.6180339887
+"""The step from row to row, as a part of all rows: it meets every place in heads of any width."""
+PRECISION = {"F64": 2.0**-23, "F32": 2.0**-23, "F16": 2.0**-10, "BF16": 2.0**-7}
+"""The distance of neighbouring numbers, relatively; numbers are compared as 32-bit floats."""
+EXPERTS = ".experts."
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The tensors of some safetensors files."""
+
+    files: Mapping[str, tuple[Path, Header]]
+    """Where each tensor is, by its name."""
+
+    def tensor(self, name: str) -> Tensor:
+        return self.files[name][1].tensors[name]
+
+    def sample(self, name: str) -> Numbers:
+        """Some numbers of a tensor, float64 [rows, columns]; each number of a vector is a row."""
+        path, header = self.files[name]
+        tensor = header.tensors[name]
+        count = tensor.shape[0]
+        width = 1
+        for size in tensor.shape[1:]:
+            width *= size
+        columns = min(width, COLUMNS)
+        item = STORED[tensor.dtype]
+        size = np.dtype(item).itemsize
+
+        rows = []
+        with open_regular(path) as file:
+            for row in sample_rows(count):
+                start = header.data_start + tensor.start + row * width * size
+                raw = read_exactly(file, path.name, start, start + columns * size)
+                rows.append(widen(np.frombuffer(raw, item), tensor.dtype))
+        return np.array(rows, np.float64)
+
+
+def sample_rows(count: int) -> list[int]:
+    """Return the numbers of the rows that are read of a tensor with so many."""
+    if count <= ROWS:
+        return list(range(count))
+    rows = {int(number * GOLDEN % 1 * count) for number in range(ROWS)}
+    return sorted(rows | {0, count - 1})
+
+
+@dataclass(frozen=True)
+class _FoldCheck:
+    """A folded output and its source, both on this disk."""
+
+    plan: CheckpointPlan
+    before: _Weights
+    after: _Weights
+
+    @cached_property
+    def stored_minus_one(self) -> frozenset[str]:
+        """The tensors that store their numbers minus 1, as norms of Gemma do."""
+        fold = self.plan.result.fold
+        scalings = fold.scalings if fold is not None else ()
+        return frozenset(scaling.tensor for scaling in scalings if scaling.plus_one)
+
+    def run(self) -> None:
+        """Compare each layer with the first of its kind. Raises Disagreement."""
+        plan = self.plan
+        layers = plan.before.layers
+        config = text_part(plan.source.config(), plan.source.family)
+        makers = key_layers(config, plan.source.family, len(layers))
+
+        first_of_kind: dict[str, int] = {}
+        for layer, kind in enumerate(layers):
+            if makers[layer] != layer:  # it uses the keys of another layer
+                continue
+            first = first_of_kind.setdefault(kind, layer)
+            if first != layer:
+                self._compare(first, layer)
+
+    def _compare(self, first: int, layer: int) -> None:
+        """Compare the factors of a layer with those of another one."""
+        for name, other in self._pairs(first, layer):
+            expected = self._factors(name)
+            measured = self._factors(other)
+            precision = PRECISION[self.before.tensor(name).dtype]
+            off = np.abs(measured - expected)
+            if (off > 2 * precision * np.maximum(np.abs(expected), 1.0)).any():
+                row = int(np.argmax(off))
+                raise Disagreement(
+                    f"layer {layer} is not changed as layer {first}: rows of {other} are"
+                    f" multiplied by {measured[row]:.6g}, and those of {name} by"
+                    f" {expected[row]:.6g}; report it"
+                )
+
+    def _pairs(self, first: int, layer: int) -> Iterator[tuple[str, str]]:
+        """Yield the names of each tensor of a layer and of the same tensor of another layer."""
+        family = self.plan.source.family
+        prefix = layer_prefix(first, family, self.before.files)
+        other_prefix = layer_prefix(layer, family, self.before.files)
+        if prefix is None or other_prefix is None:
+            return
+        for name in self.before.files:
+            if not name.startswith(prefix) or EXPERTS in name:
+                continue
+            other = other_prefix + name.removeprefix(prefix)
+            if other not in self.before.files:
+                continue
+            # layers of one kind may have heads of other sizes
+            tensor = self.before.tensor(name)
+            has_same_shape = tensor.shape == self.before.tensor(other).shape
+            if has_same_shape and tensor.shape and tensor.dtype in FLOATS:
+                yield name, other
+
+    def _factors(self, name: str) -> Numbers:
+        """By what each row of a tensor is multiplied, float64 [rows]; 1 for a row of zeros."""
+        offset = float(name in self.stored_minus_one)
+        before = self.before.sample(name) + offset
+        after = self.after.sample(name) + offset
+        squares = (before * before).sum(axis=1)
+        products = (before * after).sum(axis=1)
+        factors = np.ones(len(before))
+        np.divide(products, squares, out=factors, where=squares > 0)
+        return factors
+
+
+def refuse_uneven_fold(plan: CheckpointPlan, folder: Path) -> None:
+    """Raise Disagreement where a layer of a folded output is changed otherwise than its kind.
+
+    Nothing is compared where no fold was planned, and where the source is converted or on the Hub.
+
+    Args:
+        plan: The plan of the output.
+        folder: The folder of its files; those that are copied may be missing there.
+    """
+    source = plan.source
+    is_local = all(source.local(name) is not None for name in source.weights())
+    if plan.result.fold is None or source.generated_files() or not is_local:
+        return
+
+    before: dict[str, tuple[Path, Header]] = {}
+    for file, header in source.headers.items():
+        for name in header.tensors:
+            before[name] = (source.path(file), header)
+    after = dict(before)
+    for planned in plan.files:
+        path = folder / planned.name
+        if not planned.name.endswith(".safetensors") or not path.exists():
+            continue
+        header = read_header(path)
+        for name in header.tensors:
+            after[name] = (path, header)
+    _FoldCheck(plan, _Weights(before), _Weights(after)).run()

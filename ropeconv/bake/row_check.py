@@ -1,0 +1,186 @@
+"""Compares the layers of a conversion with each other: the rows of each are those of the first.
+
+`refuse_other_rows` is the function to read first. A conversion renames tensors and changes the
+order of their rows. The first layer of each kind is run beside the checkpoint, which shows that
+order to be right. Where each row came from is found there by its numbers, and not by the rules of
+the conversion; the rows of all other layers must have come from the same places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..convert.fold import FLOATS
+from ..errors import Disagreement
+from ..formats.gguf.file import GgufFile
+from ..formats.gguf.header import TYPES
+from ..formats.safetensors import STORED, widen
+from ..models.layers import layer_prefix
+from ..models.source import Source
+from .fold_check import EXPERTS, sample_rows
+from .gguf import ExportPlan
+
+Numbers = NDArray[np.float32]
+
+COLUMNS = 64
+"""Numbers of a row that are compared, at least; a block of a quantised type may have more."""
+ALIKE = 0.9
+"""The correlation of two rows that are the same but for rounding. By chance, 64 random numbers of
+any of 100,000 rows have one of up to 0.55.
+"""
+
+Origin = tuple[str, int]
+"""A tensor of a layer of the checkpoint, without the prefix of the layer, and a row of it."""
+
+
+@dataclass(frozen=True)
+class _RowCheck:
+    """A conversion and its checkpoint."""
+
+    source: Source
+    file: GgufFile
+    rows_of_source: dict[str, Numbers] = field(default_factory=dict)
+    """The first numbers of all rows of tensors of the layer that is searched now."""
+
+    def run(self, kinds: tuple[str, ...]) -> None:
+        """Compare each layer with the first of its kind. Raises Disagreement.
+
+        Args:
+            kinds: The kind of each layer.
+        """
+        for kind in dict.fromkeys(kinds):
+            first, *others = [layer for layer, each in enumerate(kinds) if each == kind]
+            if not others:
+                continue
+            self.rows_of_source.clear()
+            for suffix in self._matrices(first):
+                origins = self._find_origins(suffix, first)
+                for layer in others:
+                    self._compare(suffix, layer, origins)
+
+    def _matrices(self, layer: int) -> Iterator[str]:
+        """Yield the names of the matrices of a layer in the file, without `blk.N.`."""
+        prefix = f"blk.{layer}."
+        for name, info in self.file.tensors.items():
+            if name.startswith(prefix) and len(info.shape) == 2:
+                yield name.removeprefix(prefix)
+
+    def _find_origins(self, suffix: str, layer: int) -> dict[int, Origin]:
+        """Return where some rows of a matrix in the file came from, by the number of the row."""
+        name = f"blk.{layer}.{suffix}"
+        columns, rows = self.file.tensors[name].shape
+        wanted = sample_rows(rows)
+        written = _normalised(self._rows_of_file(name, wanted))
+
+        best = np.zeros(len(wanted))
+        origins: dict[int, Origin] = {}
+        for tensor in self._tensors_like(layer, columns):
+            candidates = _normalised(self._all_rows(tensor, layer, written.shape[1]))
+            correlations = written @ candidates.T
+            nearest = correlations.argmax(axis=1)
+            for place, row in enumerate(wanted):
+                correlation = correlations[place, nearest[place]]
+                if correlation > max(best[place], ALIKE):
+                    best[place] = correlation
+                    origins[row] = (tensor, int(nearest[place]))
+        return origins
+
+    def _compare(self, suffix: str, layer: int, origins: dict[int, Origin]) -> None:
+        """Raise Disagreement where rows of a layer do not come from these places."""
+        name = f"blk.{layer}.{suffix}"
+        prefix = layer_prefix(layer, self.source.family, self.source.tensors)
+        if name not in self.file.tensors or prefix is None or not origins:
+            return
+        rows = self.file.tensors[name].shape[1]
+        wanted = [row for row in origins if row < rows]
+        written = _normalised(self._rows_of_file(name, wanted))
+        for place, row in enumerate(wanted):
+            tensor, from_row = origins[row]
+            full = prefix + tensor
+            if full not in self.source.tensors or from_row >= self.source.tensors[full].shape[0]:
+                continue
+            original = _normalised(self._row_of_source(full, from_row, written.shape[1])[None])
+            correlation = float(written[place] @ original[0])
+            has_numbers = written[place].any() or original[0].any()
+            if has_numbers and correlation < ALIKE:
+                raise Disagreement(
+                    f"row {row:,} of {name} is not that of {full} from which the first layers have"
+                    " it; report it; nothing was kept"
+                )
+
+    def _tensors_like(self, layer: int, columns: int) -> Iterator[str]:
+        """Yield the matrices of a layer of the checkpoint with so many columns, without prefix."""
+        prefix = layer_prefix(layer, self.source.family, self.source.tensors)
+        if prefix is None:
+            return
+        for name, tensor in self.source.tensors.items():
+            is_of_layer = name.startswith(prefix) and EXPERTS not in name
+            if is_of_layer and tensor.dtype in FLOATS and tensor.shape[1:] == (columns,):
+                yield name.removeprefix(prefix)
+
+    def _all_rows(self, tensor: str, layer: int, columns: int) -> Numbers:
+        """The first numbers of all rows of a tensor of the checkpoint, [rows, columns]."""
+        if tensor not in self.rows_of_source or self.rows_of_source[tensor].shape[1] != columns:
+            prefix = layer_prefix(layer, self.source.family, self.source.tensors)
+            matrix = self._matrix(f"{prefix}{tensor}")
+            dtype = self.source.tensors[f"{prefix}{tensor}"].dtype
+            self.rows_of_source[tensor] = widen(matrix[:, :columns], dtype)
+        return self.rows_of_source[tensor]
+
+    def _row_of_source(self, name: str, row: int, columns: int) -> Numbers:
+        """The first numbers of a row of a tensor of the checkpoint."""
+        return widen(self._matrix(name)[row, :columns], self.source.tensors[name].dtype)
+
+    def _matrix(self, name: str) -> NDArray[np.generic]:
+        """A tensor of the checkpoint, which is read where it is used."""
+        for file, header in self.source.headers.items():
+            tensor = header.tensors.get(name)
+            if tensor is not None:
+                return np.memmap(
+                    self.source.path(file),
+                    STORED[tensor.dtype],
+                    "r",
+                    offset=header.data_start + tensor.start,
+                    shape=tensor.shape,
+                )
+        raise LookupError(name)
+
+    def _rows_of_file(self, name: str, rows: list[int]) -> Numbers:
+        """The first numbers of some rows of a matrix in the file, [rows, columns]."""
+        import gguf
+
+        info = self.file.tensors[name]
+        kind = TYPES[info.type]
+        columns = min(info.shape[0], max(kind.block, COLUMNS // kind.block * kind.block))
+        row_size = info.shape[0] // kind.block * kind.size
+        size = columns // kind.block * kind.size
+        raw = [self.file.read(name, row * row_size, size) for row in rows]
+        blocks = np.frombuffer(b"".join(raw), np.uint8).reshape(len(rows), -1)
+        values: Numbers = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType(info.type))
+        return values.reshape(len(rows), columns)
+
+
+def _normalised(rows: Numbers) -> Numbers:
+    """Rows of length 1; rows of zeros stay."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def refuse_other_rows(plan: ExportPlan, path: Path) -> None:
+    """Raise Disagreement where a layer of a conversion has rows of other places than the first.
+
+    Nothing is compared where the checkpoint is converted first, or on the Hub.
+
+    Args:
+        plan: The plan of the output.
+        path: The file that was written.
+    """
+    source = plan.source
+    is_local = all(source.local(name) is not None for name in source.weights())
+    if not source.generated_files() and is_local:
+        _RowCheck(source, GgufFile.open(path)).run(plan.before.layers)

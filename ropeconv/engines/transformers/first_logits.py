@@ -1,0 +1,152 @@
+"""The first layers of a checkpoint as a model of their own, with its embeddings and its head.
+
+`load_first_layers` is the function to read first. It is what a GGUF file that is cut to its first
+layers computes, so that a conversion is compared with transformers without running all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...formats.disk import human
+from ...loader import load_skeleton, read_json
+from .first_layers import OTHER_PARTS, ROWS, NoLayerRuns, ReadTensor, with_few_layers
+from .layers import PartialLoader, loads_in_parts
+from .load import class_for, read_config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedModel
+
+LARGEST = 4 << 30
+"""The most bytes of weights, as float32, that are loaded."""
+
+
+def load_first_layers(
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    read: ReadTensor,
+    stands_for: str = "",
+    layers: Sequence[int] = (0,),
+) -> PreTrainedModel:
+    """Return a model of transformers with the first layers of a checkpoint, in float32.
+
+    It has the first `ROWS` tokens of the vocabulary, as inputs and as outputs.
+
+    Args:
+        folder: The folder of its config.json.
+        shapes: The shape of every tensor of the checkpoint, by name.
+        read: Reads one of them.
+        stands_for: The model type of a checkpoint whose own transformers does not have.
+        layers: Numbers of layers that it needs at least.
+
+    Raises:
+        NoLayerRuns: The installed transformers or the model cannot do this.
+        BadSource: transformers does not load the config.
+    """
+    import torch
+
+    if not loads_in_parts():
+        raise NoLayerRuns("this needs transformers 5")
+    if read_json(folder / "config.json").get("quantization_config"):
+        raise NoLayerRuns("its weights are quantised")
+    config = read_config(folder, stands_for, trust=False)
+    if getattr(config, "is_encoder_decoder", False):
+        raise NoLayerRuns("it has an encoder and a decoder")
+
+    few = with_few_layers(config, max(layers) + 1)
+    model = load_skeleton(class_for(few), folder, False, False, few, "float32")
+    head = model.get_output_embeddings()
+    if head is None:
+        raise NoLayerRuns(f"{type(model).__name__} gives no logits")
+
+    # buffers, such as frequencies, are not in the files: the class computes them
+    model._move_missing_keys_from_meta_to_device(set(), {"": "cpu"}, None, None)
+    model._initialize_missing_keys(False)
+    _load(model, head, shapes, read, PartialLoader(model, "cpu", torch.float32))
+
+    for name, weight in model.named_parameters():
+        is_of_other_part = any(part in name for part in OTHER_PARTS)
+        if weight.is_meta and not is_of_other_part:
+            raise NoLayerRuns(f"it has no weights for {name}")
+    return model
+
+
+def _load(
+    model: PreTrainedModel,
+    head: Module,
+    shapes: Mapping[str, tuple[int, ...]],
+    read: ReadTensor,
+    loader: PartialLoader,
+) -> None:
+    """Load the weights of the layers, and the first rows of what has a row for every token."""
+    import torch
+    from torch import nn
+
+    by_token: dict[str, tuple[Module, str]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) or module is head:
+            for key, _ in module.named_parameters(recurse=False):
+                by_token[f"{name}.{key}"] = (module, key)
+
+    in_model = {name for name, _ in model.named_parameters()}
+    in_model |= {name for name, _ in model.named_buffers()}
+    whole = []
+    size = 0
+    for tensor, parameter in loader.parameters_of(shapes).items():
+        is_of_other_part = any(part in parameter for part in OTHER_PARTS)
+        if is_of_other_part or parameter not in in_model:
+            continue
+        if parameter in by_token:
+            module, key = by_token[parameter]
+            rows = read(tensor, ROWS).to(torch.float32)
+            setattr(module, key, nn.Parameter(rows, requires_grad=False))
+            if isinstance(module, nn.Embedding):
+                module.padding_idx = None  # torch refuses one beyond the rows
+        else:
+            whole.append(tensor)
+            size += 4 * math.prod(shapes[tensor])
+    if size > LARGEST:
+        raise NoLayerRuns(f"its first layers have {human(size)} as float32")
+    loader.load({tensor: read(tensor, None) for tensor in whole})
+
+    # a head that shares the weights of the embeddings
+    if head.weight.is_meta:
+        head.weight = nn.Parameter(model.get_input_embeddings().weight, requires_grad=False)
+
+
+def run_first_layers(
+    model: PreTrainedModel, ids: Sequence[int], positions: Sequence[int]
+) -> Tensor:
+    """Return the logits of a model of `load_first_layers`, float32 [tokens, ROWS].
+
+    Args:
+        model: The model.
+        ids: The tokens.
+        positions: The position of each.
+
+    Raises:
+        NoLayerRuns: The model does not run with a part of its layers.
+    """
+    import torch
+
+    count = len(ids)
+    try:
+        with torch.no_grad():
+            output = model(
+                input_ids=torch.tensor([list(ids)]),
+                position_ids=torch.tensor([list(positions)]),
+                attention_mask=torch.ones((1, count), dtype=torch.long),
+                use_cache=False,
+            )
+    except Exception as problem:  # of any kind, from a class that needs all its layers
+        raise NoLayerRuns(
+            f"{type(model).__name__} does not run with a part of its layers"
+            f" ({type(problem).__name__}: {problem})"
+        ) from None
+    logits: Tensor = output.logits[0, :, :ROWS].float()
+    return logits

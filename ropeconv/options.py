@@ -246,8 +246,8 @@ class ConverterOptions(OutputPlace):
         OUTPUT,
         metavar="FILE",
         only="gguf",
-        writes=True,
     )
+    """The file is read when a plan is made, and the receipt has its digest."""
 
 
 @dataclass(frozen=True)
@@ -350,6 +350,7 @@ class TargetOptions:
         OUTPUT,
         metavar="SIZE",
         only="gguf",
+        writes=True,
     )
     pre: str | None = option(
         None,

@@ -154,7 +154,7 @@ ANSWERED = {
     "ui --model x": "there is no option --model; `ropeconv ui --help-all` lists them",
     "apply model --yarm 4": "there is no option --yarm; did you mean --yarn?",
     "apply model --yarn 4 --contxt 8k": "there is no option --contxt; did you mean --context?",
-    "apply model --yarn 4 --imatrix x": "--imatrix; `ropeconv apply --help-all` lists them",
+    "apply model --yarn 4 --allow-requantize": "`ropeconv apply --help-all` lists them",
     "apply model --yarn 4 --no-validate": "there is no option --no-validate; use --validate off",
     "validate model --no-validate": "`ropeconv validate --help-all` lists them",
     "help": "use `ropeconv --help`",

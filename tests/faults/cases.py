@@ -117,6 +117,11 @@ CASES: dict[str, Case] = {
     "apply --force": folder(f"{APPLY} --force", "apply model -o out --linear 2"),
     "apply, killed before": folder(APPLY, killed=0.5),
     "apply --to gguf": file("apply model --to gguf -o out.gguf --mixed 4", scene=scenes.checkpoint),
+    "apply --split-max-size": file(
+        "apply model --to gguf -o out.gguf --mixed 4 --split-max-size 400K",
+        output=SPLIT,
+        scene=scenes.checkpoint,
+    ),
     "apply, GGUF": file(GGUF),
     "apply --force, GGUF": file(f"{GGUF} --force", "apply model.gguf -o out.gguf --linear 2"),
     "apply --force, GGUF in shards": file(
@@ -358,9 +363,13 @@ NOT_STRUCK: dict[tuple[str, str], str] = {
 
 SAVES = "tests/features/derivation/test_derivation.py::test_a_description_is_saved_whole_or_not"
 PUSHES = "tests/faults/test_push.py::test_a_fault_while_a_publication_is_staged"
+COLLECTS = "tests/features/imatrix/test_imatrix.py::test_a_matrix_is_written_whole_or_not"
 ELSEWHERE: dict[tuple[str, str], str] = {
     ("family", ""): SAVES,
     ("family", "--save"): SAVES,
+    ("imatrix", ""): COLLECTS,
+    ("imatrix", "--out"): COLLECTS,
+    ("imatrix", "--force"): COLLECTS,
     ("push", ""): PUSHES,
     ("push", "--revision"): PUSHES,
     ("push", "--private"): PUSHES,

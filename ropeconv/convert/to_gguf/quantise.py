@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -123,7 +123,7 @@ class Quantisation:
 
     @property
     def values(self) -> dict[str, GgufValue]:
-        """The same keys as they are in the header."""
+        """These keys with their types in the header."""
         return {
             key: u32(value) if isinstance(value, int) else string(value)
             for key, value in self.keys.items()
@@ -349,12 +349,3 @@ def size_of(tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> int:
 def quantised_sizes(tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> dict[str, int]:
     """Return the bytes of each tensor in another type, in the order of the types."""
     return {name: TYPES[type].bytes(tensors[name].shape) for name, type in types.items()}
-
-
-def count_types(types: Sequence[int]) -> str:
-    """Return how many tensors have each type, the most frequent first: 169 Q4_K, 113 F32."""
-    counts: dict[int, int] = {}
-    for type in types:
-        counts[type] = counts.get(type, 0) + 1
-    ordered = sorted(counts, key=lambda type: -counts[type])
-    return ", ".join(f"{counts[type]} {TYPES[type].name}" for type in ordered)

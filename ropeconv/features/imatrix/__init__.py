@@ -1,4 +1,4 @@
-"""Importance matrices: the inputs of each weight that a text gives, by which llama.cpp quantises."""
+"""Importance matrices, which say how large the inputs of each weight are for a text."""
 
 from ropeconv.rope.features import Feature
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from ropeconv.cli.command import expand_options
 from ropeconv.cli.options import check_place
 from ropeconv.cli.screen import ProgressScreen
 from ropeconv.cli.typer_classes import Command
-from ropeconv.cli.command import expand_options
 from ropeconv.formats.files import expand_home
 
 app = typer.Typer(add_completion=False)

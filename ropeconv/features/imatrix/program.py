@@ -179,7 +179,7 @@ def main() -> int:
         sys.stderr.write("error: llama.cpp does not load the model\n")
         return 1
     vocabulary = llama.llama_model_get_vocab(model)
-    with open(given["text"], "rb") as file:  # noqa: PTH123  pathlib is as slow to import as this is short
+    with open(given["text"], "rb") as file:
         tokens = tokens_of(llama, vocabulary, file.read())
     size = given["chunk_size"]
     pieces = len(tokens) // size

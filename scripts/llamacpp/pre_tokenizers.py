@@ -1,0 +1,214 @@
+"""Compares llama.cpp's pre-tokenizers with those of tokenizer.json, on real vocabularies.
+
+    python -m scripts.llamacpp.pre_tokenizers FOLDER [--write]
+
+FOLDER has `ggml-vocab-*.gguf` (`models` of llama.cpp, also in an sdist of llama-cpp-python). For
+each vocabulary of byte-level BPE and each entry of pre.toml, `tokenizers` splits 200 strings by the
+steps of the entry, and llama.cpp by its name. The vocabulary and the merges are the same, so tokens
+differ only where the words do. `--write` writes docs/evidence/pre-tokenizers.json.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import pre_tokenizers as cuts
+
+from ropeconv.convert.to_gguf.tokenizer import Pre, pre_table
+from ropeconv.engines.llamacpp import LlamaCppProcess
+from ropeconv.engines.llamacpp_program import Load
+from ropeconv.formats.drafts import write_file
+from ropeconv.formats.files import scratch
+from ropeconv.formats.gguf.edit import Edit, write_new
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.gguf.header import boolean, string
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "docs" / "evidence" / "pre-tokenizers.json"
+STRINGS = 200
+PARTS = (
+    # letters of all cases, and apostrophes
+    *("a", "B", "word", "Word", "WORD", "iPhone", "'s", "'S", "'LL", "\u2019s", "don't", "_x"),
+    *(
+        "\u01c5",
+        "\u02b0",
+        "\u00df",
+        "\u0130",
+        "\u03a3\u03c2",
+        "\u00e9t\u00e9",
+        "Stra\u00dfe",
+        "\u1e9e",
+    ),
+    # spaces and line breaks
+    *(
+        " ",
+        "  ",
+        "\t",
+        "\n",
+        "\r\n",
+        "\n\n",
+        " \n",
+        "\u00a0",
+        "\u3000",
+        "\u2028",
+        "\u200b",
+        "\ufeff",
+    ),
+    # combining marks, in Latin and in scripts that need them
+    *("e\u0301", "n\u0303o", "\u0301", "A\u030a", "\u0345", "\u0e01\u0e33", "\u0e19\u0e49\u0e33"),
+    *(
+        "\u0915\u094d\u0937",
+        "\u0939\u093f\u0928\u094d\u0926\u0940",
+        "\u0633\u0651\u0644",
+        "\u05e9\u05c1",
+    ),
+    # Hangul, Chinese and Japanese
+    *("\u1100\u1161\u11a8", "\ud55c\uad6d", "\u4e2d\u6587", "\u3072\u3089", "\u30ab\u30bf\u30ab"),
+    # digits and other numbers
+    *(
+        "42",
+        "1234567",
+        "3.14",
+        "1,000",
+        "\u0661\u0662\u0663",
+        "\u0967\u0968",
+        "\u2167",
+        "\u00b2",
+        "\u00bd",
+    ),
+    # emoji, signs, and code points that mean nothing
+    *("\U0001f600", "\U0001f468\u200d\U0001f469", "\u2764\ufe0f", "\U0001f1e9\U0001f1ea", "\u00ad"),
+    *(
+        "!?",
+        "...",
+        "://",
+        "/",
+        "\u3002",
+        "\uff0c",
+        "\u00bf",
+        "\u2014",
+        "$",
+        "\u20ac",
+        "+=",
+        "<|",
+        "#",
+    ),
+    *("\U00020000", "\ue000", "\U0001d400", "\x07", "\u0378", "\u0370"),
+)
+"""Pieces from which strings are made: letters of all cases, marks, digits, spaces and signs."""
+
+
+def odd_strings(count: int = STRINGS) -> list[str]:
+    """Return strings of a few pieces, the same every time."""
+    chance = random.Random(59)
+    return ["".join(chance.choices(PARTS, k=chance.randint(1, 7))) for _ in range(count)]
+
+
+def pre_tokenizer(steps: Sequence[str]) -> Any:
+    """Return the pre-tokenizer of `tokenizers` with the steps of an entry of pre.toml."""
+    made: list[Any] = []
+    for step in steps:
+        kind, _, pattern = step.partition(" ")
+        if kind == "split":
+            made.append(cuts.Split(tokenizers.Regex(pattern), "isolated"))
+        elif kind == "digits":
+            made.append(cuts.Digits(individual_digits=True))
+        elif kind == "numbers":
+            made.append(cuts.Digits(individual_digits=False))
+        elif kind == "punctuation":
+            made.append(cuts.Punctuation("contiguous"))
+        elif kind == "gpt2":
+            made.append(cuts.ByteLevel(add_prefix_space=False, use_regex=True))
+        else:
+            raise ValueError(step)
+    if steps[-1] != "gpt2":
+        made.append(cuts.ByteLevel(add_prefix_space=False, use_regex=False))
+    return cuts.Sequence(made)
+
+
+def by_tokenizers(file: GgufFile, pre: Pre, texts: Sequence[str]) -> list[list[int]]:
+    """Return the tokens of strings by `tokenizers`, with the vocabulary of a file."""
+    tokens = {token: index for index, token in enumerate(file.get("tokenizer.ggml.tokens"))}
+    merges = []
+    for line in file.get("tokenizer.ggml.merges"):
+        first, _, second = line.partition(" ")
+        merges.append((first, second))
+    model = tokenizers.models.BPE(tokens, merges, ignore_merges=pre.ignore_merges)
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizer(pre.steps)
+    return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def by_llama_cpp(file: GgufFile, name: str, texts: Sequence[str]) -> list[list[int]]:
+    """Return the tokens of strings by llama.cpp, with another name of the pre-tokenizer."""
+    keys = {
+        "tokenizer.ggml.pre": string(name),
+        "tokenizer.ggml.add_bos_token": boolean(False),
+        "tokenizer.ggml.add_space_prefix": boolean(False),
+    }
+    with scratch() as folder:
+        path = folder / "vocabulary.gguf"
+        write_new(file, 0, Edit(keys), path)
+        with LlamaCppProcess(Load(path=str(path), vocabulary_only=True)) as engine:
+            return [engine.encode(text) for text in texts]
+
+
+def compare(file: GgufFile, pre: Pre, texts: Sequence[str]) -> list[str]:
+    """Return the strings that llama.cpp and `tokenizers` take apart differently."""
+    theirs = by_llama_cpp(file, pre.name, texts)
+    right = by_tokenizers(file, pre, texts)
+    return [text for text, one, other in zip(texts, theirs, right, strict=True) if one != other]
+
+
+def shortest(file: GgufFile, pre: Pre, texts: Sequence[str]) -> str:
+    """Return the shortest part of the strings that is taken apart differently."""
+    parts = set()
+    for text in texts:
+        for start in range(len(text)):
+            for length in (1, 2, 3, 4, 6):
+                parts.add(text[start : start + length])
+    differing = compare(file, pre, sorted(parts, key=lambda part: (len(part), part)))
+    return differing[0] if differing else ""
+
+
+def main() -> None:
+    """Print the table, and write the record."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+
+    texts = odd_strings()
+    rows = []
+    for path in sorted(given.folder.glob("ggml-vocab-*.gguf")):
+        file = GgufFile.open(path)
+        if file.get("tokenizer.ggml.model") != "gpt2" or not file.get("tokenizer.ggml.merges"):
+            continue
+        own = file.get("tokenizer.ggml.pre")
+        for pre in pre_table().pre:
+            differing = compare(file, pre, texts)
+            example = shortest(file, pre, differing[:8]) if differing else ""
+            row = {
+                "vocabulary": path.stem.removeprefix("ggml-vocab-"),
+                "pre": pre.name,
+                "own": pre.name == own,
+                "strings": len(texts),
+                "differ": len(differing),
+                "example": example,
+            }
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    if given.write:
+        record = {
+            "command": "python -m scripts.llamacpp.pre_tokenizers FOLDER --write",
+            "rows": rows,
+        }
+        write_file(RECORD, json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

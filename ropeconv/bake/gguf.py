@@ -793,6 +793,12 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
             " decomposed ones, such as e and a combining accent, becomes other tokens; compose such"
             " text before it is sent"
         )
+    if exported.recut is not None:
+        notes.append(
+            "llama.cpp ends words before combining marks, as in Hindi or Thai, and tokenizer.json"
+            f" does not: such text becomes other tokens, for example '{exported.recut.text}'"
+            f" {exported.recut.in_llama_cpp} in place of {exported.recut.usual}"
+        )
     if "vision_config" in source.config():
         notes.append(
             "only the language model is converted; llama.cpp loads the vision part from a separate"

@@ -28,6 +28,7 @@ from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
 from .pooling import pooling_keys
 from .quantise import FTYPES, Quantisation
+from .recut import Recut, find_recut
 from .rows import DTYPES, ShardWeights, StoredRows
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import composes_characters, tokenizer_keys, values_of
@@ -82,6 +83,9 @@ class GgufExport:
 
     composes: bool = False
     """Whether tokenizer.json composes characters (NFC), which llama.cpp does not do."""
+
+    recut: Recut | None = None
+    """A text that llama.cpp cuts into other words than tokenizer.json; None without one."""
 
     @property
     def elements(self) -> int:
@@ -178,6 +182,7 @@ def export(
         bare_general = metadata_keys(bare, type_name, options.quantized_by)
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
         composed = composes_characters(folder, tokens)
+        recut = find_recut(folder, tokens, rules.pre)
 
     # the header: the architecture is the first key, as gguf-py writes it (GGUFWriter.__init__)
     arch = {"general.architecture": values.pop("general.architecture")}
@@ -202,6 +207,7 @@ def export(
         quantisation=quantisation,
         without_prediction=left_out,
         composes=composed,
+        recut=recut,
     )
 
 

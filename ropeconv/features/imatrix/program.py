@@ -197,6 +197,9 @@ def main() -> int:
     options.n_ctx = options.n_batch = options.n_ubatch = size
     options.n_threads = options.n_threads_batch = given["threads"]
     options.cb_eval = callback
+    # keys and values in F32 and no flash attention: llama-imatrix has F16, and so less exact sums
+    options.type_k = options.type_v = F32
+    options.flash_attn_type = 0
     context = llama.llama_init_from_model(model, options)
     if not context:
         sys.stderr.write("error: llama.cpp makes no context for the model\n")

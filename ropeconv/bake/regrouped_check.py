@@ -120,7 +120,7 @@ class RegroupedCheck(GgufCheck):
     def _quick_export(self, plan: ExportPlan) -> None:
         """Compare keys and shapes with those of a conversion, which is not made again."""
         planned = rewrite(plan.exported.model.header, plan.edit)
-        except_keys = ()
+        except_keys: tuple[str, ...] = ()
         if plan.quantisation is not None:
             planned = replace(planned, values={**planned.values, **plan.quantisation.values})
             except_keys = QUANTISER

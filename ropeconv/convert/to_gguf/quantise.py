@@ -154,7 +154,7 @@ class Quantisation:
                 "llama.cpp's quantiser does not list the types of the tensors as version 0.3.36 of"
                 " llama-cpp-python does; install that"
             )
-        self._check_importance(header.tensors, types)
+        self._check(header.tensors, types)
         return types
 
     def run(self, source: Path, target: Path) -> None:
@@ -206,17 +206,16 @@ class Quantisation:
         types: dict[str, str] = json.loads(done.stdout)
         return types
 
-    def _check_importance(
-        self, tensors: Mapping[str, TensorInfo], types: Mapping[str, int]
-    ) -> None:
-        """Compare the importance matrix with the tensors, before anything is written.
+    def _check(self, tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> None:
+        """Refuse what llama.cpp would, before anything is written.
 
         Args:
             tensors: The tensors of the file with floats.
             types: The type that each of them gets.
 
         Raises:
-            UnsupportedBake: llama.cpp needs an importance matrix, or another one.
+            UnsupportedBake: llama.cpp needs an importance matrix, or another one, or a tensor is
+                quantised already.
         """
         given = {} if self.imatrix is None else self.imatrix.entries
         used = 0
@@ -224,6 +223,12 @@ class Quantisation:
             info = tensors[name]
             if type == info.type:
                 continue
+            stored = TYPES[info.type]
+            if stored.block > 1:
+                self._refuse(
+                    f"{name} is {stored.name} in the checkpoint, which is not quantised again",
+                    "pass --outtype mxfp4_moe, or auto",
+                )
             columns = info.shape[0] * prod(info.shape[2:])
             entry = given.get(name)
             if entry is not None and name not in NEVER_NEEDED[:2] and entry.size != columns:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeconv.convert.to_gguf.imatrix import imatrix_file
 from ropeconv.engines.process import ProgramProcess
@@ -120,17 +121,22 @@ def imatrix(
             "out": str(arrays),
         }
         read = _collect(settings, chunk_size, reporter)
-        sums = {}
-        counts = {}
+        sums: dict[str, NDArray[np.float32]] = {}
+        counts: dict[str, NDArray[np.int64]] = {}
         with np.load(arrays) as stored:
             for title in stored.files:
                 kind, _, name = title.partition(" ")
-                (sums if kind == "sums" else counts)[name] = stored[title]
+                if kind == "sums":
+                    sums[name] = stored[title]
+                else:
+                    counts[name] = stored[title]
     if not sums:
         raise RopeconvError(f"{source} has no layer whose inputs llama.cpp shows; report it")
 
     write_file(place, imatrix_file(sums, counts, page.name, read, chunk_size))
-    unseen = sum(int((numbers == 0).sum()) for numbers in counts.values())
+    unseen = 0
+    for numbers in counts.values():
+        unseen += int((numbers == 0).sum())
     return CollectedImatrix(place, len(sums), read, chunk_size, unseen)
 
 

@@ -15,7 +15,7 @@ from ropeconv.convert.to_gguf.imatrix import imatrix_file, read_imatrix
 from ropeconv.convert.to_gguf.quantise import FTYPES, choose_quantisation
 from ropeconv.errors import BadSource, Disagreement, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.file import GgufFile
-from ropeconv.formats.gguf.header import TYPES
+from ropeconv.formats.gguf.header import TYPES, TensorInfo
 from ropeconv.inspection.receipts.storage import commands, read_receipt
 from ropeconv.options import TargetOptions
 
@@ -163,6 +163,18 @@ def test_the_plan_has_the_types_and_the_size_of_the_file(
     assert file.get("quantize.imatrix.dataset") == "text.txt"
     assert file.get("quantize.imatrix.entries_count") == len(weights())
     assert sorted(path.name for path in tmp_path.iterdir())[0] == "out.gguf"
+
+
+def test_weights_that_are_quantised_already_are_refused_and_kept_ones_are_not() -> None:
+    """gpt-oss has its experts in MXFP4, and mxfp4_moe keeps them."""
+    quantisation = choose_quantisation(TargetOptions(outtype="q4_k_m"))
+    assert quantisation is not None
+    name = "blk.0.ffn_up_exps.weight"
+    numbers = {kind.name: number for number, kind in TYPES.items()}
+    stored = {name: TensorInfo(name, (256, 2), numbers["MXFP4"], 0, 272)}
+    quantisation._check(stored, {name: numbers["MXFP4"]})
+    with pytest.raises(UnsupportedBake, match="mxfp4_moe"):
+        quantisation._check(stored, {name: numbers["Q4_K"]})
 
 
 def by_ggml(floats: NDArray[np.float32], type: int, means: NDArray[np.float32] | None) -> bytes:

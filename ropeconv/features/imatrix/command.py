@@ -12,6 +12,7 @@ from ropeconv.cli.options import check_place
 from ropeconv.cli.screen import ProgressScreen
 from ropeconv.cli.typer_classes import Command
 from ropeconv.formats.files import expand_home
+from ropeconv.options import Writes
 
 app = typer.Typer(add_completion=False)
 
@@ -41,6 +42,7 @@ def imatrix_command(
             help="The file to write (default: NAME.imatrix.gguf).",
             parser=expand_home,
         ),
+        Writes(),
     ] = None,
     chunk_size: Annotated[
         int, typer.Option(metavar="N", min=16, help="Tokens of a piece of the text.")
@@ -48,7 +50,9 @@ def imatrix_command(
     chunks: Annotated[
         int, typer.Option(metavar="N", min=0, help="The most pieces (default: all).")
     ] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file that is there."), Writes()
+    ] = False,
 ) -> None:
     """Compute an importance matrix from a text, for `apply --imatrix`.
 

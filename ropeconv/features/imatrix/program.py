@@ -21,11 +21,11 @@ MOST_DIMS = 4
 MOST_SOURCES = 10
 
 
-class Tensor(ctypes.Structure):
+class GgmlTensor(ctypes.Structure):
     """The beginning of struct ggml_tensor (ggml.h)."""
 
 
-Tensor._fields_ = [
+GgmlTensor._fields_ = [
     ("type", ctypes.c_int),
     ("buffer", ctypes.c_void_p),
     ("ne", ctypes.c_int64 * MOST_DIMS),
@@ -33,7 +33,7 @@ Tensor._fields_ = [
     ("op", ctypes.c_int),
     ("op_params", ctypes.c_int32 * 16),
     ("flags", ctypes.c_int32),
-    ("src", ctypes.POINTER(Tensor) * MOST_SOURCES),
+    ("src", ctypes.POINTER(GgmlTensor) * MOST_SOURCES),
     ("view_src", ctypes.c_void_p),
     ("view_offs", ctypes.c_size_t),
     ("data", ctypes.c_void_p),
@@ -71,7 +71,7 @@ class Collector:
             address: The ggml_tensor with the result of the operation.
             is_question: Whether llama.cpp asks, before it computes it.
         """
-        node = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
+        node = ctypes.cast(address, ctypes.POINTER(GgmlTensor)).contents
         kind = self.ggml.ggml_op_name(node.op)
         if is_question:
             return self._is_wanted(node, kind)
@@ -85,7 +85,7 @@ class Collector:
             return False
         return True
 
-    def _is_wanted(self, node: Tensor, kind: bytes) -> bool:
+    def _is_wanted(self, node: GgmlTensor, kind: bytes) -> bool:
         if kind == b"MUL_MAT_ID":
             return True
         if kind != b"MUL_MAT":
@@ -94,7 +94,7 @@ class Collector:
         is_large = inputs.ne[1] >= LEAST_TOKENS and inputs.type == F32
         return is_large and weight_name(node).startswith("blk.")
 
-    def _add(self, node: Tensor) -> None:
+    def _add(self, node: GgmlTensor) -> None:
         """Add the inputs of a product with one matrix, or with a stack of them."""
         name = weight_name(node)
         weight = node.src[0].contents
@@ -110,7 +110,7 @@ class Collector:
         counts += rows // matrices
         self._check(name)
 
-    def _add_experts(self, node: Tensor) -> None:
+    def _add_experts(self, node: GgmlTensor) -> None:
         """Add the inputs of experts, of which each token has chosen some."""
         name = weight_name(node)
         experts = int(node.src[0].contents.ne[2])
@@ -145,7 +145,7 @@ def _add_squares(sums: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArra
     return result
 
 
-def weight_name(node: Tensor) -> str:
+def weight_name(node: GgmlTensor) -> str:
     """Return the name of the weight of a product, which a backend may have put into its own.
 
     CUDA0#blk.0.attn_k.weight#0 is a copy of blk.0.attn_k.weight on another device.

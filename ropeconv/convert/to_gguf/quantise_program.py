@@ -16,7 +16,7 @@ LINE = re.compile(
     r"\[ *\d+/ *\d+\] (?P<name>\S+) +- \[.*?\], type = *(?P<type>\w+), size = [^(\n]*"
     r"(?:\((?P<new>\w+)\))?"
 )
-"""What llama.cpp logs about a tensor of a dry run (`llama_model_quantize_impl`)."""
+"""The line that llama.cpp logs about a tensor of a dry run (`llama_model_quantize_impl`)."""
 NO_TYPE = 43
 """The number that stands for no type (`GGML_TYPE_COUNT`) where the bindings do not tell."""
 

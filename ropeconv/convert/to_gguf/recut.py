@@ -38,7 +38,7 @@ class Recut:
     """The tokens that tokenizer.json gives."""
 
     in_llama_cpp: int
-    """The tokens that llama.cpp makes of it."""
+    """The tokens that it becomes in llama.cpp."""
 
 
 def find_recut(

@@ -491,6 +491,8 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     out = target.out or Path(file_name(exported.description, exported.outtype))
     groups = [list(types)]
     if target.split_max_size is not None:
+        if quantisation is not None:  # only llama.cpp knows the sizes
+            quantiser(quantisation.outtype).check()
         sizes = quantised_sizes(planned_header.tensors, types)
         groups = split_names(sizes, parse_size(target.split_max_size))
     names = shard_names(out.name, len(groups))

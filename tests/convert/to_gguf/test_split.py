@@ -6,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ropeconv import environment
+from ropeconv.bake import gguf
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.errors import Disagreement, Interruption, UsageError
 from ropeconv.formats.gguf.file import GgufFile, shard_names
 from ropeconv.formats.gguf.split import parse_size, split_names, write_part
 from ropeconv.inspection.receipts.storage import commands, read_receipt
+from ropeconv.rope.errors import RopeconvError
 
 from ...support.baking import YARN, apply, make_plan
 from ...support.corruptions import verified
@@ -133,6 +136,19 @@ def test_a_limit_below_a_tensor_and_a_source_in_gguf_are_refused(
     with pytest.raises(UsageError, match="llama-gguf-split"):
         make_plan(whole, YARN, tmp_path / "out.gguf", replace=True, split_max_size="1G")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_parts_of_quantised_weights_need_llama_cpp_when_they_are_planned(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "installed", lambda package: package != "llama_cpp")
+    monkeypatch.setattr(gguf, "installed", lambda package: package != "llama_cpp")
+    options = {"to": "gguf", "outtype": "q4_0"}
+    plan = make_plan(source, YARN, **options)
+    assert plan.tensor_types == {}
+    assert plan.files[0].estimated
+    with pytest.raises(RopeconvError, match="llama_cpp, which is not installed"):
+        make_plan(source, YARN, **options, split_max_size="1M")
 
 
 def test_parts_that_a_killed_run_left_are_continued(

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ropeconv.features.evaluation.tune.tuning import SearchSettings as SearchSettings
     from ropeconv.features.evaluation.tune.tuning import tune_model as tune_model
     from ropeconv.features.identify.identifying import identify as identify
+    from ropeconv.features.imatrix.collecting import imatrix as imatrix
     from ropeconv.features.profiles.writing import profiles as profiles
     from ropeconv.features.run.running import run as run
     from ropeconv.features.servers.validation import validate_server as validate_server

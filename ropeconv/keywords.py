@@ -108,6 +108,7 @@ class TargetKeywords(TypedDict, total=False):
         in_place: Change the GGUF file itself instead of a copy.
         converter: Convert with this llama.cpp (a checkout, or its convert_hf_to_gguf.py) instead of
             ropeconv's converter.
+        imatrix: Quantise by this importance matrix (GGUF or .dat), as llama-quantize does.
         to: safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a
             Modelfile. overrides: only print JSON for vLLM or SGLang.
         encoding: How to write the method: auto, buffers, factors, keys, ministral3, native, ramp,
@@ -115,6 +116,12 @@ class TargetKeywords(TypedDict, total=False):
         runtime: Write a form that this runtime supports: vllm, ollama, vllm@0.30, ...; repeatable.
         outtype: Type of the weights in GGUF: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...;
             repeatable.
+        tensor_type: Quantise the tensors whose names have this pattern to this type: attn_v=q8_0,
+            ...; repeatable.
+        output_tensor_type: Quantise output.weight to this type.
+        token_embedding_type: Quantise the token embeddings to this type.
+        split_max_size: Split the GGUF file into files whose tensors have at most this size, such as
+            2G.
         pre: The value of tokenizer.ggml.pre, for an unknown pre-tokenizer.
         carrier: Write the GGUF file as this architecture, which supports any frequencies.
         fold_into: With --encoding weights: the projections to scale by the attention factor.
@@ -132,6 +139,7 @@ class TargetKeywords(TypedDict, total=False):
     out: StrPath
     in_place: bool
     converter: StrPath
+    imatrix: StrPath
     to: Literal["safetensors", "gguf"]
     encoding: Literal[
         "auto",
@@ -147,6 +155,10 @@ class TargetKeywords(TypedDict, total=False):
     ]
     runtime: str | Sequence[str]
     outtype: str
+    tensor_type: str | Sequence[str]
+    output_tensor_type: str
+    token_embedding_type: str
+    split_max_size: str
     pre: str
     carrier: str
     fold_into: Literal["q", "k", "qk"]

@@ -240,6 +240,15 @@ class ConverterOptions(OutputPlace):
     for an installed one.
     """
 
+    imatrix: Path | None = option(
+        None,
+        "Quantise by this importance matrix (GGUF or .dat), as llama-quantize does.",
+        OUTPUT,
+        metavar="FILE",
+        only="gguf",
+    )
+    """The file is read when a plan is made, and the receipt has its digest."""
+
 
 @dataclass(frozen=True)
 class CompanionNames:
@@ -313,6 +322,36 @@ class TargetOptions:
     )
     """None and "auto" for as stored, or f32 where a checkpoint is made from a quantised GGUF."""
 
+    tensor_type: tuple[str, ...] = option(
+        (),
+        "Quantise the tensors whose names have this pattern to this type: attn_v=q8_0, ...;"
+        " repeatable.",
+        EXPERT,
+        metavar="PATTERN=TYPE",
+        only="gguf",
+    )
+    output_tensor_type: str | None = option(
+        None,
+        "Quantise output.weight to this type.",
+        EXPERT,
+        metavar="TYPE",
+        only="gguf",
+    )
+    token_embedding_type: str | None = option(
+        None,
+        "Quantise the token embeddings to this type.",
+        EXPERT,
+        metavar="TYPE",
+        only="gguf",
+    )
+    split_max_size: str | None = option(
+        None,
+        "Split the GGUF file into files whose tensors have at most this size, such as 2G.",
+        OUTPUT,
+        metavar="SIZE",
+        only="gguf",
+        writes=True,
+    )
     pre: str | None = option(
         None,
         "The value of tokenizer.ggml.pre, for an unknown pre-tokenizer.",

@@ -21,7 +21,7 @@ from ..formats.disk import Advance
 from ..formats.gguf.edit import Edit
 from ..formats.gguf.inplace import Neighbour, change_by_phases
 from ..formats.jsontext import JsonObject
-from ..inspection.receipts.places import remember_converter, remember_source
+from ..inspection.receipts.places import remember_converter, remember_imatrix, remember_source
 from ..inspection.receipts.receipt import CheckRecord, GgufCheckRecord
 from ..loader import read_json
 from ..models.config import detect
@@ -356,6 +356,9 @@ def apply(
         remember_source(done.path, plan.source)
         if isinstance(plan, ExportPlan) and plan.converter is not None:
             remember_converter(plan.converter.sha256, plan.converter.script)
+        record = plan.imatrix_record
+        if record is not None and plan.target.imatrix is not None:
+            remember_imatrix(record.sha256, plan.target.imatrix)
     return done
 
 

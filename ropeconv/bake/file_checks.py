@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -423,7 +423,7 @@ class GgufCheck:
         """Compare a conversion. One of llama.cpp's own tools is made again, unless `quick`."""
         planned = rewrite(plan.exported.model.header, plan.edit)
         is_remade = isinstance(plan.exported, StockExport) and not self.findings.options.quick
-        if not plan.exported.quantised and not is_remade:
+        if plan.quantisation is None and not is_remade:
             self._compare_first(planned, 0)
         elif self.findings.options.quick:
             self._compare_quantised(plan, planned)
@@ -448,10 +448,8 @@ class GgufCheck:
         Only llama.cpp knows the numbers of its own converter, and what its quantiser writes.
         """
         with scratch() as folder:
-            remade = folder / plan.out.name
-            write = plan.files[0].make
-            assert write is not None
-            write(remade, lambda done: None)
+            remade = folder / "remade.gguf"
+            plan.write_whole(remade, lambda done: None)
 
             # the header that llama.cpp wrote, as a planned one
             header = read_gguf(remade)
@@ -523,6 +521,8 @@ class GgufCheck:
         """
         header = self.file.header
         self.findings.files += 1
+        assert plan.quantisation is not None
+        planned = replace(planned, values={**planned.values, **plan.quantisation.values})
         clauses = []
         for key, clause in unlike_keys(header, planned):
             # `unlike_keys` gives an empty key for differences such as another order of the keys

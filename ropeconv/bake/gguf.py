@@ -12,18 +12,19 @@ from ..convert.gguf_encoding import GgufModel, GgufResult
 from ..convert.gguf_selection import select_gguf
 from ..convert.target import Target
 from ..convert.to_gguf.export import GgufExport, export, file_name
+from ..convert.to_gguf.imatrix import read_imatrix
 from ..convert.to_gguf.pooling import has_projection
+from ..convert.to_gguf.quantise import (
+    Quantisation,
+    choose_quantisation,
+    quantised_sizes,
+    quantiser,
+    size_of,
+)
 from ..convert.to_gguf.stock import StockConverter, find_converter
 from ..convert.to_gguf.stock_export import StockExport, stock_export
-from ..convert.to_gguf.write import (
-    FTYPES,
-    TensorFile,
-    are_alike,
-    quantise,
-    quantiser,
-    write_tensors,
-)
-from ..environment import Requirement
+from ..convert.to_gguf.write import TensorFile, are_alike, write_tensors
+from ..environment import Requirement, installed
 from ..errors import BadSource, UnsupportedBake, UsageError
 from ..formats.disk import Advance
 from ..formats.gguf.edit import (
@@ -37,7 +38,8 @@ from ..formats.gguf.edit import (
     write_new,
 )
 from ..formats.gguf.file import GgufFile, shard_names
-from ..formats.gguf.header import GgufHeader
+from ..formats.gguf.header import TYPES, GgufHeader, pad_size
+from ..formats.gguf.split import NUMBER, parse_size, split_names, write_part
 from ..inspection.inspection import ConfigInspection, Inspection, inspect_gguf
 from ..inspection.kv_cache import gguf_cache
 from ..inspection.memory.shape import gguf_shape
@@ -45,6 +47,7 @@ from ..inspection.problems import refused_tensors
 from ..inspection.receipts.folder import original_record
 from ..inspection.receipts.gguf import (
     ARCH,
+    QUANTISED,
     earlier,
     first_gguf,
     record_of_export,
@@ -52,7 +55,7 @@ from ..inspection.receipts.gguf import (
     record_of_output,
     valid_gguf_receipt,
 )
-from ..inspection.receipts.receipt import ConverterRecord, OriginalRecord
+from ..inspection.receipts.receipt import ConverterRecord, ImatrixRecord, OriginalRecord
 from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..rope.errors import RopeconvError, shown
@@ -64,6 +67,8 @@ from ..runtimes.llamacpp.read_header import Reading, read_file, rope_tensors
 from .plan import GgufOutput, PlannedFile, source_record
 from .start import PlanStart, begin, first_inspection
 from .warnings import list_notes, modelfile_notes, warnings
+
+SPLIT_KEYS = (NUMBER, COUNT, SHARDS)
 
 
 @dataclass(frozen=True)
@@ -328,15 +333,55 @@ class ExportPlan(GgufOutput):
     exported: GgufExport
     """The conversion without scaling."""
 
+    planned_types: dict[str, int]
+    """ggml's number of the type of each tensor, in their order in the output; empty where llama.cpp
+    quantises, and is not installed.
+    """
+
     @property
     def start(self) -> GgufModel:
         return self.exported.model
 
     @property
+    def quantisation(self) -> Quantisation | None:
+        """How llama.cpp quantises the output; None where it does not."""
+        return self.exported.quantisation
+
+    @property
+    def tensor_types(self) -> dict[str, str]:
+        return {name: TYPES[type].name for name, type in self.planned_types.items()}
+
+    @property
     def file_type(self) -> int | None:
-        if self.exported.quantised:
-            return FTYPES[self.exported.quantised][0]
+        if self.quantisation is not None:
+            return self.quantisation.file_type
         return super().file_type
+
+    @property
+    def resume_key(self) -> str:
+        imatrix = self.imatrix_record
+        digest = "" if imatrix is None else imatrix.sha256
+        return f"{super().resume_key} {digest}"
+
+    @property
+    def temporary_bytes(self) -> int:
+        """The floats that llama.cpp quantises, and the whole file where it is split."""
+        size = 0
+        if self.quantisation is not None:
+            size += _end_of(self.exported.model.header)
+        if len(self.files) > 1:
+            size += self.bytes
+        return size
+
+    def write_whole(self, target: Path, advance: Advance) -> None:
+        """Write the output as one file, also where it is split afterwards.
+
+        Args:
+            target: The file.
+            advance: Called with the bytes written since the last call.
+        """
+        header = rewrite(self.exported.model.header, self.edit)
+        _write_exports([ConversionTarget(self.exported, header, self.edit, target)], advance)
 
     @property
     def converter(self) -> StockConverter | None:
@@ -352,11 +397,17 @@ class ExportPlan(GgufOutput):
         return ConverterRecord(self.converter.version, self.converter.sha256)
 
     @property
+    def imatrix_record(self) -> ImatrixRecord | None:
+        if self.quantisation is None or self.quantisation.imatrix is None:
+            return None
+        return ImatrixRecord(self.quantisation.imatrix.name, self.quantisation.imatrix.sha256)
+
+    @property
     def requirements(self) -> tuple[Requirement, ...]:
         """The packages for reading the weights, and llama.cpp for quantising them."""
         needed = super().requirements
-        if self.exported.quantised:
-            return (*needed, quantiser(self.exported.quantised))
+        if self.quantisation is not None:
+            return (*needed, quantiser(self.quantisation.outtype))
         return needed
 
     @property
@@ -378,12 +429,18 @@ class ExportPlan(GgufOutput):
         def convert_tensor(name: str) -> bytes:
             return b"".join(exported.blocks(name))
 
+        # keys that are not of the conversion: those of llama.cpp's quantiser, and about shards
+        later_keys = []
+        if self.quantisation is not None:
+            later_keys += [QUANTISED, *self.quantisation.keys]
+        if len(self.files) > 1:
+            later_keys += SPLIT_KEYS
         record = record_of_export(
             plain=exported.unlabelled,  # without the name of the method in the name of the model
             header=exported.model.header,
             read=convert_tensor,
             edit=self.result.edit,
-            quantised=bool(exported.quantised),
+            later_keys=later_keys,
         )
         return original_record(source, source_record(source), gguf=record)
 
@@ -404,9 +461,11 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         label = recipe.method.label
     spec = start.spec.unscaled()
     converter = _choose_converter(inspection, target)
+    imatrix = None if target.imatrix is None else read_imatrix(target.imatrix)
+    quantisation = choose_quantisation(target, imatrix)
     exported: GgufExport
     if converter is None:
-        exported = export(source, inspection.model_family, spec, label, target)
+        exported = export(source, inspection.model_family, spec, label, target, quantisation)
     else:
         exported = stock_export(
             source,
@@ -414,22 +473,33 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
             spec,
             label,
             target,
+            quantisation,
             converter,
             scaled=first.spec.scaled,
         )
     result = _select_encoding(start, exported.model, target)
+    planned_header = rewrite(exported.model.header, result.edit)
+    types = _plan_types(exported, planned_header)
 
     arch = arch_of_header(exported.model)
     cache = gguf_cache(exported.model, arch)
     shape = gguf_shape(exported.model, arch, cache)
     if shape is not None:
-        shape = shape.with_weights(_data_size(exported, exported.model.header))
+        shape = shape.with_weights(_data_size(exported, planned_header, types))
 
+    # one file, or several whose tensors are planned; for a type each of llama.cpp's quantiser
     out = target.out or Path(file_name(exported.description, exported.outtype))
+    groups = [list(types)]
+    if target.split_max_size is not None:
+        if quantisation is not None:  # only llama.cpp knows the sizes
+            quantiser(quantisation.outtype).check()
+        sizes = quantised_sizes(planned_header.tensors, types)
+        groups = split_names(sizes, parse_size(target.split_max_size))
+    names = shard_names(out.name, len(groups))
     plan = ExportPlan(
         source=source,
         target=target,
-        out=out,
+        out=out.with_name(names[0]),
         files=(),
         skipped=(),
         recipe=start.recipe,
@@ -447,8 +517,11 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
         kv_cache=cache,
         shape=shape,
         exported=exported,
+        planned_types=types,
         fine_tuning=start.fine_tuning,
     )
+    if len(groups) > 1:
+        return _with_parts(plan, groups, names)
 
     # The file comes last: its header has the receipt, which is made from the plan without files.
     # `plan.edit` is the edit of the encoding with that receipt.
@@ -456,11 +529,86 @@ def export_plan(source: Source, recipe: Recipe, target: Target) -> ExportPlan:
     file = PlannedFile(
         action="convert",
         name=out.name,
-        size=len(header.place(0)) + _data_size(exported, header),
-        make=partial(_write_export, exported, header, plan.edit),
-        estimated=bool(exported.quantised),
+        size=len(header.place(0)) + _data_size(exported, header, types),
+        make=plan.write_whole,
+        estimated=quantisation is not None,
     )
     return replace(plan, files=(file,))
+
+
+def _plan_types(exported: GgufExport, header: RewrittenHeader) -> dict[str, int]:
+    """The type of each tensor of the output, by llama.cpp where that quantises.
+
+    Args:
+        exported: The conversion.
+        header: Its header with the method.
+
+    Raises:
+        UnsupportedBake: llama.cpp needs an importance matrix for it, or another one.
+    """
+    if exported.quantisation is None:
+        return {name: info.type for name, info in header.tensors.items()}
+    if not installed("llama_cpp"):
+        return {}
+    return exported.quantisation.plan(header)
+
+
+def _with_parts(plan: ExportPlan, groups: list[list[str]], names: list[str]) -> ExportPlan:
+    """A plan with several files, whose sizes are without the exact length of the first header.
+
+    Args:
+        plan: The plan without files.
+        groups: The names of the tensors of each file.
+        names: The names of the files.
+    """
+    # the number of files is in the plan before the receipt is made, which has keys about shards
+    parts = tuple(PlannedFile("convert", name, size=0, estimated=True) for name in names)
+    plan = replace(plan, files=parts)
+    header = rewrite(plan.exported.model.header, plan.edit)
+    sizes = quantised_sizes(header.tensors, plan.planned_types)
+    first_header = len(header.place(0))
+    writer = PartWriter(plan, tuple(tuple(group) for group in groups))
+    files = []
+    for number, name in enumerate(names):
+        size = sum(pad_size(sizes[tensor], header.alignment) for tensor in groups[number])
+        if number == 0:
+            size += first_header
+        make = partial(writer.write, number)
+        files.append(PlannedFile("convert", name, size, make=make, estimated=True))
+    return replace(plan, files=tuple(files))
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Writes the files of a conversion that is split, from one file beside their drafts."""
+
+    plan: ExportPlan
+    groups: tuple[tuple[str, ...], ...]
+    """The names of the tensors of each file."""
+
+    def write(self, number: int, target: Path, advance: Advance) -> None:
+        """Write one file; the whole model is written before the first, and removed after the last.
+
+        Args:
+            number: The file, from 0.
+            target: Where it is written.
+            advance: Called with the bytes written since the last call.
+
+        Raises:
+            BadSource: Where the tensors are others than were planned.
+        """
+        whole = target.with_name("whole.gguf")
+        if not whole.exists():
+            self.plan.write_whole(whole, advance)
+            written = GgufFile.open(whole).header.tensors
+            types = {name: info.type for name, info in written.items()}
+            if list(types.items()) != list(self.plan.planned_types.items()):
+                raise BadSource(
+                    "llama.cpp's quantiser chose other types than it had planned; run again"
+                )
+        write_part(whole, self.groups, number, target, advance)
+        if number == len(self.groups) - 1:
+            whole.unlink()
 
 
 def _choose_converter(inspection: ConfigInspection, target: Target) -> StockConverter | None:
@@ -486,12 +634,27 @@ def _choose_converter(inspection: ConfigInspection, target: Target) -> StockConv
     return converter
 
 
-def _data_size(exported: GgufExport, header: GgufHeader | RewrittenHeader) -> int:
-    """The bytes of the tensors of a conversion; an estimate where llama.cpp quantises them."""
-    if exported.quantised:
-        _, bits_per_weight = FTYPES[exported.quantised]
-        return round(exported.elements * bits_per_weight / 8)
-    return max(info.offset + info.size for info in header.tensors.values())
+def _data_size(
+    exported: GgufExport, header: GgufHeader | RewrittenHeader, types: dict[str, int]
+) -> int:
+    """The bytes of the tensors of a conversion.
+
+    Args:
+        exported: The conversion.
+        header: Its header, or one with the tensors that the method adds.
+        types: The type of each tensor. Where there are none, llama.cpp will quantise the tensors
+            and is not installed: the result is an estimate.
+    """
+    if exported.quantisation is None:
+        return _end_of(header)
+    if not types:
+        return round(exported.elements * exported.quantisation.usual_bits / 8)
+    return size_of(header.tensors, types)
+
+
+def _end_of(header: GgufHeader | RewrittenHeader) -> int:
+    """The bytes of the tensors of a header."""
+    return max((info.offset + info.size for info in header.tensors.values()), default=0)
 
 
 @dataclass(frozen=True)
@@ -512,7 +675,7 @@ class ConversionTarget:
     @property
     def floats(self) -> Path:
         """The file with the tensors: the target, or the one that llama.cpp quantises."""
-        if self.exported.quantised:
+        if self.exported.quantisation is not None:
             return self.target.with_name(f"{self.target.name}.floats")
         return self.target
 
@@ -521,6 +684,8 @@ def share_reading(first: ExportPlan, second: ExportPlan) -> bool:
     """Return whether two conversions differ only in types, so that `write_together` takes both."""
     if first.converter is not None or second.converter is not None:
         return False  # llama.cpp's converter reads the weights itself
+    if len(first.files) > 1 or len(second.files) > 1:
+        return False  # files of a split model are made from one file
     return are_alike(first.exported.tensors, second.exported.tensors)
 
 
@@ -528,11 +693,7 @@ def bytes_together(plans: Sequence[ExportPlan]) -> int:
     """Return the most bytes that `write_together` has on the disk at one time."""
     size = 0
     for plan in plans:
-        for file in plan.files:
-            size += file.size
-        if plan.exported.quantised:  # beside the floats that it is quantised from
-            infos = plan.exported.model.header.tensors.values()
-            size += max((info.offset + info.size for info in infos), default=0)
+        size += plan.bytes + plan.temporary_bytes
     return size
 
 
@@ -549,13 +710,6 @@ def write_together(plans: Sequence[ExportPlan], targets: Sequence[Path], advance
         header = rewrite(plan.exported.model.header, plan.edit)
         conversions.append(ConversionTarget(plan.exported, header, plan.edit, target))
     _write_exports(conversions, advance)
-
-
-def _write_export(
-    exported: GgufExport, header: RewrittenHeader, edit: Edit, target: Path, advance: Advance
-) -> None:
-    """Write one conversion. Parameters are those of `ConversionTarget`."""
-    _write_exports([ConversionTarget(exported, header, edit, target)], advance)
 
 
 def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) -> None:
@@ -585,12 +739,12 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
 
         for each, start in zip(conversions, starts, strict=True):
             _write_edit(each, start)
-            if each.exported.quantised:
-                quantise(each.floats, each.target, each.exported.quantised)
+            if each.exported.quantisation is not None:
+                each.exported.quantisation.run(each.floats, each.target)
                 each.floats.unlink()
     finally:
         for each in conversions:
-            if each.exported.quantised:
+            if each.exported.quantisation is not None:
                 each.floats.unlink(missing_ok=True)
 
 
@@ -640,6 +794,12 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
             "llama.cpp does not compose characters (NFC) as tokenizer.json does: text with"
             " decomposed ones, such as e and a combining accent, becomes other tokens; compose such"
             " text before it is sent"
+        )
+    if exported.recut is not None:
+        notes.append(
+            "llama.cpp ends words before combining marks, as in Hindi or Thai, and tokenizer.json"
+            f" does not: such text becomes other tokens, for example '{exported.recut.text}'"
+            f" {exported.recut.in_llama_cpp} in place of {exported.recut.usual}"
         )
     if "vision_config" in source.config():
         notes.append(

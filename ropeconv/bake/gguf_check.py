@@ -32,7 +32,7 @@ from ..validate.converted_layers import (
 )
 from ..validate.gguf_layers import compare_gguf_layers
 from ..validate.layers import CheckpointFiles
-from .gguf import ExportPlan, GgufPlan
+from .gguf import SPLIT_KEYS, ExportPlan, GgufPlan
 from .plan import GgufOutput
 
 END = 4096
@@ -229,13 +229,19 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
 
     The caller stops at the first clause.
     """
-    # keys, but for the space that ropeconv reserves and two that llama.cpp's quantiser sets
-    quantised = isinstance(plan, ExportPlan) and bool(plan.exported.quantised)
+    # keys, but for the space that ropeconv reserves, two that llama.cpp's quantiser sets, and those
+    # about the files of a conversion that is split
+    quantisation = plan.quantisation if isinstance(plan, ExportPlan) else None
+    types = plan.planned_types if isinstance(plan, ExportPlan) else {}
     ignored = {RESERVED}
-    if quantised:
+    if quantisation is not None:
         ignored.update(QUANTISER)
+    if isinstance(plan, ExportPlan):
+        ignored.update(SPLIT_KEYS)
     header = rewrite(plan.start.header, plan.edit)
     planned = _keys(header.values, ignored)
+    if quantisation is not None:
+        planned |= quantisation.values
     written = _keys(file.header.values, ignored)
     for key in dict.fromkeys((*planned, *written)):
         if written.get(key) != planned.get(key):
@@ -250,8 +256,11 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
         yield f"the written file has {len(file.tensors)} tensors, and {len(tensors)} were planned"
     for name, info in tensors.items():
         other = file.tensors[name]
-        has_other_type = info.type != other.type and not quantised
-        if info.shape != other.shape or has_other_type:
+        # without llama.cpp, the types that its quantiser chooses are not planned
+        planned_type = info.type
+        if quantisation is not None:
+            planned_type = types.get(name, other.type)
+        if info.shape != other.shape or other.type != planned_type:
             yield f"the written tensor {name} has another shape or type than was planned"
 
     # a file that was cut off

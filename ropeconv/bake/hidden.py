@@ -166,6 +166,8 @@ def refuse_full(plan: FilePlan, pending: Sequence[PlannedFile], folder: Path, li
     # copies share the blocks of the source on filesystems such as btrfs and XFS
     copies_are_free = link or same_blocks(local, folder)
     needed = MARGIN
+    if pending:
+        needed += plan.temporary_bytes
     for file in pending:
         if file.action == "copy" and copies_are_free:
             continue

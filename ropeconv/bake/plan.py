@@ -128,6 +128,11 @@ class FilePlan(Summary):
         return sum(file.size for file in self.files)
 
     @property
+    def temporary_bytes(self) -> int:
+        """The bytes of files that exist only while the output is written."""
+        return 0
+
+    @property
     def sentence(self) -> str:
         """The size and place of the output, in words."""
         files = counted(len(self.files), "file")
@@ -262,6 +267,12 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     converter: records.ConverterRecord | None
     """The converter of llama.cpp that converts the source; null for ropeconv's."""
 
+    imatrix: records.ImatrixRecord | None
+    """The importance matrix by which llama.cpp quantises the output; null without one."""
+
+    tensor_types: dict[str, str]
+    """For a conversion to GGUF, the type of each tensor, such as Q4_K."""
+
     fine_tuning: records.FineTuningRecord
     notes: tuple[str, ...]
     validating: ValidationDocument | None = None
@@ -345,6 +356,16 @@ class Plan(FilePlan):
         return None
 
     @property
+    def imatrix_record(self) -> records.ImatrixRecord | None:
+        """The importance matrix by which llama.cpp quantises the output; None without one."""
+        return None
+
+    @property
+    def tensor_types(self) -> dict[str, str]:
+        """The type of each tensor of a conversion to GGUF, in their order; empty for others."""
+        return {}
+
+    @property
     def resume_key(self) -> str:
         """The digest of the schedule, the recipe and the target."""
         return f"{self.schedule.digest} {self.recipe} {self.target}"
@@ -373,6 +394,7 @@ class Plan(FilePlan):
             fine_tuning=self.fine_tuning,
             original=self.original,
             converter=self.converter_record,
+            imatrix=self.imatrix_record,
             target=copied(
                 records.TargetRecord, self.target, to="safetensors" if self.is_folder else "gguf"
             ),
@@ -499,6 +521,8 @@ class Plan(FilePlan):
             kv_cache=cache,
             memory=self.fit.document() if self.fit else None,
             converter=receipt.converter,
+            imatrix=receipt.imatrix,
+            tensor_types=self.tensor_types,
             fine_tuning=self.fine_tuning,
             notes=self.notes,
         )

@@ -95,10 +95,8 @@ class RegroupedCheck(GgufCheck):
             self._quick_export(plan)
             return
         with scratch() as folder:
-            remade = folder / plan.out.name
-            write = plan.files[0].make
-            assert write is not None
-            write(remade, lambda done: None)
+            remade = folder / "remade.gguf"
+            plan.write_whole(remade, lambda done: None)
             file = GgufFile.open(remade)
             header = RewrittenHeader(
                 values=file.header.values,
@@ -122,8 +120,12 @@ class RegroupedCheck(GgufCheck):
     def _quick_export(self, plan: ExportPlan) -> None:
         """Compare keys and shapes with those of a conversion, which is not made again."""
         planned = rewrite(plan.exported.model.header, plan.edit)
-        self._compare_keys(planned, QUANTISER if plan.exported.quantised else ())
-        self._compare_infos(planned, types=not plan.exported.quantised)
+        except_keys: tuple[str, ...] = ()
+        if plan.quantisation is not None:
+            planned = replace(planned, values={**planned.values, **plan.quantisation.values})
+            except_keys = QUANTISER
+        self._compare_keys(planned, except_keys)
+        self._compare_infos(planned, types=plan.quantisation is None)
         added = {name for name in plan.edit.added if name in self.file.tensors}
         self._compare_data(None, added)
         self.findings.unverified.append("to compare the numbers of tensors, leave out --quick")

@@ -3,18 +3,23 @@
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
 from ..convert.target import Target
 from ..convert.to_gguf.stock import find_again
 from ..errors import BadSource
-from ..formats.disk import Advance
+from ..formats.disk import Advance, sha256
 from ..formats.gguf.edit import RESERVED, rewrite
 from ..formats.jsontext import JsonObject
 from ..formats.kind import is_gguf
-from ..inspection.receipts.places import find_source, remembered_converter
-from ..inspection.receipts.receipt import FileRecord, Receipt
+from ..inspection.receipts.places import (
+    find_source,
+    remembered_converter,
+    remembered_imatrix,
+)
+from ..inspection.receipts.receipt import FileRecord, ImatrixRecord, Receipt
 from ..inspection.receipts.storage import check_files, embedded, parse_receipt, read_receipt
 from ..models.gguf import GgufSource
 from ..models.source import RECEIPT
@@ -59,7 +64,8 @@ def plan_again(comparison: Comparison) -> Plan:
 
     Raises:
         BadSource: Recipe and source give no plan, or one with another schedule or encoding than
-            the receipt has; or the converter of llama.cpp that made the output is not here.
+            the receipt has; or the converter of llama.cpp, or the importance matrix, that made
+            the output is not here.
     """
     # a receipt always states the format, and a plan from a GGUF file takes no `to`
     receipt = comparison.receipt
@@ -72,7 +78,17 @@ def plan_again(comparison: Comparison) -> Plan:
     if receipt.converter is not None:
         digest = receipt.converter.sha256
         converter = find_again(digest, remembered_converter(digest)).script
-    target = copied(Target, receipt.target, to=to, out=comparison.baked, converter=converter)
+    imatrix = None
+    if receipt.imatrix is not None:
+        imatrix = _find_imatrix(receipt.imatrix, comparison)
+    target = copied(
+        Target,
+        receipt.target,
+        to=to,
+        out=comparison.baked,
+        converter=converter,
+        imatrix=imatrix,
+    )
 
     # Names inside of models are made of the name of the source. It may be in another place today,
     # so the plan is made with the name that it had.
@@ -94,6 +110,25 @@ def plan_again(comparison: Comparison) -> Plan:
     raise BadSource(
         f"{source.reference} and the recipe of {comparison.baked} do not give this output"
         f" ({problem}); name the source it was made from"
+    )
+
+
+def _find_imatrix(record: ImatrixRecord, comparison: Comparison) -> Path:
+    """The file with the importance matrix of an output: where it was, or beside the output.
+
+    Raises:
+        BadSource: It is not there, or has changed.
+    """
+    places = [comparison.baked.parent / Path(record.name).name]
+    remembered = remembered_imatrix(record.sha256)
+    if remembered is not None:
+        places.insert(0, remembered)
+    for place in places:
+        if place.is_file() and sha256(place) == record.sha256:
+            return place
+    raise BadSource(
+        f"{comparison.baked} was quantised by the importance matrix {record.name}, which is not"
+        " here; put that file beside it"
     )
 
 

@@ -26,7 +26,7 @@ def method_names() -> list[str]:
 def outtype_names() -> list[str]:
     """Return the values of `--outtype`."""
     from ..convert.to_gguf.export import OUTTYPES
-    from ..convert.to_gguf.write import FTYPES
+    from ..convert.to_gguf.quantise import FTYPES
 
     return ["auto", *OUTTYPES, *FTYPES]
 

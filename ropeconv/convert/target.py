@@ -30,6 +30,8 @@ class Target(CompanionNames, TargetOptions, ConverterOptions):
             object.__setattr__(self, "out", expand_home(self.out))
         if self.converter is not None:
             object.__setattr__(self, "converter", expand_home(self.converter))
+        if self.imatrix is not None:
+            object.__setattr__(self, "imatrix", expand_home(self.imatrix))
 
     def check(self, recipe: Recipe, from_gguf: bool) -> None:
         """Raise UsageError for options that contradict each other, or have no effect together.
@@ -115,12 +117,21 @@ class Target(CompanionNames, TargetOptions, ConverterOptions):
             "--pre": self.pre,
             "--quantized-by": self.quantized_by,
             "--converter": self.converter,
+            "--imatrix": self.imatrix,
+            "--tensor-type": self.tensor_type or None,
+            "--output-tensor-type": self.output_tensor_type,
+            "--token-embedding-type": self.token_embedding_type,
         }
         for flag, value in of_conversion.items():
             if from_gguf and value is not None:
                 raise UsageError(
                     f"a GGUF file keeps its quantisation, so {flag} has no effect; leave it out"
                 )
+        if from_gguf and self.split_max_size is not None:
+            raise UsageError(
+                "--split-max-size is for conversions; leave it out, and split the output with"
+                " llama-gguf-split, which keeps the receipt"
+            )
 
         known = (LLAMA_CPP, *reader_names())
         for name in self.runtimes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..bake.output import Output
@@ -166,6 +167,10 @@ def _show_details(plan: Plan, sheet: Sheet) -> None:
     _show_runtimes(plan, sheet)
     files = [(file.name, file.action, f"{file.size:,}") for file in plan.files]
     sheet.table("Files", ("file", "", "bytes"), files, right=("bytes",))
+    if plan.tensor_types:
+        counts = Counter(plan.tensor_types.values()).most_common()
+        types = ", ".join(f"{count:,} {name}" for name, count in counts)
+        sheet.say(f"Types of its tensors: {types}; --json has each of them.")
     if plan.skipped:
         sheet.note(f"Skipped (--all-files copies them): {', '.join(plan.skipped)}")
 

@@ -7,6 +7,7 @@ process of each.
 """
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,13 @@ ALONE = (
     "import os; os.sched_getaffinity = lambda process: {0}; from ropeconv.cli import main; main()"
 )
 """ropeconv, which takes the machine for one with a single core."""
+IN_TURN = (
+    "import json, subprocess, sys;"
+    " [subprocess.run(words, check=True) for words in json.loads(sys.argv[1])]"
+)
+"""Several commands, one after another."""
+CONVERTED = ("f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0")
+"""The types of convert_hf_to_gguf.py."""
 
 
 def main() -> None:
@@ -28,6 +36,9 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=Path())
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--converter", type=Path, help="llama.cpp's convert_hf_to_gguf.py")
+    parser.add_argument(
+        "--quantiser", type=Path, help="llama-quantize, for types that the converter does not have"
+    )
     parser.add_argument("--model-type", choices=CONFIGS, default="llama")
     parser.add_argument("--outtypes", nargs="+", default=["bf16", "f16", "q8_0"])
     parser.add_argument(
@@ -72,7 +83,15 @@ def main() -> None:
                 str(given.converter),
                 str(source),
             ]
-            runs["convert_hf_to_gguf.py"] = [*theirs, "--outtype", outtype, "--outfile", str(out)]
+            if outtype in CONVERTED:
+                stock = [*theirs, "--outtype", outtype, "--outfile", str(out)]
+                runs["convert_hf_to_gguf.py"] = stock
+            elif given.quantiser:
+                floats = str(work / "floats.gguf")
+                first = [*theirs, "--outtype", "bf16", "--outfile", floats]
+                second = [str(given.quantiser.absolute()), floats, str(out), outtype]
+                both = [python, "-c", IN_TURN, json.dumps([first, second])]
+                runs["convert_hf_to_gguf.py and llama-quantize"] = both
         title = f"export of {given.model_type}, {outtype}"
         cold = source if given.cold else None
         compare(title, runs, out, given.rounds, env=env, in_turns=True, cold=cold)

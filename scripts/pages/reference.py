@@ -81,7 +81,7 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
             "See [publishing](publishing.md), [training](training.md) and [running many"
             " models](running.md)."
         ),
-        ("push", "train-config", "run", "ui"),
+        ("imatrix", "push", "train-config", "run", "ui"),
     ),
     "List what ropeconv knows": (
         "",
@@ -117,6 +117,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "train_config",
         "plot",
         "bound",
+        "imatrix",
         "run",
         "Output",
         "Reporter",

@@ -164,7 +164,7 @@ ANSWERED = {
     "validate out model": "name its source with --against, as in --against model",
     "apply model --yarm 4": "there is no option --yarm; did you mean --yarn?",
     "apply model --yarn 4 --contxt 8k": "there is no option --contxt; did you mean --context?",
-    "apply model --yarn 4 --imatrix x": "--imatrix; `ropeconv apply --help-all` lists them",
+    "apply model --yarn 4 --allow-requantize": "`ropeconv apply --help-all` lists them",
     "apply model --yarn 4 --no-validate": "there is no option --no-validate; use --validate off",
     "validate model --no-validate": "`ropeconv validate --help-all` lists them",
     "help": "use `ropeconv --help`",

@@ -43,6 +43,7 @@ NOT_RUN = {
     r"^ropeconv tune|--recipe tuned\.json": "a GPU, or hours: tests/features/evaluation/tune",
     r"^ropeconv run plan\.toml( +#.*| --verify.*)$": "hours: tests/features/run",
     r"--converter": "llama.cpp's converter: tests/convert/to_gguf/test_stock.py",
+    r"^ropeconv imatrix|--imatrix": "a long text: tests/features/imatrix",
     r"^ropeconv evidence add": "a checkout: tests/features/evaluation/test_evidence_command.py",
     r"--draft": "an EAGLE head: tests/bake/test_companions.py",
     r"new-model": "the reader's own model: tests/features/derivation",

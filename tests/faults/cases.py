@@ -117,6 +117,11 @@ CASES: dict[str, Case] = {
     "apply --force": folder(f"{APPLY} --force", "apply model -o out --linear 2"),
     "apply, killed before": folder(APPLY, killed=0.5),
     "apply --to gguf": file("apply model --to gguf -o out.gguf --mixed 4", scene=scenes.checkpoint),
+    "apply --split-max-size": file(
+        "apply model --to gguf -o out.gguf --mixed 4 --split-max-size 400K",
+        output=SPLIT,
+        scene=scenes.checkpoint,
+    ),
     "apply, GGUF": file(GGUF),
     "apply --force, GGUF": file(f"{GGUF} --force", "apply model.gguf -o out.gguf --linear 2"),
     "apply --force, GGUF in shards": file(
@@ -334,6 +339,9 @@ READS: dict[tuple[str, str], str] = {
     ("*", "--inv-freq"): "is read",
     ("*", "--text"): "is read",
     ("advise", "--measured"): "is read",
+    ("apply", "--imatrix"): "is read",
+    ("imatrix", "model"): "is read",
+    ("imatrix", "text"): "is read",
     ("push", "baked"): "is read",
     ("validate", "baked"): "is read",
     ("identify", "output"): "is read",
@@ -361,9 +369,13 @@ UPDATES = (
     "tests/features/updates/test_update_data.py::test_a_kill_at_each_writing_call_leaves_whole_data"
 )
 PUSHES = "tests/faults/test_push.py::test_a_fault_while_a_publication_is_staged"
+COLLECTS = "tests/features/imatrix/test_imatrix.py::test_a_matrix_is_written_whole_or_not"
 ELSEWHERE: dict[tuple[str, str], str] = {
     ("family", ""): SAVES,
     ("family", "--save"): SAVES,
+    ("imatrix", ""): COLLECTS,
+    ("imatrix", "--out"): COLLECTS,
+    ("imatrix", "--force"): COLLECTS,
     ("push", ""): PUSHES,
     ("push", "--revision"): PUSHES,
     ("push", "--private"): PUSHES,

@@ -27,10 +27,12 @@ from .conversions import as_layer, count_layers, predicts, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
 from .pooling import pooling_keys
+from .quantise import FTYPES, Quantisation
+from .recut import Recut, find_recut
 from .rows import DTYPES, ShardWeights, StoredRows
 from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
 from .tokenizer import composes_characters, tokenizer_keys, values_of
-from .write import FTYPES, output_blocks
+from .write import output_blocks
 
 if TYPE_CHECKING:
     from gguf import Metadata
@@ -73,14 +75,17 @@ class GgufExport:
     unlabelled: GgufHeader
     """The header without the label of a method in its names."""
 
-    quantised: str = ""
-    """The type to which llama.cpp quantises the file afterwards."""
+    quantisation: Quantisation | None = None
+    """How llama.cpp quantises the file afterwards; None where it does not."""
 
     without_prediction: bool = False
     """Whether layers that predict further tokens are left out."""
 
     composes: bool = False
     """Whether tokenizer.json composes characters (NFC), which llama.cpp does not do."""
+
+    recut: Recut | None = None
+    """A text that llama.cpp cuts into other words than tokenizer.json; None without one."""
 
     @property
     def elements(self) -> int:
@@ -112,7 +117,12 @@ def refuse_without_weights(source: Source) -> None:
 
 
 def export(
-    source: Source, family: Family, spec: RopeSpec, label: str, options: TargetOptions
+    source: Source,
+    family: Family,
+    spec: RopeSpec,
+    label: str,
+    options: TargetOptions,
+    quantisation: Quantisation | None,
 ) -> GgufExport:
     """Convert a checkpoint with an unscaled RoPE to GGUF, without writing it.
 
@@ -122,6 +132,7 @@ def export(
         spec: Its unscaled RoPE.
         label: The label of the method, for names.
         options: The options of the output.
+        quantisation: How llama.cpp quantises it afterwards; None where it does not.
 
     Raises:
         BadSource: For a checkpoint that cannot be converted.
@@ -131,8 +142,7 @@ def export(
     refuse_without_weights(source)
 
     # llama.cpp quantises in a second step, so the type here is the one that it starts from
-    kind = base_type(options.outtype or "auto", source)
-    quantised = options.outtype if options.outtype in FTYPES else ""
+    kind = base_type(options.outtype, source, quantisation)
 
     # sizes of the model; some have layers that predict further tokens, which llama.cpp computes for
     # some architectures only
@@ -172,6 +182,7 @@ def export(
         bare_general = metadata_keys(bare, type_name, options.quantized_by)
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
         composed = composes_characters(folder, tokens)
+        recut = find_recut(folder, tokens, rules.pre)
 
     # the header: the architecture is the first key, as gguf-py writes it (GGUFWriter.__init__)
     arch = {"general.architecture": values.pop("general.architecture")}
@@ -191,11 +202,12 @@ def export(
         model=GgufModel(header, header.tensors, vectors),
         tensors=tensors,
         description=described,
-        outtype=quantised.upper() or type_name,
+        outtype=quantisation.outtype.upper() if quantisation else type_name,
         unlabelled=unlabelled,
-        quantised=quantised,
+        quantisation=quantisation,
         without_prediction=left_out,
         composes=composed,
+        recut=recut,
     )
 
 
@@ -238,13 +250,12 @@ def _copy_small(source: Source, folder: Path) -> None:
             target.write_bytes(read_bytes(source.path(name), name))
 
 
-def base_type(outtype: str, source: Source) -> int:
+def base_type(outtype: str | None, source: Source, quantisation: Quantisation | None) -> int:
     """Return ggml's number of the type of most weights in the file.
 
     By default, and before llama.cpp quantises them, it is the type of most tensors of the source.
     """
-    is_quantised_later = outtype in FTYPES
-    if outtype == "auto" or is_quantised_later:
+    if outtype is None or outtype == "auto" or quantisation is not None:
         return DTYPES.get(source.usual_dtype, BF16)
     if outtype not in OUTTYPES:
         known = ", ".join((*OUTTYPES, *FTYPES))

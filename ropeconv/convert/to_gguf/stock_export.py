@@ -40,9 +40,9 @@ from .export import (
     weight_counts,
 )
 from .pooling import has_projection
+from .quantise import Quantisation
 from .stock import StockConverter, given_files, prepare_folder
 from .stock_program import SMALL
-from .write import FTYPES
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,7 @@ def stock_export(
     spec: RopeSpec,
     label: str,
     options: TargetOptions,
+    quantisation: Quantisation | None,
     converter: StockConverter,
     scaled: bool,
 ) -> StockExport:
@@ -166,6 +167,7 @@ def stock_export(
         spec: Its unscaled RoPE.
         label: The label of the method, for names.
         options: The options of the output.
+        quantisation: How llama.cpp quantises it afterwards; None where it does not.
         converter: The converter.
         scaled: Whether the checkpoint has a scaling, which the converter does not get.
 
@@ -183,8 +185,7 @@ def stock_export(
         config = bake_config(config, family, spec, setting)
 
     # llama.cpp quantises in a second step, so the type here is the one that it starts from
-    type_name = TYPES[base_type(options.outtype or "auto", source)].name
-    quantised = options.outtype if options.outtype in FTYPES else ""
+    type_name = TYPES[base_type(options.outtype, source, quantisation)].name
     conversion = Conversion(converter, source, config, type_name.lower(), options.pre or "")
     repository = None
     if source.kind == "hub" or source.commit:
@@ -216,9 +217,9 @@ def stock_export(
         model=model,
         tensors=[],
         description=described,
-        outtype=(quantised or type_name).upper(),
+        outtype=(quantisation.outtype if quantisation else type_name).upper(),
         unlabelled=header,
-        quantised=quantised,
+        quantisation=quantisation,
         conversion=conversion,
         small=small,
     )

@@ -60,6 +60,7 @@ class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     ignore_merges: bool
     steps: tuple[str, ...]
+    runs: tuple[str, ...] = ()
 
 
 class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

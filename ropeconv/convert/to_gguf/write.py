@@ -5,9 +5,6 @@ at its place by one thread, so that memory holds only the current pieces, in any
 files that differ in their types are written together, from one reading.
 """
 
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -20,11 +17,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...environment import Requirement, without_secrets
 from ...formats.disk import Advance, copy_part, threads, write_at
 from ...formats.gguf.header import MXFP4, Q8_0, TYPES, TensorInfo
 from ...formats.safetensors import STORED, widen
-from ...rope.errors import RopeconvError
 from .rows import DTYPES, NIBBLES, VALUES, Rows, StoredRows
 
 PIECE = 1 << 18
@@ -394,66 +389,3 @@ def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
     out[:, :2] = scale.astype(np.float16).view(np.uint8)
     out.view(np.int8)[:, 2:] = numbers
     return out.reshape(len(values), -1)
-
-
-FTYPES: dict[str, tuple[int, float]] = {
-    "q4_0": (2, 4.6),
-    "q4_1": (3, 5.1),
-    "q5_0": (8, 5.6),
-    "q5_1": (9, 6.1),
-    "q2_k": (10, 3.2),
-    "q3_k_s": (11, 3.6),
-    "q3_k_m": (12, 4.0),
-    "q3_k_l": (13, 4.3),
-    "q4_k_s": (14, 4.7),
-    "q4_k_m": (15, 4.9),
-    "q5_k_s": (16, 5.6),
-    "q5_k_m": (17, 5.7),
-    "q6_k": (18, 6.6),
-    "iq4_nl": (25, 4.6),
-    "iq4_xs": (30, 4.4),
-    "iq3_s": (26, 3.5),
-    "iq3_m": (27, 3.7),
-}
-"""By name, the number in llama.h's llama_ftype, and the bits per weight of a usual model."""
-
-PROGRAM = """
-import sys
-import llama_cpp as llama
-settings = llama.llama_model_quantize_default_params()
-settings.ftype = int(sys.argv[3])
-sys.exit(llama.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), settings))
-"""
-
-
-def quantiser(outtype: str) -> Requirement:
-    """Return what quantising to a type needs."""
-    return Requirement("llama_cpp", f"--outtype {outtype}")
-
-
-def quantise(source: Path, target: Path, outtype: str) -> None:
-    """Quantise a GGUF file to a new one.
-
-    Args:
-        source: The file.
-        target: The new file.
-        outtype: A key of FTYPES.
-
-    Raises:
-        RopeconvError: Where llama.cpp fails.
-    """
-    # in a process of its own, since llama.cpp aborts the whole process on some errors; -P keeps
-    # modules of the current folder out
-    quantiser(outtype).check()
-    number, _ = FTYPES[outtype]
-    arguments = [str(source), str(target), str(number)]
-    command = [sys.executable, "-P", "-c", PROGRAM, *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=without_secrets()
-    )
-    if done.returncode != 0:
-        errors = ["no message"]
-        for line in done.stderr.splitlines():
-            if re.search("error|fail", line, re.IGNORECASE):
-                errors.append(line.strip())
-        raise RopeconvError(f"llama.cpp did not quantise to {outtype}: {errors[-1][:300]}")

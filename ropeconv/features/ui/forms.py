@@ -195,7 +195,9 @@ def _parse_value(default: object, value: object) -> object:
     if isinstance(value, str):
         value = value.strip()[: MOST + 1]  # one more than allowed, which `refuse_long` refuses
 
-    if isinstance(default, tuple):  # several choices
+    if isinstance(default, tuple):  # several choices, or a text with commas between them
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
         if not isinstance(value, (list, tuple)):
             return ()
         choices = [choice[:MOST] for choice in value if isinstance(choice, str)]

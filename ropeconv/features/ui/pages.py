@@ -14,7 +14,7 @@ import gradio as gr
 from gradio.components import Component, Navbar
 
 from ropeconv.convert.to_gguf import export
-from ropeconv.convert.to_gguf.write import FTYPES
+from ropeconv.convert.to_gguf.quantise import FTYPES
 from ropeconv.formats.package_data import render
 from ropeconv.hub.options import PushOptions
 from ropeconv.options import Format, MachineOptions, Option, TargetOptions, options

@@ -7,7 +7,7 @@ the `record_of_...` functions make the record.
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -524,7 +524,11 @@ def record_of_output(
 
 
 def record_of_export(
-    plain: GgufHeader, header: GgufHeader, read: Callable[[str], bytes], edit: Edit, quantised: bool
+    plain: GgufHeader,
+    header: GgufHeader,
+    read: Callable[[str], bytes],
+    edit: Edit,
+    later_keys: Sequence[str],
 ) -> GgufRecord:
     """Return the record of a GGUF file that is converted from a checkpoint and extended.
 
@@ -536,11 +540,10 @@ def record_of_export(
         header: That header, with the model named after the method.
         read: Returns the bytes of a converted tensor.
         edit: The edit from `header` to the header of the output.
-        quantised: Whether llama.cpp quantises the output afterwards, which adds a key.
+        later_keys: Keys that are added to the output afterwards, such as those of llama.cpp's
+            quantiser.
     """
-    keys = list(plain.values)
-    if quantised and QUANTISED not in keys:
-        keys.append(QUANTISED)
+    keys = dict.fromkeys((*plain.values, *later_keys))
     # the record of the conversion itself: as it was not written, its data began nowhere, and its
     # header has no digest
     input_record = GgufRecord(tuple(keys))

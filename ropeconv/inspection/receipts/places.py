@@ -93,22 +93,44 @@ def remember_source(output: Path, source: Origin) -> None:
 def remember_converter(sha256: str, script: Path) -> None:
     """Note where a converter of llama.cpp is, by the digest of its code, as receipts have it."""
     with suppress(OSError, RopeconvError):
-        _write_note(_converter_note(sha256), os.fsencode(script.resolve()))
+        _write_note(_digest_note("converters", sha256), os.fsencode(script.resolve()))
 
 
 def remembered_converter(sha256: str) -> Path | None:
     """Return where a converter of llama.cpp was; None where that is not known."""
     with suppress(OSError, RopeconvError):
-        path = Path(read_text(_converter_note(sha256), sha256))
+        path = Path(read_text(_digest_note("converters", sha256), sha256))
         return path if path.is_absolute() else None
     return None
 
 
-def _converter_note(sha256: str) -> Path:
-    """The file with the path of a converter. Raises BadSource for what is not a digest."""
+def remember_imatrix(sha256: str, path: Path) -> None:
+    """Note where an importance matrix is, by its digest, as receipts have it."""
+    with suppress(OSError, RopeconvError):
+        _write_note(_digest_note("imatrices", sha256), os.fsencode(path.resolve()))
+
+
+def remembered_imatrix(sha256: str) -> Path | None:
+    """Return where an importance matrix was; None where that is not known."""
+    with suppress(OSError, RopeconvError):
+        path = Path(read_text(_digest_note("imatrices", sha256), sha256))
+        return path if path.is_absolute() else None
+    return None
+
+
+def _digest_note(kind: str, sha256: str) -> Path:
+    """The file with the path of a file that a receipt names by its digest.
+
+    Args:
+        kind: The folder of such notes.
+        sha256: The digest.
+
+    Raises:
+        BadSource: It is not a digest.
+    """
     if not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise BadSource("the digest of the converter is not a sha256; the receipt was edited")
-    return user_folder("state") / "converters" / sha256
+        raise BadSource("a digest in the receipt is not a sha256; the receipt was edited")
+    return user_folder("state") / kind / sha256
 
 
 def find_source(output: Path, use_state: bool = True) -> str:

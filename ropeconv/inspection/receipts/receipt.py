@@ -720,6 +720,16 @@ class ConverterRecord(msgspec.Struct, frozen=True):
     """The digest of its code."""
 
 
+class ImatrixRecord(msgspec.Struct, frozen=True):
+    """The importance matrix by which llama.cpp quantised a conversion."""
+
+    name: str
+    """The name of the file, without its folder."""
+
+    sha256: str
+    """The digest of the file."""
+
+
 class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
     """How an output was made."""
 
@@ -791,6 +801,9 @@ class Receipt(Summary, msgspec.Struct, frozen=True, kw_only=True):
 
     converter: ConverterRecord | None = None
     """The converter of llama.cpp that made a GGUF file of the source; None for ropeconv's."""
+
+    imatrix: ImatrixRecord | None = None
+    """The importance matrix by which llama.cpp quantised the output; None without one."""
 
     target: TargetRecord
     """The target of the output, which makes its plan again."""

@@ -500,6 +500,8 @@ def commands(receipt: Receipt) -> list[str]:
         is_last = number == len(receipt.steps)
         if is_last and receipt.converter is not None:
             words += ["--converter", "llama.cpp"]  # where it is on another machine is not known
+        if is_last and receipt.imatrix is not None:
+            words += ["--imatrix", receipt.imatrix.name]
         if not is_last:
             is_gguf = step.target.to == "gguf"
             source = _file_name(f"step{number}", is_gguf)

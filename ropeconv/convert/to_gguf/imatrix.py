@@ -1,0 +1,218 @@
+"""ImportanceMatrix: the mean squares of the inputs of each weight, by which llama.cpp quantises.
+
+`read_imatrix` reads both forms that llama.cpp's llama-imatrix writes, and `write_imatrix` writes
+the newer one, which is a GGUF file.
+"""
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BadSource
+from ...formats.gguf.edit import RewrittenHeader
+from ...formats.gguf.file import GgufFile
+from ...formats.gguf.header import F32, GgufValue, TensorInfo, pad_size, string, strings, u32
+from ...formats.kind import kind_of, refusal
+
+SUMS = ".in_sum2"
+COUNTS = ".counts"
+DATASETS = "imatrix.datasets"
+CHUNKS = "imatrix.chunk_count"
+CHUNK_SIZE = "imatrix.chunk_size"
+MOST_ENTRIES = 1 << 16
+MOST_NAME = 1 << 10
+MOST_VALUES = 1 << 28
+"""Numbers of one weight: the columns of all experts of a layer."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImportanceMatrix:
+    """An importance matrix, as llama.cpp's quantiser takes it."""
+
+    name: str
+    """The name of its file, without the folder."""
+
+    sha256: str
+    """The digest of its file."""
+
+    entries: Mapping[str, NDArray[np.float32]]
+    """The mean square of each column of a weight, by its name; of experts, one after another."""
+
+    dataset: str
+    """The name of the text that it was computed from; empty where the file does not say."""
+
+    chunks: int
+    """The pieces of text that the model saw; 0 where the file does not say."""
+
+
+def read_imatrix(path: Path) -> ImportanceMatrix:
+    """Read an importance matrix, in either form.
+
+    Args:
+        path: A GGUF file, or imatrix.dat.
+
+    Raises:
+        BadSource: For another file, and for a damaged one.
+    """
+    kind = kind_of(path)
+    if kind == "gguf":
+        entries, dataset, chunks = _read_gguf(path)
+    elif kind == "imatrix":
+        with path.open("rb") as file:
+            entries, dataset, chunks = _read_legacy(file, path.name)
+    else:
+        raise BadSource(f"--imatrix: {refusal(path, 'an importance matrix of llama.cpp')}")
+
+    for name, values in entries.items():
+        if not np.isfinite(values).all():
+            raise BadSource(
+                f"{path.name} has numbers that are not finite for {name}; make it again from a"
+                " model in F32 or BF16"
+            )
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return ImportanceMatrix(path.name, digest, entries, dataset, chunks)
+
+
+Content = tuple[dict[str, NDArray[np.float32]], str, int]
+"""Entries, the name of the text, and the number of pieces."""
+
+
+def _read_gguf(path: Path) -> Content:
+    """The content of a GGUF file (`load_imatrix` in llama.cpp's tools/quantize/quantize.cpp)."""
+    file = GgufFile.open(path)
+    for key in (DATASETS, CHUNKS, CHUNK_SIZE):
+        if file.get(key) is None:
+            raise BadSource(
+                f"{path.name} is not an importance matrix: it has no {key}; give the file that"
+                " llama-imatrix wrote"
+            )
+
+    entries = {}
+    for name in file.tensors:
+        if not name.endswith(SUMS):
+            continue
+        weight = name.removesuffix(SUMS)
+        if weight + COUNTS not in file.tensors:
+            raise BadSource(f"{path.name} has no counts for {weight}; make it again")
+        sums = _floats(file, name)
+        # llama.cpp rounds the counts of tokens, which are stored as floats
+        counts = np.rint(_floats(file, weight + COUNTS)).astype(np.float32)
+        if sums.size % counts.size:
+            raise BadSource(f"{path.name} has {sums.size} sums for {weight}; make it again")
+
+        # an expert that saw no token weighs all columns alike
+        rows = sums.reshape(counts.size, -1)
+        seen = counts > 0
+        means = np.ones_like(rows)
+        means[seen] = rows[seen] / counts[seen, None]
+        entries[weight] = means.reshape(-1)
+    if not entries:
+        raise BadSource(f"{path.name} is an importance matrix without entries; make it again")
+
+    datasets = file.get(DATASETS)
+    dataset = str(datasets[0]) if datasets else ""
+    return entries, dataset, int(file.get(CHUNKS))
+
+
+def _floats(file: GgufFile, name: str) -> NDArray[np.float32]:
+    """The numbers of a tensor in F32."""
+    if file.tensors[name].type != F32:
+        raise BadSource(f"{file.name} has {name} in another type than F32; make it again")
+    return np.frombuffer(file.read(name), "<f4").astype(np.float32)
+
+
+def _read_legacy(file: BinaryIO, name: str) -> Content:
+    """The content of imatrix.dat (`common_imatrix_load_legacy` in llama.cpp's imatrix-loader.cpp).
+
+    It has mean squares times the number of pieces, which comes before them.
+    """
+    cut_off = BadSource(f"{name} ends too early; fetch or make it again")
+
+    def number() -> int:
+        data = file.read(4)
+        if len(data) < 4:
+            raise cut_off
+        return int(struct.unpack("<i", data)[0])
+
+    count = number()
+    if not 0 < count <= MOST_ENTRIES:
+        raise BadSource(f"{name} claims {count} entries; fetch or make it again")
+    entries = {}
+    for _ in range(count):
+        length = number()
+        if not 0 < length <= MOST_NAME:
+            raise BadSource(f"{name} has a name of {length} bytes; fetch or make it again")
+        weight = file.read(length).split(b"\0")[0].decode(errors="replace")
+        pieces = number()
+        size = number()
+        if not 0 < size <= MOST_VALUES:
+            raise BadSource(f"{name} claims {size} numbers for {weight}; fetch or make it again")
+        data = file.read(4 * size)
+        if len(data) < 4 * size:
+            raise cut_off
+        values = np.frombuffer(data, "<f4").astype(np.float32)
+        if pieces > 0:
+            values = values / np.float32(pieces)
+        entries[weight] = values
+
+    # older files end here
+    if not file.peek(1):  # type: ignore[attr-defined]
+        return entries, "", 0
+    chunks = number()
+    length_bytes = file.read(4)
+    dataset = ""
+    if len(length_bytes) == 4:
+        [length] = struct.unpack("<i", length_bytes)
+        if 0 < length <= 1 << 16:
+            dataset = file.read(length).split(b"\0")[0].decode(errors="replace")
+    return entries, dataset, chunks
+
+
+def imatrix_file(
+    sums: Mapping[str, NDArray[np.float32]],
+    counts: Mapping[str, NDArray[np.int64]],
+    dataset: str,
+    chunks: int,
+    chunk_size: int,
+) -> bytes:
+    """Return an importance matrix as the GGUF file that llama-imatrix writes.
+
+    Args:
+        sums: Sums of squares by the name of a weight, [columns], or [experts, columns].
+        counts: How many rows of inputs were summed, [1] or [experts].
+        dataset: The name of the text.
+        chunks: The pieces of text that the model saw.
+        chunk_size: The tokens of a piece.
+    """
+    values: dict[str, GgufValue] = {
+        "general.type": string("imatrix"),
+        DATASETS: strings([dataset.encode()]),
+        CHUNKS: u32(chunks),
+        CHUNK_SIZE: u32(chunk_size),
+    }
+    tensors: dict[str, TensorInfo] = {}
+    parts = []
+    offset = 0
+    for name in sorted(sums, key=str.encode):
+        number = len(counts[name])
+        pairs = (
+            (name + SUMS, sums[name].reshape(number, -1)),
+            (name + COUNTS, counts[name].astype(np.float32).reshape(number, 1)),
+        )
+        for title, numbers in pairs:
+            data = numbers.astype("<f4").tobytes()
+            rows, columns = numbers.shape
+            shape = (columns, rows)
+            tensors[title] = TensorInfo(title, shape, F32, offset, len(data))
+            padded = pad_size(len(data), 32)
+            parts.append(data + bytes(padded - len(data)))
+            offset += padded
+    header = RewrittenHeader(values=values, tensors=tensors, alignment=32, kept=0)
+    return header.plain() + b"".join(parts)

@@ -1,0 +1,356 @@
+"""Quantisation: how llama.cpp's quantiser makes a GGUF file of one with floats.
+
+`choose_quantisation` reads the options, `Quantisation.plan` asks llama.cpp which type each tensor
+gets, and `Quantisation.run` writes the file. Both run llama.cpp in a process of its own.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from ...environment import Requirement, without_secrets
+from ...errors import UnsupportedBake, UsageError
+from ...formats.files import scratch
+from ...formats.gguf.edit import RewrittenHeader
+from ...formats.gguf.header import TYPES, GgufValue, TensorInfo, pad_size, string, u32
+from ...options import TargetOptions
+from ...rope.errors import RopeconvError
+from .imatrix import ImportanceMatrix
+
+PROGRAM = Path(__file__).with_name("quantise_program.py")
+
+FTYPES: dict[str, tuple[int, float]] = {
+    "q4_0": (2, 4.6),
+    "q4_1": (3, 5.1),
+    "q5_0": (8, 5.6),
+    "q5_1": (9, 6.1),
+    "q2_k": (10, 3.2),
+    "q2_k_s": (21, 3.0),
+    "q3_k_s": (11, 3.6),
+    "q3_k_m": (12, 4.0),
+    "q3_k_l": (13, 4.3),
+    "q4_k_s": (14, 4.7),
+    "q4_k_m": (15, 4.9),
+    "q5_k_s": (16, 5.6),
+    "q5_k_m": (17, 5.7),
+    "q6_k": (18, 6.6),
+    "iq1_s": (24, 1.9),
+    "iq1_m": (31, 2.0),
+    "iq2_xxs": (19, 2.4),
+    "iq2_xs": (20, 2.6),
+    "iq2_s": (28, 2.8),
+    "iq2_m": (29, 2.9),
+    "iq3_xxs": (23, 3.3),
+    "iq3_xs": (22, 3.5),
+    "iq3_s": (26, 3.5),
+    "iq3_m": (27, 3.7),
+    "iq4_xs": (30, 4.4),
+    "iq4_nl": (25, 4.6),
+    "tq1_0": (36, 2.2),
+    "tq2_0": (37, 2.5),
+    "mxfp4_moe": (38, 4.6),
+    "q1_0": (40, 1.6),
+    "q2_0": (41, 2.7),
+}
+"""By name, the number in llama.h's llama_ftype, and the bits per weight of a usual model."""
+Q8_0 = (7, 8.5)
+"""The same for q8_0, which ropeconv writes itself unless types of single tensors are given."""
+
+BY_IMPORTANCE = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")
+"""Types for which llama.cpp needs an importance matrix (`tensor_requires_imatrix`)."""
+NEVER_NEEDED = ("token_embd.weight", "per_layer_token_embd.weight", "output.weight")
+NO_OVERRIDE = ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")
+"""Types of ggml that no weight of a file can have."""
+MOST_TEXT = 127
+"""The most bytes of a text that llama.cpp's quantiser adds to a header."""
+
+
+def quantiser(outtype: str) -> Requirement:
+    """Return what quantising to a type needs."""
+    return Requirement("llama_cpp", f"--outtype {outtype}")
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """How llama.cpp's quantiser makes the output, as the options of llama-quantize say."""
+
+    outtype: str
+    """A key of FTYPES, or q8_0."""
+
+    imatrix: ImportanceMatrix | None = None
+
+    tensor_types: tuple[tuple[str, int], ...] = ()
+    """Patterns of names in lower case, each with ggml's number of a type; the first that fits."""
+
+    output_type: int | None = None
+    """The type of output.weight; None for llama.cpp's choice."""
+
+    embedding_type: int | None = None
+    """The type of the embeddings; None for llama.cpp's choice."""
+
+    @property
+    def file_type(self) -> int:
+        """The `general.file_type` of the output."""
+        return FTYPES.get(self.outtype, Q8_0)[0]
+
+    @property
+    def usual_bits(self) -> float:
+        """The bits per weight of a usual model."""
+        return FTYPES.get(self.outtype, Q8_0)[1]
+
+    @property
+    def keys(self) -> dict[str, str | int]:
+        """The keys about the importance matrix, as llama-quantize adds them.
+
+        It writes the path of the file as it was typed, and ropeconv only the name.
+        """
+        if self.imatrix is None:
+            return {}
+        keys: dict[str, str | int] = {"quantize.imatrix.file": _shortened(self.imatrix.name)}
+        if self.imatrix.dataset:
+            keys["quantize.imatrix.dataset"] = _shortened(self.imatrix.dataset)
+        keys["quantize.imatrix.entries_count"] = len(self.imatrix.entries)
+        if self.imatrix.chunks > 0:
+            keys["quantize.imatrix.chunks_count"] = self.imatrix.chunks
+        return keys
+
+    @property
+    def values(self) -> dict[str, GgufValue]:
+        """These keys with their types in the header."""
+        return {
+            key: u32(value) if isinstance(value, int) else string(value)
+            for key, value in self.keys.items()
+        }
+
+    def plan(self, header: RewrittenHeader) -> dict[str, int]:
+        """Return the type that each tensor of a file gets, in the order of the output.
+
+        Args:
+            header: The header of the file with floats.
+
+        Raises:
+            UnsupportedBake: Where llama.cpp needs an importance matrix, or another one.
+            RopeconvError: Where llama.cpp fails.
+        """
+        with scratch() as folder:
+            # llama.cpp reads only the header in a dry run, so the tensors are a hole
+            floats = folder / "header.gguf"
+            head = header.place(0)
+            floats.write_bytes(head)
+            with floats.open("r+b") as file:
+                file.truncate(len(head) + header.data_size)
+            names = self._run(floats, folder / "none.gguf", dry_run=True)
+        numbers = {kind.name.lower(): number for number, kind in TYPES.items()}
+        types = {name: numbers.get(word.lower(), -1) for name, word in names.items()}
+        if types.keys() != header.tensors.keys() or -1 in types.values():
+            raise RopeconvError(
+                "llama.cpp's quantiser does not list the types of the tensors as version 0.3.36 of"
+                " llama-cpp-python does; install that"
+            )
+        self._check(header.tensors, types)
+        return types
+
+    def run(self, source: Path, target: Path) -> None:
+        """Quantise a GGUF file to a new one.
+
+        Args:
+            source: The file.
+            target: The new file.
+
+        Raises:
+            RopeconvError: Where llama.cpp fails.
+        """
+        self._run(source, target, dry_run=False)
+
+    def _run(self, source: Path, target: Path, dry_run: bool) -> dict[str, str]:
+        """Run the program, and return the type of each tensor, as far as llama.cpp logs them."""
+        quantiser(self.outtype).check()
+        with scratch() as folder:
+            means = ""
+            if self.imatrix is not None:
+                means = str(folder / "imatrix.npz")
+                np.savez(means, **dict(self.imatrix.entries))  # type: ignore[arg-type]
+            settings = {
+                "source": str(source),
+                "target": str(target),
+                "file_type": self.file_type,
+                "imatrix": means,
+                "tensor_types": self.tensor_types,
+                "output_type": self.output_type,
+                "embedding_type": self.embedding_type,
+                "keys": self.keys,
+                "dry_run": dry_run,
+            }
+            # -P keeps modules of the current folder out
+            done = subprocess.run(
+                [sys.executable, "-P", str(PROGRAM), json.dumps(settings)],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                env=without_secrets(),
+            )
+        if done.returncode != 0:
+            errors = ["no message"]
+            for line in done.stderr.splitlines():
+                if re.search("error|fail", line, re.IGNORECASE):
+                    errors.append(line.strip())
+            raise RopeconvError(f"llama.cpp did not quantise to {self.outtype}: {errors[-1][:300]}")
+        types: dict[str, str] = json.loads(done.stdout)
+        return types
+
+    def _check(self, tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> None:
+        """Refuse what llama.cpp would, before anything is written.
+
+        Args:
+            tensors: The tensors of the file with floats.
+            types: The type that each of them gets.
+
+        Raises:
+            UnsupportedBake: llama.cpp needs an importance matrix, or another one, or a tensor is
+                quantised already.
+        """
+        given = {} if self.imatrix is None else self.imatrix.entries
+        used = 0
+        for name, type in types.items():
+            info = tensors[name]
+            if type == info.type:
+                continue
+            stored = TYPES[info.type]
+            if stored.block > 1:
+                self._refuse(
+                    f"{name} is {stored.name} in the checkpoint, which is not quantised again",
+                    "pass --outtype mxfp4_moe, or auto",
+                )
+            columns = info.shape[0] * prod(info.shape[2:])
+            entry = given.get(name)
+            if entry is not None and name not in NEVER_NEEDED[:2] and entry.size != columns:
+                self._refuse(
+                    f"{self.imatrix_name} has {entry.size:,} numbers for {name}, and the model has"
+                    f" {columns:,} columns",
+                    "give the importance matrix of this model",
+                )
+            if entry is not None:
+                used += 1
+            elif self._needs_importance(name, type):
+                reason = f"{name} becomes {TYPES[type].name}, which needs an importance matrix"
+                if self.imatrix is not None:
+                    reason += f", and {self.imatrix_name} has no entry for it"
+                self._refuse(
+                    reason,
+                    "pass --imatrix FILE with that of this model, which `ropeconv imatrix` makes",
+                )
+        if given and not used:
+            self._refuse(
+                f"{self.imatrix_name} has no weight of this model",
+                "give the importance matrix of this model",
+            )
+
+    @property
+    def imatrix_name(self) -> str:
+        """The name of the file with the importance matrix; empty without one."""
+        return "" if self.imatrix is None else self.imatrix.name
+
+    def _refuse(self, reason: str, repair: str) -> None:
+        raise UnsupportedBake(f"--outtype {self.outtype}", "llama.cpp's quantiser", reason, repair)
+
+    def _needs_importance(self, name: str, type: int) -> bool:
+        """Whether llama.cpp refuses to quantise a tensor to a type without an importance matrix."""
+        if name in NEVER_NEEDED:
+            return False
+        kind = TYPES[type].name
+        return kind in BY_IMPORTANCE or (kind == "Q2_K" and self.outtype == "q2_k_s")
+
+
+def _shortened(text: str) -> str:
+    """A text that llama.cpp's quantiser can add to a header."""
+    return text.encode()[:MOST_TEXT].decode(errors="ignore")
+
+
+def choose_quantisation(
+    options: TargetOptions, imatrix: ImportanceMatrix | None = None
+) -> Quantisation | None:
+    """Return how llama.cpp quantises the output; None where ropeconv writes it itself.
+
+    Args:
+        options: The options of the output.
+        imatrix: The importance matrix.
+
+    Raises:
+        UsageError: For a type that is not known, and options that have no effect.
+    """
+    outtype = options.outtype or "auto"
+    given = {
+        "--imatrix": imatrix,
+        "--tensor-type": options.tensor_type,
+        "--output-tensor-type": options.output_tensor_type,
+        "--token-embedding-type": options.token_embedding_type,
+    }
+    flags = [flag for flag, value in given.items() if value]
+    if outtype not in FTYPES and not (outtype == "q8_0" and flags):
+        if flags:
+            raise UsageError(
+                f"{flags[0]} is for llama.cpp's quantiser; add an --outtype such as q4_k_m, or"
+                " leave it out"
+            )
+        return None
+
+    overrides = []
+    for text in options.tensor_type:
+        pattern, equals, word = text.rpartition("=")
+        if not equals or not pattern:
+            raise UsageError(f"--tensor-type {text}: write it like attn_v=q8_0")
+        try:
+            re.compile(pattern)
+        except re.error as problem:
+            raise UsageError(
+                f"--tensor-type {text}: {pattern} is not a pattern ({problem})"
+            ) from None
+        # llama-quantize compares names with the pattern in lower case
+        overrides.append((pattern.lower(), _type_number("--tensor-type", word)))
+    return Quantisation(
+        outtype=outtype,
+        imatrix=imatrix,
+        tensor_types=tuple(overrides),
+        output_type=_optional_type("--output-tensor-type", options.output_tensor_type),
+        embedding_type=_optional_type("--token-embedding-type", options.token_embedding_type),
+    )
+
+
+def _optional_type(flag: str, word: str | None) -> int | None:
+    return None if word is None else _type_number(flag, word)
+
+
+def _type_number(flag: str, word: str) -> int:
+    """ggml's number of a type. Raises UsageError for a word that is none."""
+    numbers = {}
+    for number, kind in TYPES.items():
+        if kind.name not in NO_OVERRIDE:
+            numbers[kind.name.lower()] = number
+    if word.lower() not in numbers:
+        known = ", ".join(numbers)
+        raise UsageError(f"{flag}: '{word}' is not a type of ggml; choose {known}")
+    return numbers[word.lower()]
+
+
+def size_of(tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> int:
+    """Return the bytes of all tensors with the padding between them.
+
+    Args:
+        tensors: The tensors with their shapes.
+        types: ggml's number of the type that each of them gets.
+    """
+    sizes = quantised_sizes(tensors, types)
+    return sum(pad_size(size, 32) for size in sizes.values())
+
+
+def quantised_sizes(tensors: Mapping[str, TensorInfo], types: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes of each tensor in another type, in the order of the types."""
+    return {name: TYPES[type].bytes(tensors[name].shape) for name, type in types.items()}

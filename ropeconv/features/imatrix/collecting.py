@@ -1,0 +1,171 @@
+"""`ropeconv.imatrix`: computes an importance matrix from a text, in llama.cpp."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeconv.convert.to_gguf.imatrix import imatrix_file
+from ropeconv.engines.process import ProgramProcess
+from ropeconv.environment import require, without_secrets
+from ropeconv.errors import UsageError
+from ropeconv.formats.disk import threads
+from ropeconv.formats.drafts import write_file
+from ropeconv.formats.files import expand_home, scratch
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.formats.jsontext import JsonObject
+from ropeconv.formats.kind import is_gguf, refusal
+from ropeconv.reporting import Reporter, SilentReporter
+from ropeconv.rope.errors import RopeconvError, counted
+from ropeconv.verbs.arguments import check_arguments
+
+PROGRAM = Path(__file__).with_name("program.py")
+CHUNK = 512
+"""Tokens of a piece of text, as in llama-imatrix."""
+
+
+@dataclass(frozen=True)
+class CollectedImatrix:
+    """An importance matrix that was written."""
+
+    path: Path
+    """The file."""
+
+    entries: int
+    """The weights in it."""
+
+    chunks: int
+    """The pieces of text that the model saw."""
+
+    chunk_size: int
+    """The tokens of a piece."""
+
+    unseen: int
+    """The experts of all layers that no token has reached."""
+
+    @property
+    def sentence(self) -> str:
+        """The file and what it is made from, in words."""
+        text = (
+            f"Wrote {self.path}: {counted(self.entries, 'weight')}, from"
+            f" {counted(self.chunks, 'piece')} of {self.chunk_size} tokens."
+        )
+        if self.unseen:
+            text += f" {counted(self.unseen, 'expert')} saw no token, so a longer text would help."
+        return text
+
+    def to_dict(self) -> JsonObject:
+        """Return it as JSON-ready data."""
+        return {
+            "path": str(self.path),
+            "entries": self.entries,
+            "chunks": self.chunks,
+            "chunk_size": self.chunk_size,
+            "unseen_experts": self.unseen,
+        }
+
+
+@check_arguments
+def imatrix(
+    model: Path | str,
+    text: Path | str,
+    out: Path | str | None = None,
+    chunk_size: int = CHUNK,
+    chunks: int = 0,
+    force: bool = False,
+    reporter: Reporter | None = None,
+) -> CollectedImatrix:
+    """Compute an importance matrix from a text, and write it as llama-imatrix does.
+
+    The matrix has, for each weight, the sums of the squares of its inputs over all tokens.
+    llama.cpp's quantiser weighs the errors of a column by them. Any length of context gives nearly
+    the same matrix, so one serves the model and all its extensions.
+
+    Args:
+        model: A GGUF file, best in BF16 or Q8_0.
+        text: A text file.
+        out: The file to write; None for NAME.imatrix.gguf.
+        chunk_size: The tokens of a piece of text.
+        chunks: The most pieces; 0 for the whole text.
+        force: Replace a file that is there.
+        reporter: Is told about the progress.
+
+    Raises:
+        UsageError: For another file than a GGUF model, and a text that is too short.
+        RopeconvError: Where llama.cpp does not run the model.
+    """
+    require("llama_cpp", "an importance matrix")
+    reporter = reporter or SilentReporter()
+    source = expand_home(Path(model))
+    if not is_gguf(source):
+        raise UsageError(refusal(source, "a GGUF file"))
+    GgufFile.open(source)  # raises for a damaged one
+    page = expand_home(Path(text))
+    if not page.is_file():
+        raise UsageError(refusal(page, "a text file"))
+    place = Path(f"{source.stem}.imatrix.gguf") if out is None else expand_home(Path(out))
+    if place.exists() and not force:
+        raise UsageError(f"{place} exists; pass --force to replace it, or choose another -o")
+
+    with scratch() as folder:
+        arrays = folder / "sums.npz"
+        settings = {
+            "model": str(source),
+            "text": str(page),
+            "chunk_size": chunk_size,
+            "chunks": chunks,
+            "threads": threads(),
+            "out": str(arrays),
+        }
+        read = _collect(settings, chunk_size, reporter)
+        sums: dict[str, NDArray[np.float32]] = {}
+        counts: dict[str, NDArray[np.int64]] = {}
+        with np.load(arrays) as stored:
+            for title in stored.files:
+                kind, _, name = title.partition(" ")
+                if kind == "sums":
+                    sums[name] = stored[title]
+                else:
+                    counts[name] = stored[title]
+    if not sums:
+        raise RopeconvError(f"{source} has no layer whose inputs llama.cpp shows; report it")
+
+    write_file(place, imatrix_file(sums, counts, page.name, read, chunk_size))
+    unseen = 0
+    for numbers in counts.values():
+        unseen += int((numbers == 0).sum())
+    return CollectedImatrix(place, len(sums), read, chunk_size, unseen)
+
+
+def _collect(settings: JsonObject, chunk_size: int, reporter: Reporter) -> int:
+    """Run the program, and return how many pieces of text it read."""
+    # -P keeps modules of the current folder out
+    command = [sys.executable, "-P", str(PROGRAM), json.dumps(settings)]
+    pieces = 0
+    with (
+        ProgramProcess(command, without_secrets()) as program,
+        reporter.counting("Reading", "tokens") as (total, advance),
+    ):
+        line = program.receive()
+        while line:
+            message = json.loads(line)
+            if "chunks" in message:
+                pieces = message["chunks"]
+                total(pieces * chunk_size)
+                if not pieces:
+                    raise UsageError(
+                        f"the text has {counted(message['tokens'], 'token')}, and a piece has"
+                        f" {chunk_size}; give a longer text, or a smaller --chunk-size"
+                    )
+            else:
+                advance(message["read"])
+            line = program.receive()
+        code, errors = program.end()
+    if code != 0:
+        lines = [line for line in errors.splitlines() if "error" in line.lower()]
+        reason = lines[-1] if lines else "it gives no reason"
+        raise RopeconvError(f"llama.cpp does not run {settings['model']}: {reason[:300]}")
+    return pieces

@@ -1,0 +1,239 @@
+"""Runs a text through a model in llama.cpp and sums the squares of the inputs of each weight.
+
+A program of its own with one argument, JSON. It prints a line of JSON after each piece of text, the
+tokens that were read. It writes the sums and the counts to an .npz file, and imports nothing of
+ropeconv. The rules are those of `IMatrixCollector` in llama.cpp's tools/imatrix/imatrix.cpp.
+"""
+
+import ctypes
+import json
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_TOKENS = 16
+"""Products with fewer rows of inputs are left out."""
+F32 = 0
+INT32 = 26
+MOST_DIMS = 4
+MOST_SOURCES = 10
+
+
+class GgmlTensor(ctypes.Structure):
+    """The beginning of struct ggml_tensor (ggml.h)."""
+
+
+GgmlTensor._fields_ = [
+    ("type", ctypes.c_int),
+    ("buffer", ctypes.c_void_p),
+    ("ne", ctypes.c_int64 * MOST_DIMS),
+    ("nb", ctypes.c_size_t * MOST_DIMS),
+    ("op", ctypes.c_int),
+    ("op_params", ctypes.c_int32 * 16),
+    ("flags", ctypes.c_int32),
+    ("src", ctypes.POINTER(GgmlTensor) * MOST_SOURCES),
+    ("view_src", ctypes.c_void_p),
+    ("view_offs", ctypes.c_size_t),
+    ("data", ctypes.c_void_p),
+    ("name", ctypes.c_char * 64),
+]
+
+
+class Collector:
+    """Sums the squares of the inputs of each weight."""
+
+    def __init__(self, ggml: Any) -> None:
+        """Take the library with ggml's functions."""
+        ggml.ggml_op_name.restype = ctypes.c_char_p
+        ggml.ggml_op_name.argtypes = [ctypes.c_int]
+        ggml.ggml_nbytes.restype = ctypes.c_size_t
+        ggml.ggml_nbytes.argtypes = [ctypes.c_void_p]
+        ggml.ggml_backend_tensor_get.restype = None
+        ggml.ggml_backend_tensor_get.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_size_t,
+        ]
+        self.ggml = ggml
+        self.sums: dict[str, NDArray[np.float32]] = {}
+        """By the name of a weight, [matrices, columns]."""
+        self.counts: dict[str, NDArray[np.int64]] = {}
+        """The rows of inputs: one number, or one for each expert."""
+        self.problem = ""
+
+    def seen(self, address: int, is_question: bool) -> bool:
+        """Answer whether the inputs of an operation are wanted, or take them.
+
+        Args:
+            address: The ggml_tensor with the result of the operation.
+            is_question: Whether llama.cpp asks, before it computes it.
+        """
+        node = ctypes.cast(address, ctypes.POINTER(GgmlTensor)).contents
+        kind = self.ggml.ggml_op_name(node.op)
+        if is_question:
+            return self._is_wanted(node, kind)
+        try:
+            if kind == b"MUL_MAT_ID":
+                self._add_experts(node)
+            else:
+                self._add(node)
+        except Exception as problem:  # an error must not leave a function that C has called
+            self.problem = f"{type(problem).__name__}: {problem}"
+            return False
+        return True
+
+    def _is_wanted(self, node: GgmlTensor, kind: bytes) -> bool:
+        if kind == b"MUL_MAT_ID":
+            return True
+        if kind != b"MUL_MAT":
+            return False
+        inputs = node.src[1].contents
+        is_large = inputs.ne[1] >= LEAST_TOKENS and inputs.type == F32
+        return is_large and weight_name(node).startswith("blk.")
+
+    def _add(self, node: GgmlTensor) -> None:
+        """Add the inputs of a product with one matrix, or with a stack of them."""
+        name = weight_name(node)
+        weight = node.src[0].contents
+        inputs = self._numbers(node.src[1], np.float32)
+        matrices = int(weight.ne[2] * weight.ne[3])
+        sums = self.sums.setdefault(name, np.zeros((matrices, inputs.shape[3]), np.float32))
+        for outer in range(inputs.shape[0]):
+            for inner in range(inputs.shape[1]):
+                matrix = (outer % weight.ne[3]) * weight.ne[2] + inner % weight.ne[2]
+                sums[matrix] = _add_squares(sums[matrix], inputs[outer, inner])
+        rows = inputs.shape[0] * inputs.shape[1] * inputs.shape[2]
+        counts = self.counts.setdefault(name, np.zeros(1, np.int64))
+        counts += rows // matrices
+        self._check(name)
+
+    def _add_experts(self, node: GgmlTensor) -> None:
+        """Add the inputs of experts, of which each token has chosen some."""
+        name = weight_name(node)
+        experts = int(node.src[0].contents.ne[2])
+        inputs = self._numbers(node.src[1], np.float32)[0]  # [tokens, experts or 1, columns]
+        chosen = self._numbers(node.src[2], np.int32)[0, 0]  # [tokens, experts that were chosen]
+        sums = self.sums.setdefault(name, np.zeros((experts, inputs.shape[2]), np.float32))
+        counts = self.counts.setdefault(name, np.zeros(experts, np.int64))
+        for place in range(chosen.shape[1]):
+            rows = inputs[:, place % inputs.shape[1]]
+            numbers = chosen[:, place]
+            for expert in np.unique(numbers):
+                of_expert = rows[numbers == expert]
+                sums[expert] = _add_squares(sums[expert], of_expert)
+                counts[expert] += len(of_expert)
+        self._check(name)
+
+    def _numbers(self, pointer: Any, dtype: Any) -> NDArray[Any]:
+        """The numbers of a tensor with its dimensions from the slowest to the fastest."""
+        tensor = pointer.contents
+        data = np.empty(self.ggml.ggml_nbytes(pointer), np.uint8)
+        self.ggml.ggml_backend_tensor_get(pointer, data.ctypes.data, 0, data.nbytes)
+        return np.ndarray(tuple(tensor.ne)[::-1], dtype, data, strides=tuple(tensor.nb)[::-1])
+
+    def _check(self, name: str) -> None:
+        if not np.isfinite(self.sums[name]).all():
+            raise ValueError(f"the inputs of {name} are not finite")
+
+
+def _add_squares(sums: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Sums with the squares of some rows, added one after another in float32 as llama.cpp does."""
+    result: NDArray[np.float32] = np.add.reduce(np.vstack([sums[None], rows * rows]), axis=0)
+    return result
+
+
+def weight_name(node: GgmlTensor) -> str:
+    """Return the name of the weight of a product, which a backend may have put into its own.
+
+    CUDA0#blk.0.attn_k.weight#0 is a copy of blk.0.attn_k.weight on another device.
+    """
+    parts = bytes(node.src[0].contents.name).decode(errors="replace").split("#")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def tokens_of(llama: Any, vocabulary: Any, text: bytes) -> list[int]:
+    """Return the tokens of a text, with those that the model puts around it."""
+    room = len(text) + 8
+    array = (llama.llama_token * room)()
+    count = llama.llama_tokenize(vocabulary, text, len(text), array, room, True, False)
+    if count < 0:
+        raise SystemExit("llama.cpp does not tokenise the text")
+    return list(array[:count])
+
+
+def main() -> int:
+    """Collect as the settings say, and return the exit code."""
+    given = json.loads(sys.argv[1])
+    import llama_cpp as llama
+    from llama_cpp._ggml import libggml
+
+    collector = Collector(libggml)
+    llama.llama_backend_init()
+    settings = llama.llama_model_default_params()
+    settings.n_gpu_layers = 999 if llama.llama_supports_gpu_offload() else 0
+    model = llama.llama_model_load_from_file(given["model"].encode(), settings)
+    if not model:
+        sys.stderr.write("error: llama.cpp does not load the model\n")
+        return 1
+    vocabulary = llama.llama_model_get_vocab(model)
+    with open(given["text"], "rb") as file:
+        tokens = tokens_of(llama, vocabulary, file.read())
+    size = given["chunk_size"]
+    pieces = len(tokens) // size
+    if given["chunks"]:
+        pieces = min(pieces, given["chunks"])
+    print(json.dumps({"tokens": len(tokens), "chunks": pieces}), flush=True)
+    if not pieces:
+        return 0
+
+    @llama.ggml_backend_sched_eval_callback  # type: ignore[untyped-decorator, unused-ignore]
+    def callback(address: int, is_question: bool, user_data: Any) -> bool:
+        return collector.seen(address, is_question)
+
+    options = llama.llama_context_default_params()
+    options.n_ctx = options.n_batch = options.n_ubatch = size
+    options.n_threads = options.n_threads_batch = given["threads"]
+    options.cb_eval = callback
+    # keys and values in F32 and no flash attention: llama-imatrix has F16, and so less exact sums
+    options.type_k = options.type_v = F32
+    options.flash_attn_type = 0
+    context = llama.llama_init_from_model(model, options)
+    if not context:
+        sys.stderr.write("error: llama.cpp makes no context for the model\n")
+        return 1
+
+    # every piece is a text of its own, and begins with the token for that where the model has one
+    first = llama.llama_vocab_bos(vocabulary)
+    has_first = llama.llama_vocab_get_add_bos(vocabulary)
+    batch = llama.llama_batch_init(size, 0, 1)
+    for piece in range(pieces):
+        part = tokens[piece * size : (piece + 1) * size]
+        if has_first:
+            part[0] = first
+        llama.llama_memory_clear(llama.llama_get_memory(context), True)
+        for place, token in enumerate(part):
+            batch.token[place] = token
+            batch.pos[place] = place
+            batch.n_seq_id[place] = 1
+            batch.seq_id[place][0] = 0
+            # all positions, since the last layer otherwise computes only those that are asked for
+            batch.logits[place] = True
+        batch.n_tokens = size
+        if llama.llama_decode(context, batch) != 0 or collector.problem:
+            sys.stderr.write(f"error: {collector.problem or 'llama.cpp does not run the text'}\n")
+            return 1
+        print(json.dumps({"read": size}), flush=True)
+
+    arrays: dict[str, Any] = {}
+    for name, sums in collector.sums.items():
+        arrays[f"sums {name}"] = sums
+        arrays[f"counts {name}"] = collector.counts[name]
+    np.savez(given["out"], **arrays)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

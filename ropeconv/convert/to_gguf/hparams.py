@@ -190,6 +190,28 @@ def norm_of_experts(sizes: ModelSizes, family: Family) -> GgufValue:
     return boolean(part.get("expert_selection_fn") == "softmax" or bool(part["norm_topk_prob"]))
 
 
+def rotary_sections(sizes: ModelSizes, family: Family) -> GgufValue:
+    """Qwen VL: how many pairs rotate by time, height and width, and a zero."""
+    part = sizes.config
+    settings = part.get("rope_parameters") or part.get("rope_scaling") or {}
+    sections = settings.get("mrope_section", part.get("mrope_section"))
+    if not isinstance(sections, list) or not 0 < len(sections) <= MOST_SECTIONS:
+        raise BadSource(
+            f"config.json has mrope_section = {shown(sections)}; write three numbers of pairs"
+        )
+    pairs = [whole(entry, "mrope_section") for entry in sections]
+    return array(INT32, pairs + [0] * (MOST_SECTIONS - len(pairs)))
+
+
+def deepstack_layers(sizes: ModelSizes, family: Family) -> GgufValue:
+    """Qwen 3 VL: how many of the first layers get features of the vision part."""
+    vision = sizes.whole.get("vision_config")
+    indexes = vision.get("deepstack_visual_indexes") if isinstance(vision, dict) else None
+    return u32(len(indexes) if isinstance(indexes, list) else 0)
+
+
+MOST_SECTIONS = 4
+"""Sections of pairs in `rope.dimension_sections`."""
 GATING = {"softmax": 1, "sigmoid": 2}
 """llama.cpp's numbers of gating functions (llama-hparams.h)."""
 COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
@@ -204,6 +226,8 @@ COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
         leading_dense_layers,
         gating_of_experts,
         norm_of_experts,
+        rotary_sections,
+        deepstack_layers,
     )
 }
 """The functions that `computed` in the family files names."""
@@ -237,6 +261,7 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
         kv_heads=kv_heads(part, family, heads),
         head_dim=spec.head_dim,
         layers=len(spec.layers),
+        whole=config,
     )
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader
 
 from ropeconv.convert.to_gguf.stock import find_converter
-from ropeconv.models.registry import by_model_type
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.rope.methods.method import REGISTRY as METHODS
 from ropeconv.rope.recipe import Recipe

@@ -339,6 +339,9 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
     keys = {}
     for key, name in rules.u32.items():
         value = value_of(part, name)
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):
+            # Hunyuan MoE states a number for each layer, where GGUF has one for all
+            value = value[0]
         if value is not None:
             keys[key] = u32(whole(value, name))
 

@@ -245,7 +245,7 @@ def _named_and_typed(
 
     Args:
         tensor: The tensor after all conversions, with a name as in a checkpoint.
-        maps: gguf-py's maps from names in checkpoints to those in GGUF; the first with a name counts.
+        maps: gguf-py's maps from names in checkpoints to those in GGUF; the first one counts.
         rules: How checkpoints of the family become GGUF.
         type: ggml's number of the type of matrices, which the user chose.
     """

@@ -23,8 +23,9 @@ TEXT: dict[str, Any] = {
 }
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [11, 11, 10]}
 INTERLEAVED = SECTIONS | {"mrope_interleaved": True}
+# with fewer blocks, the converter cannot map mlp.2 of the merger
 EYES: dict[str, Any] = {
-    "depth": 2,
+    "depth": 3,
     "hidden_size": 32,
     "intermediate_size": 32,
     "num_heads": 2,
@@ -40,7 +41,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2_vl": {
         "text": {"rope_parameters": SECTIONS},
-        "vision": {"depth": 2, "embed_dim": 32, "hidden_size": 128, "num_heads": 2},
+        "vision": {"depth": 3, "embed_dim": 32, "hidden_size": 128, "num_heads": 2},
     },
     "qwen2_5_vl": {
         "text": {"rope_parameters": SECTIONS},

@@ -47,12 +47,18 @@ MODELS: dict[str, dict[str, Any]] = {
         "text": {"rope_parameters": SECTIONS},
         "vision": EYES | {"out_hidden_size": 128, "fullatt_block_indexes": [1]},
     },
+    # llama.cpp adds deepstack features behind every layer but the last, of which it keeps few rows
     "qwen3_vl": {
-        "text": {"head_dim": 64, "rope_parameters": INTERLEAVED},
+        "text": {"num_hidden_layers": 3, "head_dim": 64, "rope_parameters": INTERLEAVED},
         "vision": EYES | {"out_hidden_size": 128, "deepstack_visual_indexes": [0, 1]},
     },
     "qwen3_vl_moe": {
-        "text": {"head_dim": 64, "rope_parameters": INTERLEAVED, **EXPERTS},
+        "text": {
+            "num_hidden_layers": 3,
+            "head_dim": 64,
+            "rope_parameters": INTERLEAVED,
+            **EXPERTS,
+        },
         "vision": EYES | {"out_hidden_size": 128, "deepstack_visual_indexes": [0, 1]},
     },
 }

@@ -62,7 +62,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "vision": EYES | {"out_hidden_size": 128, "deepstack_visual_indexes": [0, 1]},
     },
 }
-"""What each model has beside TEXT and TOKENS, by model type."""
+"""The settings of each model beside TEXT and TOKENS, by model type."""
 
 
 def vision_checkpoint(model_type: str, folder: Path) -> Path:

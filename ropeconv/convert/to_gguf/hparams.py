@@ -184,7 +184,7 @@ def gating_of_experts(sizes: ModelSizes, family: Family) -> GgufValue:
 def norm_of_experts(sizes: ModelSizes, family: Family) -> GgufValue:
     """Command A MoE: whether the weights of the chosen experts sum to one.
 
-    Its class computes the softmax of the chosen scores alone, so these always do.
+    Its class computes the softmax of only the chosen scores, so these always do.
     """
     part = sizes.config
     return boolean(part.get("expert_selection_fn") == "softmax" or bool(part["norm_topk_prob"]))

@@ -129,7 +129,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class ConvertedHeader:
-    """What the converter writes for a plan."""
+    """The header that the converter writes for a plan."""
 
     header: GgufHeader
 

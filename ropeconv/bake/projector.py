@@ -82,14 +82,14 @@ def write_projector(plan: Plan) -> Path | None:
         BadSource: The weights cannot be given to the converter.
         RopeconvError: It cannot convert this projector, or writes one for another model.
     """
-    named = plan.target.converter is not None and isinstance(plan, ExportPlan)
-    if not named or not has_projector(plan.source):
+    if not isinstance(plan, ExportPlan) or plan.target.converter is None:
+        return None
+    if not has_projector(plan.source):
         return None
     path = projector_path(plan)
     if path.is_file():
         return path
 
-    assert isinstance(plan, ExportPlan)
     converter = plan.converter
     assert converter is not None
     with draft_of(path) as draft:

@@ -53,8 +53,9 @@ def main() -> None:
         # a package of the checkout
         base = importlib.import_module("conversion.base")
         base.TextModel.get_vocab_base_pre = lambda self, tokenizer: settings["pre"]
-    if not settings["predicts"]:
-        # as its option --no-mtp does, which it refuses for classes that never have such layers
+    if not settings["predicts"] and (root / "conversion").is_dir():
+        # as its option --no-mtp does, which it refuses for classes that never have such layers;
+        # converters of one file, from before the package, have no such layers
         importlib.import_module("conversion.base").ModelBase.no_mtp = True
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")

@@ -42,6 +42,13 @@ COMPUTED_OTHERWISE: list[tuple[str, dict[str, Any], str]] = [
         {"sliding_window": 32, "layer_types": WINDOWS},
         "windows there in models of 64 layers only",
     ),
+    (
+        "laguna",
+        {"num_hidden_layers": 3, "layer_types": ["sliding_attention"] + ["full_attention"] * 2},
+        "a window in the first layer",
+    ),
+    ("hy_v3", {"mlp_bias": True}, "mlp_bias = True"),
+    ("cohere2_moe", {"shared_expert_combination_strategy": "sum"}, "llama.cpp computes 'average'"),
     ("persimmon", {}, "llama.cpp no longer supports this architecture; keep safetensors"),
     ("phimoe", {}, "SparseMixer"),
 ]

@@ -89,6 +89,8 @@ OURS_ALONE = (
     "{arch}.attention.value_length",
     "{arch}.attention.sliding_window_pattern",
     "{arch}.nextn_predict_layers",
+    "{arch}.expert_shared_count",
+    "{arch}.expert_shared_feed_forward_length",
     "{arch}.leading_dense_block_count",
 )
 """Keys that only ropeconv writes, with the values that llama.cpp takes without them; and the last,
@@ -99,13 +101,18 @@ CASES = [
     (model_type, outtype, method)
     for model_type in (
         "afmoe",
+        "cohere2_moe",
         "exaone_moe",
         "gemma3_text",
         "glm4_moe_lite",
+        "granite_swa",
+        "granitemoe_swa",
         "granitemoeshared",
+        "hy_v3",
         "internlm3",
         "iquestcoder",
         "jais2",
+        "laguna",
         "llama",
         "llama4_text",
         "phi3",
@@ -133,11 +140,12 @@ METHODS_OF = {
     "granitemoe_swa": ("as-is", "yarn", "mixed"),
     "hy_v3": ("as-is", "yarn"),
     "laguna": ("as-is", "yarn"),
+    "minicpm3": ("as-is", "yarn", "mixed"),
+    "qwen3_next": ("as-is", "yarn"),
 }
 """Model types that llama.cpp's converter converts, and methods that their architectures have.
 
-Of seven, ropeconv has no conversion: Command A MoE, DBRX, Granite with windows (two), Hunyuan 3,
-HRM and Laguna.
+Of three, ropeconv has no conversion: DBRX, HRM and MiniCPM 3.
 """
 ELSEWHERE = [(name, method) for name, methods in METHODS_OF.items() for method in methods]
 METHODS = {

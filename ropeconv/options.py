@@ -224,8 +224,8 @@ class OutputPlace:
 
 
 @dataclass(frozen=True)
-class ConverterOptions(OutputPlace):
-    """Options of `apply` that name places of this machine, so that receipts do not have them."""
+class ConverterOptions:
+    """Options of an output that name places of this machine, so that receipts do not have them."""
 
     converter: Path | None = option(
         None,

@@ -10,7 +10,14 @@ import pytest
 import ropeconv
 from ropeconv import keywords
 from ropeconv.hub.options import PublishOptions
-from ropeconv.options import ConverterOptions, Option, TargetOptions, ValidateRequest, options
+from ropeconv.options import (
+    ConverterOptions,
+    Option,
+    OutputPlace,
+    TargetOptions,
+    ValidateRequest,
+    options,
+)
 from ropeconv.verbs.recipes import recipe_options
 from ropeconv.verbs.request import ApplyRequest
 from scripts.pages.keywords import FILES, text
@@ -78,7 +85,7 @@ def test_a_file_is_what_the_options_say(path: Path) -> None:
     ("kind", "groups", "others"),
     [
         (keywords.RecipeKeywords, recipe_options(), {"recipe"}),
-        (keywords.TargetKeywords, options(ConverterOptions, TargetOptions), set()),
+        (keywords.TargetKeywords, options(OutputPlace, ConverterOptions, TargetOptions), set()),
         (keywords.RunKeywords, options(ApplyRequest), {"dry_run", "no_fsync", "no_check"}),
         (keywords.ValidateKeywords, options(ValidateRequest), {"against"}),
         (keywords.PushKeywords, options(PublishOptions), set()),

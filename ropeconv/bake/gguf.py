@@ -802,8 +802,9 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
             f" {exported.recut.in_llama_cpp} in place of {exported.recut.usual}"
         )
     if "vision_config" in source.config():
+        # `bake/projector.py` writes it, or gives the command
         notes.append(
-            "only the language model is converted; llama.cpp loads the vision part from a separate"
-            " file"
+            "only the language model is converted here; llama.cpp loads the vision part from a"
+            " file mmproj-NAME.gguf, which --converter writes beside the output"
         )
     return notes

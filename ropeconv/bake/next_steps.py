@@ -19,7 +19,6 @@ from ..inspection.receipts.places import find_source
 from ..inspection.receipts.receipt import RuntimeRecord
 from ..inspection.receipts.storage import has_receipt
 from ..models.gguf import GgufSource
-from ..models.projector import projector_beside
 from ..models.purpose import Purpose, checkpoint_purpose
 from ..models.source import Source
 from ..rope.errors import command_line
@@ -29,6 +28,7 @@ from ..runtimes.runtime import RUNS
 from ..runtimes.verdict import Verdict
 from .fits import CACHE_SETTINGS, formulas_of, runtimes_with
 from .plan import GgufOutput, Plan
+from .projector import find_projector
 from .shown_runtime import shown_runtime
 
 PORTS = {"vllm": 8000, "sglang": 30000, "llama-cpp": 8080}
@@ -52,6 +52,8 @@ class NextSteps:
     """Run the output with its whole context."""
     check: str = ""
     """Compares the output with its source."""
+    images: str = ""
+    """Writes the projector of a vision model, where there is none."""
 
     def answers(self) -> list[str]:
         """Return the answers, each behind its question."""
@@ -68,6 +70,8 @@ class NextSteps:
         for command in self.run:
             lines.append(f"{title:<8} {command}")
             title = ""
+        if self.images:
+            lines.append(f"{'Images:':<8} {self.images}")
         return lines
 
 
@@ -91,7 +95,7 @@ def run_commands(
         return []
     purpose = plan_purpose(plan)
     context = plan.context
-    projector = None if plan.is_folder else projector_beside(plan.source)
+    projector = find_projector(plan)
 
     # vLLM's --speculative-config: the kind of the head, or "draft_model" for a whole smaller model
     kind = "draft_model"

@@ -19,6 +19,7 @@ from ..options import (
     RUNTIMES,
     ConverterOptions,
     Option,
+    OutputPlace,
     TargetOptions,
     Writes,
     options,
@@ -112,7 +113,7 @@ RecipeValues = Annotated[dict[str, Any], OptionGroup(recipe_options)]
 
 
 def _target_options() -> list[Option]:
-    return options(ConverterOptions, TargetOptions)
+    return options(OutputPlace, ConverterOptions, TargetOptions)
 
 
 TargetValues = Annotated[dict[str, Any], OptionGroup(_target_options)]

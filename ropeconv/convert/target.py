@@ -8,7 +8,14 @@ from typing import TypeVar, get_args
 from ..errors import UnsupportedBake, UsageError
 from ..formats.files import expand_home
 from ..formats.kind import is_gguf
-from ..options import CompanionNames, ConverterOptions, Format, TargetOptions, options
+from ..options import (
+    CompanionNames,
+    ConverterOptions,
+    Format,
+    OutputPlace,
+    TargetOptions,
+    options,
+)
 from ..rope.methods.vectors import AsIs
 from ..rope.ramps import RampApproximation
 from ..rope.recipe import Recipe
@@ -19,7 +26,7 @@ from ..runtimes.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Target(CompanionNames, TargetOptions, ConverterOptions):
+class Target(CompanionNames, TargetOptions, ConverterOptions, OutputPlace):
     """How, where and for which runtimes an output is written.
 
     It has every rule about combinations of options. Its fields are in ropeconv/options.py.

@@ -144,6 +144,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arch: str
     """The value of general.architecture."""
 
+    like: tuple[str, ...] = ()
+    """Architectures that have its tensors, for those that the released gguf-py does not know."""
+
     u32: dict[str, str] = {}
     """Metadata keys of integers, and the expressions of config keys that give them.
 
@@ -208,6 +211,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     window: Literal["", "pattern", "size"] = ""
     """Whether attention.sliding_window is written, with the pattern of layers or without."""
+
+    global_first: bool = False
+    """The first layer must have no window: llama.cpp rotates as many dimensions as it has."""
 
     pre: dict[str, str] = {}
     """Names of pre-tokenizers that replace the usual ones."""

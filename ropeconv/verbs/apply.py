@@ -20,7 +20,7 @@ from ..hub.options import PublishOptions, repository
 from ..keywords import ApplyKeywords, RecipeKeywords, RunKeywords, StrPath, TargetKeywords
 from ..models.gguf import GgufSource
 from ..models.source import Source
-from ..options import ConverterOptions, TargetOptions, ValidateOn, options
+from ..options import ConverterOptions, OutputPlace, TargetOptions, ValidateOn, options
 from ..reporting import Reporter, SilentReporter
 from ..rope.recipe import Recipe
 from .arguments import (
@@ -286,7 +286,7 @@ def _target_values(given: dict[str, Any]) -> dict[str, Any]:
     An option that is not given is None, False for a switch, and [] where it may be repeated.
     """
     values = {}
-    for option in options(ConverterOptions, TargetOptions):
+    for option in options(OutputPlace, ConverterOptions, TargetOptions):
         value = given.get(option.parameter)
         if option.many and isinstance(value, str):  # runtime="vllm" is runtime=["vllm"]
             value = [value]

@@ -13,9 +13,11 @@ from pathlib import Path
 from ..bake.apply import AppliedPlan, apply, make_plan
 from ..bake.companions import paired
 from ..bake.execution import ApplyOptions
+from ..bake.gguf import ExportPlan
 from ..bake.next_steps import NextSteps, check_command, run_commands
 from ..bake.output import Output
 from ..bake.plan import Plan
+from ..bake.projector import projector_command, write_projector
 from ..bake.quality import quality
 from ..bake.warnings import planned_modelfile, write_modelfile
 from ..convert.target import Target
@@ -28,7 +30,7 @@ from ..models.gguf import GgufSource
 from ..models.source import Source
 from ..options import MachineOptions
 from ..reporting import Reporter
-from ..rope.errors import command_line
+from ..rope.errors import RopeconvError, command_line
 from ..rope.features import find_hook
 from ..rope.lengths import format_tokens
 from ..rope.recipe import Recipe
@@ -173,6 +175,11 @@ def finish_output(
     modelfile_path = None
     if modelfile and not plan.is_folder:
         modelfile_path = write_modelfile(plan)
+    try:
+        write_projector(plan)
+    except RopeconvError as problem:
+        # the language model is complete, and is kept
+        reporter.note(f"The projector is not written: {problem}")
 
     output = Output(
         path=done.path,
@@ -219,6 +226,7 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
         train=train,
         run=tuple(run),
         check=check,
+        images=projector_command(plan) if isinstance(plan, ExportPlan) else "",
     )
 
 

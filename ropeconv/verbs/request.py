@@ -26,6 +26,7 @@ from ..options import (
     RUNTIMES,
     ConverterOptions,
     MachineOptions,
+    OutputPlace,
     TargetOptions,
     ValidateOn,
     from_command_line,
@@ -204,7 +205,7 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
         # option has no effect at all, so it stays here, and is refused later.
         if several_formats:
             other_format = "folder" if to_gguf else "gguf"
-            for option in options(ConverterOptions, TargetOptions):
+            for option in options(OutputPlace, ConverterOptions, TargetOptions):
                 if option.only == other_format:
                     output[option.name] = None
             output["runtime"] = _runtimes_of(values["runtime"], to_gguf)

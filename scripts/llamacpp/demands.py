@@ -164,6 +164,8 @@ def _several(arch: Arch, kind: str, rest: str, local: dict[str, str], optional: 
         return
     for name in ("gate", "up"):
         _add(arch, f"blk.{{}}.ffn_{name}_exps.weight", given[:3], True)
+    both = "?" if given[1] == "?" else f"{given[1]} * 2"
+    _add(arch, "blk.{}.ffn_gate_up_exps.weight", [given[0], both, given[2]], True)
 
 
 def _add(arch: Arch, name: str, shape: list[str], optional: bool) -> None:

@@ -1,13 +1,13 @@
 """Writes docs/evidence/stock-converter.json: which models llama.cpp's convert_hf_to_gguf.py and
 ropeconv's own converter convert so that llama.cpp computes what transformers does.
 
-    python -m scripts.llamacpp.stock_matrix LLAMA_CPP [--fresh] [--stock-only] [MODEL_TYPE ...]
+    python -m scripts.llamacpp.stock_matrix LLAMA_CPP [MODEL_TYPE ...] [--fresh | --again]
 
 LLAMA_CPP is a folder with its source, such as vendor/llama.cpp of llama-cpp-python's sdist. Each
 tiny checkpoint of the tests is converted by both, with and without a method, and the logits of
 llama.cpp are compared with those of transformers up to four times the trained length. Model types
-that the record has are passed over, unless --fresh. The records of reports are short: program,
-version, input, expected and seen.
+that the record has are passed over, unless --fresh or --again. A model type is unknown where the
+converter does not have its class.
 
 The converter runs in forks of one process; `ropeconv apply` runs it in a process of its own.
 """
@@ -31,11 +31,15 @@ from tests.support.converter_server import converter_server
 from tests.support.llamacpp import beyond, of_llamacpp, of_transformers
 from tests.support.models import TINY
 from tests.support.stock_tree import published, tree_for_tiny_models
+from tests.support.vision import MODELS as VISION
+from tests.support.vision import vision_checkpoint
 
 OUT = Path(__file__).parents[2] / "docs" / "evidence" / "stock-converter.json"
 METHODS = {"as-is": AS_IS, "yarn": YARN, "mixed": MIXED}
 RIGHT = 2e-5
 """The largest mean KL divergence of a right result: a wrong one is above 1e-2."""
+UNREGISTERED = "is not supported"
+"""The last words of the converter for a class that it does not have: the status is unknown."""
 LONGEST = 300
 
 
@@ -54,6 +58,8 @@ def result_of(source: Path, method: str, folder: Path, **options: Any) -> dict[s
     except UnsupportedBake as refusal:
         return {"status": "refused", "reason": str(refusal)[:LONGEST]}
     except (RopeconvError, ValueError, AttributeError) as problem:
+        if UNREGISTERED in str(problem):
+            return {"status": "unknown"}
         return {"status": "fails", "reason": str(problem)[:LONGEST]}
     status = "right" if kl < RIGHT else "wrong"
     return {
@@ -69,7 +75,8 @@ def row_of(model_type: str, tree: Path, methods: list[str], own: bool) -> dict[s
     row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source = published(model_type, folder / "Tiny")
+        make = vision_checkpoint if model_type in VISION else published
+        source = make(model_type, folder / "Tiny")
         row["class"] = (json.loads((source / "config.json").read_text())["architectures"] or [""])[
             0
         ]
@@ -81,7 +88,7 @@ def row_of(model_type: str, tree: Path, methods: list[str], own: bool) -> dict[s
             results: dict[str, Any] = {}
             for method in methods:
                 results[method] = result_of(source, method, folder, **options)
-                if results["as-is"]["status"] in ("fails", "refused"):
+                if results["as-is"]["status"] in ("fails", "refused", "unknown"):
                     break
             row[converter] = results
     return row
@@ -100,15 +107,34 @@ def count(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
     return counts
 
 
+def architectures(rows: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """The best result for each architecture of llama.cpp that rotates: right, wrong or untested.
+
+    It is right where a model of it ends right in every method that the architecture has, by one of
+    both converters.
+    """
+    results = dict.fromkeys(arch_table().arch, "untested")
+    for row in rows.values():
+        for converter in ("stock", "own"):
+            cells = row.get(converter, {})
+            statuses = {cell["status"] for cell in cells.values()} - {"refused"}
+            for cell in cells.values():
+                arch = cell.get("arch")
+                if arch in results and results[arch] != "right":
+                    results[arch] = "right" if statuses == {"right"} else "wrong"
+    return results
+
+
 def main() -> None:
     """Convert every model type, or those that are named, and write the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("root", type=Path, metavar="LLAMA_CPP")
-    parser.add_argument("model_types", nargs="*", default=list(TINY))
+    parser.add_argument("model_types", nargs="*", default=[*TINY, *VISION])
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--again", action="store_true", help="convert the named ones again")
     parser.add_argument("--stock-only", action="store_true")
     given = parser.parse_args()
 
@@ -119,7 +145,7 @@ def main() -> None:
         StockConverter.convert = convert  # type: ignore[method-assign]
         tree = tree_for_tiny_models(Path(name) / "llama.cpp", given.root)
         for model_type in given.model_types:
-            if model_type in record["rows"]:
+            if model_type in record["rows"] and not given.again:
                 continue
             row = row_of(model_type, tree, given.methods, own=not given.stock_only)
             record["rows"][model_type] = row
@@ -130,6 +156,7 @@ def main() -> None:
                 "llama_cpp": importlib.metadata.version("llama-cpp-python"),
                 "architectures": len(arch_table().arch),
                 "right": count(record["rows"]),
+                "by_architecture": architectures(record["rows"]),
                 "rows": record["rows"],
             }
             OUT.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")

@@ -21,6 +21,7 @@ from ropeconv.options import (
     ConverterOptions,
     DeviceOptions,
     Option,
+    OutputPlace,
     RunOptions,
     TargetOptions,
     ValidateRequest,
@@ -190,7 +191,7 @@ def evaluate_keywords() -> Keywords:
 
 def core_classes() -> list[str]:
     """Return the source of the classes for `apply`, `plan`, `patch`, `validate` and `push`."""
-    target = plain_keywords(ConverterOptions, TargetOptions)
+    target = plain_keywords(OutputPlace, ConverterOptions, TargetOptions)
     writing = plain_keywords(ApplyRequest, without=("dry_run", "no_fsync", "no_check"))
     validate = plain_keywords(ValidateRequest, without=("against",))
     validate["text"] = ("StrPath", "A file, or the text itself, instead of synthetic tokens.")

@@ -72,13 +72,18 @@ def converter_server(tree: Path) -> Iterator[Convert]:
         *,
         pre: str = "",
         dense: bool = False,
+        projector: bool = False,
+        predicts: bool = True,
         header_only: bool = False,
     ) -> None:
-        settings = json.dumps({"header_only": header_only, "pre": pre})
+        changes = {"header_only": header_only, "pre": pre, "predicts": predicts}
+        settings = json.dumps(changes)
         arguments = [str(self.script), settings, str(model), "--outtype", outtype]
         arguments += ["--outfile", str(target.absolute())]
         if dense:
             arguments.append("--sentence-transformers-dense-modules")
+        if projector:
+            arguments.append("--mmproj")
         log = target.with_name("converter.log")
         requests.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")
         requests.flush()

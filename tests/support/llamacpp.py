@@ -73,6 +73,10 @@ CHANGES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
     },
     "llama4_text": {"use_qk_norm": True, "attention_chunk_size": 8192},
+    "laguna": {
+        "num_hidden_layers": 4,
+        "layer_types": ["full_attention"] + ["sliding_attention"] * 3,
+    },
     "falcon_h1": {
         "embedding_multiplier": 1.2,
         "lm_head_multiplier": 0.8,

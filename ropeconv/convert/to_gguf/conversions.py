@@ -7,7 +7,7 @@ order, and reads none of their numbers. So memory use does not depend on the siz
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 from operator import add, floordiv, mul, sub
@@ -179,6 +179,8 @@ class ModelSizes:
     """Without the `prediction` layers that predict further tokens."""
 
     prediction: int = 0
+    whole: Config = field(default_factory=dict)
+    """The whole config.json, with the settings of a vision part."""
 
 
 Conversion = Callable[[StoredRows, list[str], ModelSizes], list[StoredRows]]

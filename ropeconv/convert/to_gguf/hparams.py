@@ -25,7 +25,7 @@ from ...models.config import STATES, kv_heads, text_part
 from ...models.family import Family, Gguf
 from ...models.layers import layer_kinds, layer_names, own_settings
 from ...models.schema import Config, positive_int
-from ...rope.errors import shown
+from ...rope.errors import counted, shown
 from ...rope.spec import RopeSpec
 from .conversions import ModelSizes, count, number, value_of, whole
 
@@ -124,6 +124,96 @@ def sparsity_scales(sizes: ModelSizes, family: Family) -> GgufValue:
     return array(FLOAT32, deviations)
 
 
+def query_heads_of_layers(sizes: ModelSizes, family: Family) -> GgufValue:
+    """Laguna: the heads of queries of each layer."""
+    listed = sizes.config.get("num_attention_heads_per_layer")
+    if not isinstance(listed, list):
+        return array(UINT32, [sizes.heads] * sizes.layers)
+    heads = [whole(entry, "num_attention_heads_per_layer") for entry in listed]
+    if len(heads) != sizes.layers:
+        raise BadSource(
+            f"config.json has num_attention_heads_per_layer for {counted(len(heads), 'layer')} of"
+            f" {sizes.layers}; name the heads of each"
+        )
+    return array(UINT32, heads)
+
+
+def rotating_layers(sizes: ModelSizes, family: Family) -> GgufValue:
+    """Granite SWA: whether each layer rotates."""
+    kinds = layer_kinds(sizes.config, family, sizes.layers)
+    return array(BOOL, [kind != "none" for kind in kinds])
+
+
+def leading_dense_layers(sizes: ModelSizes, family: Family) -> GgufValue:
+    """The number of layers without experts, which come first.
+
+    Raises:
+        UnsupportedBake: A later layer has none, for which there is no key.
+    """
+    part = sizes.config
+    rules = gguf_rules(family)
+    listed = part.get("mlp_layer_types")
+    if not isinstance(listed, list):
+        # the default of LagunaConfig is one such layer; Command A MoE has a key
+        stated = part.get("first_k_dense_replace", 1 if rules.arch == "laguna" else 0)
+        return u32(whole(stated, "first_k_dense_replace"))
+
+    dense = 0
+    while dense < len(listed) and listed[dense] == "dense":
+        dense += 1
+    if "dense" in listed[dense:]:
+        raise _not_supported(
+            f"mlp_layer_types = {shown(listed)}", rules, "only the first layers have no experts"
+        )
+    return u32(dense)
+
+
+def gating_of_experts(sizes: ModelSizes, family: Family) -> GgufValue:
+    """Command A MoE: how scores of experts become weights.
+
+    Raises:
+        UnsupportedBake: For a function that its class does not have.
+    """
+    function = sizes.config.get("expert_selection_fn")
+    if function not in GATING:
+        setting = f"expert_selection_fn = {shown(function)}"
+        raise _not_supported(setting, gguf_rules(family), "llama.cpp has softmax and sigmoid")
+    return u32(GATING[function])
+
+
+def norm_of_experts(sizes: ModelSizes, family: Family) -> GgufValue:
+    """Command A MoE: whether the weights of the chosen experts sum to one.
+
+    Its class computes the softmax of only the chosen scores, so these always do.
+    """
+    part = sizes.config
+    return boolean(part.get("expert_selection_fn") == "softmax" or bool(part["norm_topk_prob"]))
+
+
+def rotary_sections(sizes: ModelSizes, family: Family) -> GgufValue:
+    """Qwen VL: how many pairs rotate by time, height and width, and a zero."""
+    part = sizes.config
+    settings = part.get("rope_parameters") or part.get("rope_scaling") or {}
+    sections = settings.get("mrope_section", part.get("mrope_section"))
+    if not isinstance(sections, list) or not 0 < len(sections) <= MOST_SECTIONS:
+        raise BadSource(
+            f"config.json has mrope_section = {shown(sections)}; write three numbers of pairs"
+        )
+    pairs = [whole(entry, "mrope_section") for entry in sections]
+    return array(INT32, pairs + [0] * (MOST_SECTIONS - len(pairs)))
+
+
+def deepstack_layers(sizes: ModelSizes, family: Family) -> GgufValue:
+    """Qwen 3 VL: how many of the first layers get features of the vision part."""
+    vision = sizes.whole.get("vision_config")
+    indexes = vision.get("deepstack_visual_indexes") if isinstance(vision, dict) else None
+    return u32(len(indexes) if isinstance(indexes, list) else 0)
+
+
+MOST_SECTIONS = 4
+"""Sections of pairs in `rope.dimension_sections`."""
+GATING = {"softmax": 1, "sigmoid": 2}
+"""llama.cpp's numbers of gating functions (llama-hparams.h)."""
 COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
     function.__name__: function
     for function in (
@@ -131,6 +221,13 @@ COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
         adjusted_feed_forward,
         feed_forward_of_layers,
         sparsity_scales,
+        query_heads_of_layers,
+        rotating_layers,
+        leading_dense_layers,
+        gating_of_experts,
+        norm_of_experts,
+        rotary_sections,
+        deepstack_layers,
     )
 }
 """The functions that `computed` in the family files names."""
@@ -164,6 +261,7 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
         kv_heads=kv_heads(part, family, heads),
         head_dim=spec.head_dim,
         layers=len(spec.layers),
+        whole=config,
     )
 
 
@@ -241,6 +339,9 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
     keys = {}
     for key, name in rules.u32.items():
         value = value_of(part, name)
+        if isinstance(value, list) and value and value.count(value[0]) == len(value):
+            # Hunyuan MoE states a number for each layer, where GGUF has one for all
+            value = value[0]
         if value is not None:
             keys[key] = u32(whole(value, name))
 
@@ -367,12 +468,21 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
         return {}
     names = layer_names(part, family, len(spec.layers))
     pattern = [name == "sliding_attention" for name in names]
+    if gguf_rules(family).global_first and pattern[:1] == [True]:
+        # laguna.cpp takes hparams.n_rot(), which is that of layer 0, for every global layer
+        raise _not_supported(
+            "a window in the first layer",
+            gguf_rules(family),
+            "llama.cpp rotates as many dimensions of the global layers as of the first",
+        )
     keys = {
         "attention.sliding_window": u32(size),
         "attention.sliding_window_pattern": array(BOOL, pattern),
     }
     if spec.local_form is not None:
         keys["rope.freq_base_swa"] = f32(spec.local_form.theta)
+    if spec.local_rotary_dim:
+        keys["rope.dimension_count_swa"] = u32(spec.local_rotary_dim)
     return keys
 
 

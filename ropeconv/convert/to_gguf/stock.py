@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -69,6 +70,8 @@ class StockConverter:
         *,
         pre: str = "",
         dense: bool = False,
+        projector: bool = False,
+        predicts: bool = True,
         header_only: bool = False,
     ) -> None:
         """Convert a checkpoint in a process of its own, without secrets and without the network.
@@ -79,15 +82,22 @@ class StockConverter:
             outtype: The type of the weights, as the converter names it.
             pre: The value of tokenizer.ggml.pre; empty for the one that the converter finds.
             dense: Whether projections of sentence-transformers (`2_Dense`) are written too.
+            projector: Whether the vision and audio parts are converted, and not the language
+                model.
+            predicts: Whether the checkpoint has layers that predict further tokens. Configs may
+                state some that it does not have.
             header_only: Whether large tensors become holes, which takes seconds for any model.
 
         Raises:
             RopeconvError: The converter fails; the message has its last line.
         """
-        settings = json.dumps({"header_only": header_only, "pre": pre})
+        changes = {"header_only": header_only, "pre": pre, "predicts": predicts}
+        settings = json.dumps(changes)
         arguments = [str(model), "--outtype", outtype, "--outfile", str(target.absolute())]
         if dense:
             arguments.append("--sentence-transformers-dense-modules")
+        if projector:
+            arguments.append("--mmproj")
         # -P keeps modules of the current folder out
         command = [sys.executable, "-P", str(PROGRAM), str(self.script), settings, *arguments]
         done = subprocess.run(
@@ -248,6 +258,18 @@ def given_files(source: Source) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _download(source: Source) -> str:
+    """What brings a checkpoint to this machine, as a command where it is on the Hub."""
+    if source.kind != "hub":
+        return f"download {source.reference}"
+    repository, _, revision = source.reference.partition("@")
+    words = ["hf", "download", repository]
+    if revision:
+        words += ["--revision", revision]
+    words += ["--local-dir", repository.rpartition("/")[2]]
+    return f"run `{shlex.join(words)}`"
+
+
 def prepare_folder(
     source: Source, config: jsontext.JsonObject, folder: Path, names: Collection[str]
 ) -> Path:
@@ -280,7 +302,7 @@ def prepare_folder(
         if source.local(name) is None:
             raise BadSource(
                 f"llama.cpp's {SCRIPT} reads weights from this machine, and {name} is not here;"
-                f" download {source.reference}, and give its folder"
+                f" {_download(source)}, and give that folder"
             )
 
     place = folder / (Path(source.name).name or "model")

@@ -1,15 +1,20 @@
 """StockExport: a checkpoint as llama.cpp's own converter converts it. Read `stock_export` first.
 
 The converter gets the checkpoint with its unscaled RoPE, and writes only the header for a plan.
-`StockExport.write_data` runs it again, for the whole file.
+`StockExport.write_data` runs it again, for the whole file. The process remembers both results, so
+that a plan that is made again for a check does not run the converter.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 from ...errors import BadSource, UnsupportedBake
 from ...formats.disk import Advance, copy_part
@@ -24,12 +29,13 @@ from ...models.schema import positive_int
 from ...models.source import Source
 from ...options import TargetOptions
 from ...rope.errors import counted
+from ...rope.forms import Vector
 from ...rope.spec import RopeSpec
 from ...runtimes.llamacpp.read_header import rope_tensors
 from ...runtimes.verdict import difference
 from ..config_edit import RopeSetting, bake_config
 from ..gguf_encoding import GgufModel
-from .conversions import ModelSizes
+from .conversions import ModelSizes, as_layer, predicts
 from .demands import check_layers
 from .export import (
     GgufExport,
@@ -43,6 +49,11 @@ from .pooling import has_projection
 from .quantise import Quantisation
 from .stock import StockConverter, given_files, prepare_folder
 from .stock_program import SMALL
+from .tensors import plain_name
+
+T = TypeVar("T")
+BLOCK = 1 << 22
+"""Bytes that are hashed at a time."""
 
 
 @dataclass(frozen=True)
@@ -61,27 +72,88 @@ class Conversion:
     pre: str
     """The value of tokenizer.ggml.pre; empty for the one that the converter finds."""
 
-    def run(self, folder: Path, target: Path, header_only: bool = False) -> Path:
-        """Let the converter write a file, and return the folder that it got.
+    predicts: bool
+    """Whether the checkpoint has layers that predict further tokens."""
+
+    def prepare(self, folder: Path) -> Path:
+        """Return the folder that the converter gets, made in an empty one.
+
+        Raises:
+            BadSource: The weights cannot be given to it.
+        """
+        return prepare_folder(self.source, self.config, folder, given_files(self.source))
+
+    def run(self, model: Path, target: Path, header_only: bool = False) -> None:
+        """Let the converter write a file.
 
         Args:
-            folder: An empty folder, for links to the files of the checkpoint.
+            model: The folder of `prepare`.
             target: The file.
             header_only: Whether only the header and small tensors are written.
 
         Raises:
             RopeconvError: The converter fails.
         """
-        model = prepare_folder(self.source, self.config, folder, given_files(self.source))
         self.converter.convert(
             model,
             target,
             self.weights_type,
             pre=self.pre,
             dense=has_projection(self.source),
+            predicts=self.predicts,
             header_only=header_only,
         )
-        return model
+
+    def key(self, model: Path) -> str:
+        """Return a digest of all that decides the result: the code, the settings and the files.
+
+        Args:
+            model: The folder of `prepare`.
+        """
+        digest = hashlib.sha256()
+        settings = [self.converter.sha256, self.weights_type, self.pre, model.name]
+        digest.update(json.dumps(settings).encode())
+        for path in sorted(model.rglob("*")):
+            if path.is_dir():
+                continue
+            name = path.relative_to(model).as_posix()
+            digest.update(f"\n{name} ".encode())
+            if path.is_symlink():
+                state = path.stat()  # of the file of the checkpoint
+                fields = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+                digest.update(json.dumps(fields).encode())
+            else:
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class ConvertedHeader:
+    """The header that the converter writes for a plan."""
+
+    header: GgufHeader
+
+    vectors: dict[str, Vector]
+    """The tensors of the RoPE, such as rope_freqs."""
+
+    small: dict[str, bytes]
+    """The data of small tensors."""
+
+
+HEADERS: OrderedDict[str, ConvertedHeader] = OrderedDict()
+"""Headers that the converter wrote in this process, by `Conversion.key`."""
+DIGESTS: OrderedDict[str, dict[str, str]] = OrderedDict()
+"""The sha256 of every tensor of whole files that it wrote, by `Conversion.key`."""
+KEPT = 4
+"""How many results are remembered."""
+
+
+def _remember(results: OrderedDict[str, T], key: str, result: T) -> None:
+    """Keep a result, and forget the oldest one where there are too many."""
+    results[key] = result
+    results.move_to_end(key)
+    while len(results) > KEPT:
+        results.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -128,15 +200,26 @@ class StockExport(GgufExport):
         whole = target.with_name(f"{target.name}.stock")
         try:
             with scratch() as folder:
-                self.conversion.run(folder, whole)
+                model = self.conversion.prepare(folder)
+                key = self.conversion.key(model)
+                self.conversion.run(model, whole)
             written = GgufFile.open(whole).header
             self._refuse_other_header(written)
+            _remember(DIGESTS, key, digest_tensors(whole, written))
             with whole.open("rb") as reader, target.open("r+b") as writer:
                 for old, new, size in header.moves(self.model.header):
                     copy_part(reader, written.data_start + old, writer, start + new, size)
                     advance(size)
         finally:
             whole.unlink(missing_ok=True)
+
+    def written_digests(self) -> dict[str, str] | None:
+        """Return the sha256 of every tensor that the converter wrote for this checkpoint.
+
+        None where it wrote no whole file in this process, and where one of the files changed since.
+        """
+        with scratch() as folder:
+            return DIGESTS.get(self.conversion.key(self.conversion.prepare(folder)))
 
     def _refuse_other_header(self, written: GgufHeader) -> None:
         """Raise BadSource where the converter wrote another header than for the plan."""
@@ -186,22 +269,25 @@ def stock_export(
 
     # llama.cpp quantises in a second step, so the type here is the one that it starts from
     type_name = TYPES[base_type(options.outtype, source, quantisation)].name
-    conversion = Conversion(converter, source, config, type_name.lower(), options.pre or "")
+    layers = len(spec.layers)
+    names = [as_layer(plain_name(name), layers) for name in source.tensors]
+    conversion = Conversion(
+        converter,
+        source,
+        config,
+        weights_type=type_name.lower(),
+        pre=options.pre or "",
+        predicts=any(predicts(name, layers) for name in names),
+    )
     repository = None
     if source.kind == "hub" or source.commit:
         repository = source.reference.partition("@")[0]
 
     # the header and the small tensors, with the descriptions that gguf-py gives for the same folder
     with scratch() as folder:
-        draft = folder / "header.gguf"
-        place = conversion.run(folder, draft, header_only=True)
-        file = GgufFile.open(draft)
-        header = file.header
-        vectors = rope_tensors(file)
-        small = {}
-        for name, info in header.tensors.items():
-            if info.size <= SMALL:
-                small[name] = file.read(name)
+        place = conversion.prepare(folder)
+        converted = _convert_header(conversion, place, folder)
+        header = converted.header
         counts = weight_counts(_elements(header), header.values)
         described = describe(place, source.name, repository, label, *counts)
         bare = describe(place, source.name, repository, "", *counts)
@@ -210,7 +296,7 @@ def stock_export(
     plain_keys = metadata_keys(bare, type_name)
     named_keys = metadata_keys(described, type_name, options.quantized_by)
     labelled = _with_descriptions(header, plain_keys, named_keys)
-    model = GgufModel(labelled, labelled.tensors, vectors)
+    model = GgufModel(labelled, labelled.tensors, converted.vectors)
     _check_layers(model, source, family, spec)
     model = _correct(model, spec)
     return StockExport(
@@ -221,8 +307,51 @@ def stock_export(
         unlabelled=header,
         quantisation=quantisation,
         conversion=conversion,
-        small=small,
+        small=converted.small,
     )
+
+
+def _convert_header(conversion: Conversion, place: Path, folder: Path) -> ConvertedHeader:
+    """Let the converter write a header, unless it wrote the same in this process.
+
+    Args:
+        conversion: The conversion.
+        place: The folder that the converter gets.
+        folder: Where the header is written for the time of reading.
+    """
+    key = conversion.key(place)
+    known = HEADERS.get(key)
+    if known is not None:
+        return known
+
+    draft = folder / "header.gguf"
+    conversion.run(place, draft, header_only=True)
+    file = GgufFile.open(draft)
+    small = {}
+    for name, info in file.header.tensors.items():
+        if info.size <= SMALL:
+            small[name] = file.read(name)
+    converted = ConvertedHeader(file.header, rope_tensors(file), small)
+    _remember(HEADERS, key, converted)
+    return converted
+
+
+def digest_tensors(path: Path, header: GgufHeader) -> dict[str, str]:
+    """Return the sha256 of the data of each tensor in a file, by its name."""
+    digests = {}
+    with path.open("rb") as file:
+        for name, info in header.tensors.items():
+            file.seek(header.data_start + info.offset)
+            digest = hashlib.sha256()
+            remaining = info.size
+            while remaining:
+                block = file.read(min(BLOCK, remaining))
+                if not block:
+                    raise BadSource(f"{path.name} ends within {name}; run again")
+                digest.update(block)
+                remaining -= len(block)
+            digests[name] = digest.hexdigest()
+    return digests
 
 
 def _elements(header: GgufHeader) -> dict[str, int]:

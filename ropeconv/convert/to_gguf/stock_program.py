@@ -2,6 +2,7 @@
 
 SETTINGS is JSON. With `header_only`, the file gets its header and its small tensors, and holes in
 place of the others, which are not converted. With `pre`, that is the value of tokenizer.ggml.pre.
+Without `predicts`, no layers that predict further tokens are expected.
 It imports nothing of ropeconv.
 """
 
@@ -52,6 +53,10 @@ def main() -> None:
         # a package of the checkout
         base = importlib.import_module("conversion.base")
         base.TextModel.get_vocab_base_pre = lambda self, tokenizer: settings["pre"]
+    if not settings["predicts"] and (root / "conversion").is_dir():
+        # as its option --no-mtp does, which it refuses for classes that never have such layers;
+        # converters of one file, from before the package, have no such layers
+        importlib.import_module("conversion.base").ModelBase.no_mtp = True
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 

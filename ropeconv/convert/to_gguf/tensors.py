@@ -6,7 +6,7 @@ Read `out_tensors` first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -58,7 +58,8 @@ def out_tensors(
         BadSource: For tensors of unknown names and shapes.
         UnsupportedBake: For dtypes that are not 16 or 32 bit floats.
     """
-    names = gguf_names(rules.arch, sizes.layers + sizes.prediction)
+    layers = sizes.layers + sizes.prediction
+    names = [gguf_names(arch, layers) for arch in rules.like or (rules.arch,)]
     tensors = _stack(_used_tensors(headers, rules, sizes), rules)
 
     # a few architectures of llama.cpp need output weights, which tied checkpoints do not have
@@ -238,18 +239,20 @@ def gguf_names(arch: str, layers: int) -> TensorNameMap:
 
 
 def _named_and_typed(
-    tensor: StoredRows, names: TensorNameMap, rules: Gguf, type: int
+    tensor: StoredRows, maps: Sequence[TensorNameMap], rules: Gguf, type: int
 ) -> StoredRows:
     """The tensor with its name and its type in the output.
 
     Args:
         tensor: The tensor after all conversions, with a name as in a checkpoint.
-        names: gguf-py's map from names in checkpoints to those in GGUF.
+        maps: gguf-py's maps from names in checkpoints to those in GGUF; the first one counts.
         rules: How checkpoints of the family become GGUF.
         type: ggml's number of the type of matrices, which the user chose.
     """
     suffixes = (".weight", ".bias", ".scale")
-    target = names.get_name(key=tensor.name, try_suffixes=suffixes) or gguf_name(tensor.name)
+    target = gguf_name(tensor.name)
+    for names in reversed(maps):
+        target = names.get_name(key=tensor.name, try_suffixes=suffixes) or target
     if target is None:
         raise BadSource(
             f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another"

@@ -110,7 +110,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def key(self) -> str:
         """The sha256 over all fields and the version of ropeconv."""
-        content = msgspec.json.encode([__version__, self], order="deterministic")
+        content = msgspec.json.encode([__version__, self], enc_hook=str, order="deterministic")
         return hashlib.sha256(content).hexdigest()
 
     def plan(self) -> Plan:

@@ -23,9 +23,15 @@ from ropeconv.features.evaluation.evaluation import (
     parse_measures,
 )
 from ropeconv.features.evaluation.options import SizeOptions
-from ropeconv.formats.files import read_text
+from ropeconv.formats.files import expand_home, read_text
 from ropeconv.hub.options import PushOptions
-from ropeconv.options import RunOptions, TargetOptions, ValidateOptions, copied
+from ropeconv.options import (
+    ConverterOptions,
+    RunOptions,
+    TargetOptions,
+    ValidateOptions,
+    copied,
+)
 from ropeconv.rope.errors import RopeconvError
 from ropeconv.verbs.rows import Row, parse_rows
 
@@ -38,7 +44,7 @@ BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @dataclass(frozen=True)
-class TargetTable(TargetOptions):
+class TargetTable(TargetOptions, ConverterOptions):
     """[[targets]]: the options of an output."""
 
     name: str = ""
@@ -180,7 +186,7 @@ def read_plan(path: Path) -> RunPlan:
         # before msgspec, whose messages do not name the nearest key
         _refuse_unknown_keys(data, RunPlan, "")
         _refuse_unknown_tasks(data)
-        plan = msgspec.convert(data, RunPlan)
+        plan = msgspec.convert(data, RunPlan, dec_hook=_decode_path)
         _check(plan)
     except msgspec.ValidationError as problem:
         raise UsageError(f"{path}: {_readable(problem)}; correct it") from None
@@ -256,6 +262,13 @@ def _table_class(hint: Any) -> type | None:
         if is_dataclass(kind) or issubclass(kind, msgspec.Struct):
             return kind
     return None
+
+
+def _decode_path(kind: type, value: Any) -> Path:
+    """A path of the file, in which it is a text."""
+    if kind is Path and isinstance(value, str):
+        return expand_home(value)
+    raise NotImplementedError
 
 
 def _refuse_unknown_tasks(data: dict[str, Any]) -> None:

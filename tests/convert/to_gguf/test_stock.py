@@ -14,7 +14,7 @@ import pytest
 import ropeconv
 from ropeconv.bake.gguf import ExportPlan
 from ropeconv.bake.restore import restore, restore_plan
-from ropeconv.convert.to_gguf import stock
+from ropeconv.convert.to_gguf import stock, stock_export
 from ropeconv.convert.to_gguf.stock import StockConverter, find_again, find_converter
 from ropeconv.errors import BadSource, Disagreement, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import RESERVED
@@ -34,7 +34,7 @@ from ...support.quantised import CASES as QUANTISED
 from ...support.quantised import SIZES, write_both
 from ...support.stock_tree import published, stock_tree, tree_for_tiny_models
 
-UNKNOWN = "cohere2_moe"
+UNKNOWN = "dbrx"
 """A model type that only llama.cpp's converter knows."""
 
 
@@ -57,7 +57,7 @@ def quick(server: Convert, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoint(UNKNOWN, tmp_path_factory.mktemp("source") / "Tiny-Cohere")
+    return checkpoint(UNKNOWN, tmp_path_factory.mktemp("source") / "Tiny-Dbrx")
 
 
 # What becomes of its file
@@ -89,6 +89,8 @@ OURS_ALONE = (
     "{arch}.attention.value_length",
     "{arch}.attention.sliding_window_pattern",
     "{arch}.nextn_predict_layers",
+    "{arch}.expert_shared_count",
+    "{arch}.expert_shared_feed_forward_length",
     "{arch}.leading_dense_block_count",
 )
 """Keys that only ropeconv writes, with the values that llama.cpp takes without them; and the last,
@@ -99,13 +101,18 @@ CASES = [
     (model_type, outtype, method)
     for model_type in (
         "afmoe",
+        "cohere2_moe",
         "exaone_moe",
         "gemma3_text",
         "glm4_moe_lite",
+        "granite_swa",
+        "granitemoe_swa",
         "granitemoeshared",
+        "hy_v3",
         "internlm3",
         "iquestcoder",
         "jais2",
+        "laguna",
         "llama",
         "llama4_text",
         "phi3",
@@ -133,11 +140,12 @@ METHODS_OF = {
     "granitemoe_swa": ("as-is", "yarn", "mixed"),
     "hy_v3": ("as-is", "yarn"),
     "laguna": ("as-is", "yarn"),
+    "minicpm3": ("as-is", "yarn", "mixed"),
+    "qwen3_next": ("as-is", "yarn"),
 }
 """Model types that llama.cpp's converter converts, and methods that their architectures have.
 
-Of seven, ropeconv has no conversion: Command A MoE, DBRX, Granite with windows (two), Hunyuan 3,
-HRM and Laguna.
+Of three, ropeconv has no conversion: DBRX, HRM and MiniCPM 3.
 """
 ELSEWHERE = [(name, method) for name, methods in METHODS_OF.items() for method in methods]
 METHODS = {
@@ -196,8 +204,8 @@ def test_the_quantiser_of_llama_cpp_follows(source: Path, tree: Path, tmp_path: 
     bake(source, YARN, out, outtype="q4_0", converter=tree)
     file = GgufFile.open(out)
     assert file.get("general.file_type") == 2
-    assert file.tensors["blk.0.attn_q.weight"].type == gguf.GGMLQuantizationType.Q4_0
-    assert file.get("cohere2moe.rope.scaling.factor") == 4.0
+    assert file.tensors["blk.0.attn_qkv.weight"].type == gguf.GGMLQuantizationType.Q4_0
+    assert file.get("dbrx.rope.scaling.factor") == 4.0
     assert verified(out, source).files == 1
 
 
@@ -264,12 +272,16 @@ def test_the_plan_has_the_size_of_the_output(source: Path, tree: Path, tmp_path:
     assert plan.bytes == (tmp_path / "out.gguf").stat().st_size
 
 
+@pytest.mark.parametrize("again", [True, False])
 @pytest.mark.usefixtures("quick")
-def test_an_output_is_verified_by_converting_again(
-    source: Path, tree: Path, tmp_path: Path
+def test_an_output_is_verified_by_digests_or_by_converting_again(
+    source: Path, tree: Path, tmp_path: Path, again: bool
 ) -> None:
+    """Another process does not have the digests."""
     out = tmp_path / "out.gguf"
     bake(source, YARN, out, converter=tree)
+    forget = stock_export.DIGESTS.clear if again else lambda: None
+    forget()
     assert verified(out, source).bytes > 0
     assert verified(out, source, quick=True).files == 1
     file = GgufFile.open(out)
@@ -277,8 +289,33 @@ def test_an_output_is_verified_by_converting_again(
     with out.open("r+b") as opened:
         opened.seek(place + 100)
         opened.write(b"\x00\x00\x00\x40")
+    forget()
     with pytest.raises(Disagreement, match=r"blk\.1\.ffn_up_exps\.weight"):
         verified(out, source)
+
+
+def test_one_header_and_one_file_are_converted_for_an_output_and_its_checks(
+    source: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    model = shutil.copytree(source, tmp_path / "Tiny")
+    runs = []
+    convert = StockConverter.convert
+
+    def counted(self: Any, *given: Any, header_only: bool = False, **settings: Any) -> None:
+        runs.append(header_only)
+        convert(self, *given, header_only=header_only, **settings)
+
+    monkeypatch.setattr(StockConverter, "convert", counted)
+    out = ropeconv.apply(model, to="gguf", yarn=4, converter=tree, out=tmp_path / "out.gguf").path
+    assert runs == [True, False]
+    assert verified(out, model).bytes > 0
+    assert runs == [True, False]
+
+    # another file of the checkpoint is another conversion
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes())
+    verified(out, model)
+    assert runs == [True, False, True, False]
 
 
 @pytest.mark.usefixtures("quick")

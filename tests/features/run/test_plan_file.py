@@ -51,12 +51,14 @@ def test_a_target_has_all_that_a_target_of_apply_has(tmp_path: Path) -> None:
         "carrier": "llama",
         "assume_arch_keys": True,
         "quantized_by": "me",
+        "converter": "/opt/llama.cpp",
     }
     more = '[[targets]]\nto = "gguf"\n' + "".join(
         f"{key} = {json.dumps(value)}\n" for key, value in keys.items()
     )
+    expected = {**keys, "converter": Path("/opt/llama.cpp")}
     assert read(tmp_path, plan_text("apply", more)).targets[0].target(tmp_path / "x") == Target(
-        **keys, to="gguf", out=tmp_path / "x"
+        **expected, to="gguf", out=tmp_path / "x"
     )
 
 

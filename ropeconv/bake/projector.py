@@ -1,0 +1,122 @@
+"""The projector of a vision model, which llama.cpp loads from a file beside the language model.
+
+A projector has no RoPE that an extension changes. llama.cpp's own converter writes it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from ..convert.to_gguf.stock import (
+    SCRIPT,
+    StockConverter,
+    find_converter,
+    given_files,
+    prepare_folder,
+)
+from ..errors import BadSource
+from ..formats.disk import copy_file
+from ..formats.drafts import draft_of
+from ..formats.files import scratch
+from ..formats.gguf.file import GgufFile
+from ..models.projector import projector_beside
+from ..models.source import Source
+from ..models.stored.checkpoint import DequantisedCheckpoint
+from ..rope.errors import RopeconvError
+from .gguf import ExportPlan
+from .plan import Plan
+
+PARTS = ("vision_config", "audio_config")
+"""Keys of config.json with the settings of parts that a projector brings into the model."""
+OUTTYPES = ("f32", "f16", "bf16", "q8_0")
+"""Types that llama.cpp's converter writes."""
+
+
+def has_projector(source: Source) -> bool:
+    """Return whether a checkpoint has parts for images or sounds."""
+    config = source.config()
+    return any(isinstance(config.get(part), dict) for part in PARTS)
+
+
+def projector_path(plan: Plan) -> Path:
+    """Return where the projector of an output is written: beside it."""
+    return plan.out.with_name(f"mmproj-{plan.out.stem}.gguf")
+
+
+def find_projector(plan: Plan) -> Path | None:
+    """Return the projector of an output: one beside it, or beside its source; None without one."""
+    if plan.is_folder:
+        return None
+    written = projector_path(plan)
+    if isinstance(plan, ExportPlan) and written.is_file():
+        return written
+    return projector_beside(plan.source)
+
+
+def projector_command(plan: ExportPlan) -> str:
+    """Return the command that writes the projector of an output; empty where none is needed.
+
+    It is llama.cpp's, with the path of its converter where that is known.
+    """
+    if not has_projector(plan.source) or find_projector(plan) is not None:
+        return ""
+    script = SCRIPT
+    try:
+        found = plan.converter or find_converter()
+        if found is not None:
+            script = str(found.script)
+    except RopeconvError:
+        pass  # ROPECONV_CONVERTER names no converter
+    words = ["python", script, plan.source.reference, "--mmproj", "--outfile"]
+    return shlex.join([*words, str(projector_path(plan))])
+
+
+def write_projector(plan: Plan) -> Path | None:
+    """Let the converter that the user named write the projector of an output, unless it is there.
+
+    Returns:
+        The file; None for a model without a projector, and without --converter.
+
+    Raises:
+        BadSource: The weights cannot be given to the converter.
+        RopeconvError: It cannot convert this projector, or writes one for another model.
+    """
+    if not isinstance(plan, ExportPlan) or plan.target.converter is None:
+        return None
+    if not has_projector(plan.source):
+        return None
+    path = projector_path(plan)
+    if path.is_file():
+        return path
+
+    converter = plan.converter
+    assert converter is not None
+    with draft_of(path) as draft:
+        _convert(plan, converter, draft)
+    return path
+
+
+def _convert(plan: ExportPlan, converter: StockConverter, target: Path) -> None:
+    """Convert a projector, and check that it is one for the width of the language model."""
+    source = plan.source
+    if isinstance(source, DequantisedCheckpoint):
+        raise BadSource("llama.cpp's converter does not get quantised weights")
+    outtype = plan.exported.outtype.lower()
+    if outtype not in OUTTYPES:
+        outtype = "f16"
+    with scratch() as folder:
+        model = prepare_folder(source, source.config(), folder, given_files(source))
+        whole = folder / target.name.strip(".")
+        converter.convert(model, whole, outtype, projector=True)
+        file = GgufFile.open(whole)
+        arch = file.get("general.architecture")
+        width = plan.exported.model.get(
+            f"{plan.exported.model.get('general.architecture')}.embedding_length"
+        )
+        if arch != "clip" or file.get("clip.vision.projection_dim", width) != width:
+            raise RopeconvError(
+                f"{converter.described} wrote a projector of another width than the model has;"
+                " convert it from the original checkpoint"
+            )
+        copy_file(whole, target)

@@ -1,0 +1,117 @@
+"""Vision models in GGUF: the text part by ropeconv, and the projector by llama.cpp's converter."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import pytest
+
+import ropeconv
+from ropeconv.bake.gguf import ExportPlan
+from ropeconv.bake.projector import projector_command, projector_path
+from ropeconv.convert.to_gguf.stock import StockConverter
+from ropeconv.formats.gguf.file import GgufFile
+
+from ...support.baking import AS_IS, YARN, make_plan
+from ...support.converter_server import Convert, converter_server
+from ...support.extent import sample
+from ...support.llamacpp import bake, beyond, of_llamacpp, of_transformers
+from ...support.optional import MISSING, skip
+from ...support.stock_tree import stock_tree, tree_for_tiny_models
+from ...support.vision import MODELS, vision_checkpoint
+from .test_stock import contents
+
+OWN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+"""Models whose text part ropeconv converts."""
+OURS_ALONE = ("vocab_size", "rope.dimension_count", "key_length", "value_length", "basename")
+"""Ends of keys that only ropeconv writes, with the values that llama.cpp takes without them."""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tree_for_tiny_models(tmp_path_factory.mktemp("stock") / "llama.cpp", stock_tree())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Convert]:
+    with converter_server(stock_tree()) as convert:
+        yield convert
+
+
+@pytest.fixture
+def quick(server: Convert, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The converter in forks of a process that has imported torch."""
+    monkeypatch.setattr(StockConverter, "convert", server)
+
+
+@pytest.mark.parametrize("model_type", sample(OWN, 1))
+def test_llama_cpp_computes_text_as_transformers_beyond_the_trained_length(
+    model_type: str, tmp_path: Path
+) -> None:
+    if "llama_cpp" in MISSING:
+        skip("llama_cpp")
+    source = vision_checkpoint(model_type, tmp_path / "Tiny")
+    plan = bake(source, YARN, tmp_path / "out.gguf")
+    expected = of_transformers(source, plan)
+    computed = of_llamacpp(tmp_path / "out.gguf")
+    unscaled = of_transformers(source, None)
+    for right, wrong in zip(beyond(expected, computed), beyond(expected, unscaled), strict=True):
+        assert right.kl_mean < 2e-6
+        assert wrong.kl_mean > 1000 * right.kl_mean
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("model_type", OWN)
+def test_the_text_part_equals_that_of_the_converter(
+    model_type: str, tree: Path, tmp_path: Path
+) -> None:
+    source = vision_checkpoint(model_type, tmp_path / "Tiny")
+    bake(source, AS_IS, tmp_path / "ours.gguf")
+    bake(source, AS_IS, tmp_path / "stock.gguf", converter=tree)
+    our_tensors, our_keys = contents(tmp_path / "ours.gguf")
+    tensors, keys = contents(tmp_path / "stock.gguf")
+    assert tensors == our_tensors
+    sections = [name for name in keys if name.endswith(".rope.dimension_sections")]
+    assert len(sections) == 1
+    for name in {*our_keys, *keys}:
+        if name.startswith(("GGUF.", "ropeconv.")) or name.endswith(OURS_ALONE):
+            continue
+        assert our_keys.get(name) == keys.get(name), name
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("model_type", sorted(MODELS.keys() & set(OWN)))
+def test_the_converter_writes_the_projector_beside_the_output(
+    model_type: str, tree: Path, tmp_path: Path
+) -> None:
+    source = vision_checkpoint(model_type, tmp_path / "Tiny")
+    output = ropeconv.apply(
+        source, yarn=4, to="gguf", out=tmp_path / "out.gguf", converter=tree, validate="off"
+    )
+    written = tmp_path / "mmproj-out.gguf"
+    file = GgufFile.open(written)
+    assert file.get("general.architecture") == "clip"
+    assert file.get("clip.vision.projection_dim") == 128
+    assert any(f"--mmproj {written}" in command for command in output.steps.run)
+    assert not output.steps.images
+
+    # the same bytes as those of the converter alone
+    alone = tmp_path / "alone" / "mmproj.gguf"
+    alone.parent.mkdir()
+    converter = ropeconv.convert.to_gguf.stock.find_converter(tree)
+    assert converter is not None
+    converter.convert(source, alone, "f32", projector=True)
+    assert contents(written)[0] == contents(alone)[0]
+    assert len(gguf.GGUFReader(written).tensors) > 10
+
+
+def test_without_a_converter_the_command_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = vision_checkpoint("qwen2_5_vl", tmp_path / "Tiny")
+    plan = make_plan(source, AS_IS, tmp_path / "out.gguf", to="gguf")
+    assert isinstance(plan, ExportPlan)
+    assert any("mmproj" in warning for warning in plan.warnings)
+    words = projector_command(plan).split()
+    assert words[1].endswith("convert_hf_to_gguf.py")
+    assert words[-3:] == ["--mmproj", "--outfile", str(projector_path(plan))]

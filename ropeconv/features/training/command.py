@@ -85,6 +85,7 @@ def train_config_command(
             help="GPUs that train, with --memory (default: 1).",
             rich_help_panel=RUNNING,
             min=0,
+            metavar="N",
             show_default=False,
         ),
     ] = 0,

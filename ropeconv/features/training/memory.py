@@ -30,7 +30,7 @@ MOST_GPUS = 1024
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """What training keeps on one GPU, in bytes."""
+    """The memory of training on one GPU, in bytes."""
 
     weights: int
     """The frozen weights in bfloat16, or the part of them on this GPU."""
@@ -186,7 +186,7 @@ class GpuPlan:
     """Settings with which training fits some GPUs."""
 
     memory: TrainingMemory
-    """What one GPU keeps."""
+    """The memory of one GPU."""
 
     limit: int
     """The memory of one GPU in bytes."""
@@ -227,7 +227,7 @@ def fit_gpus(
         shape: The model.
         parameters: The parameters of the model.
         context: The length of the sequences in tokens.
-        abilities: What the trainer can do.
+        abilities: How the trainer saves memory.
         gpus: The GPUs.
         limit: The memory of one, in bytes.
 

@@ -63,7 +63,7 @@ class TrainingMemory:
             ("logits", self.logits),
         )
         words = [f"{name} {size(number)}" for name, number in parts if number]
-        return f"{size(self.total)} per GPU ({', '.join(words)})"
+        return f"{size(self.total)} ({', '.join(words)})"
 
 
 def parameter_count(shape: ModelShape, tied: bool) -> int:
@@ -241,7 +241,8 @@ def fit_gpus(
 
     least = plans[-1].memory
     message = (
-        f"training on {context:,} tokens takes {least.sentence}, and --memory gives {size(limit)}"
+        f"training on {context:,} tokens takes {least.sentence} on each GPU, and --memory gives"
+        f" {size(limit)}"
     )
     repair = _what_fits(shape, parameters, context, abilities, gpus, limit)
     raise RopeconvError(f"{message}; {repair}")

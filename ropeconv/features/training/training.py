@@ -506,7 +506,7 @@ def _memory_notes(trainer: Trainer, baked: TrainingFacts, plan: GpuPlan | None) 
         return ()
     notes = [logits_note(shape, baked.context)]
     if plan is not None:
-        words = f"it takes about {plan.memory.sentence}"
+        words = f"on each GPU it takes about {plan.memory.sentence}"
         if plan.context_parallel > 1:
             words += f", with each sequence divided over {plan.context_parallel} GPUs"
         if plan.offload:

@@ -86,8 +86,8 @@ def item_tables() -> str:
     rows = {item.row: item.method for item in items}
     lines = [
         "| method | loss at 1/4T | at 1T | at 2T | at 2T above 1T | LongPPL at 2T |"
-        " numbers found at 1/4T | at 2T |",
-        "|---" * 8 + "|",
+        " numbers found at 1/4T | at 1T | at 2T |",
+        "|---" * 9 + "|",
     ]
     trained = items[0].trained
     longest = max(item.length for item in items)
@@ -104,7 +104,7 @@ def item_tables() -> str:
         cells.append(f"{above.difference:+.3f}{'*' if above.decided else ''}")
         keys = sample_of(chosen(items, row, longest, "longppl"))
         cells.append(f"{math.exp(keys.mean):.1f}")
-        cells += [_found(items, row, length) for length in (trained // 4, longest)]
+        cells += [_found(items, row, length) for length in (trained // 4, trained, longest)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

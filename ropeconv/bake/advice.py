@@ -36,7 +36,9 @@ from ..rope.recipe import Recipe, flags, total_factor
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..rope.summary import Summary, SummaryTable
+from ..runtimes.gguf_readers import find_any, reader_names
 from ..runtimes.read_config import read_spec
+from ..runtimes.runtime import LLAMA_CPP, canonical
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
 from .evidence import Study, recommendation_of, studies_of, study_for, trained_scaling
@@ -409,6 +411,7 @@ def advise(
     context: int,
     outputs: Sequence[Format] | None = None,
     inspection: Inspection | None = None,
+    runtimes: Sequence[str] = (),
 ) -> ReachingMethods:
     """Compare every method that reaches a length.
 
@@ -420,9 +423,12 @@ def advise(
         context: The length in tokens.
         outputs: Formats that are planned; None for all that the model can have.
         inspection: The inspection of the model; None for one that is made here.
+        runtimes: The runtimes that must compute an output, as `--runtime` names them. Methods that
+            one of them does not compute cannot be written.
 
     Raises:
         UsageError: The context is within the trained or the declared one.
+        RecipeError: A runtime is unknown.
         RopeconvError: No layer of the model sees the whole context, or it declares less than its
             scaling covers.
     """
@@ -450,10 +456,17 @@ def advise(
     # First without options of the output. If no method can be written so, again with options such
     # as --runtime with which one can; the commands then name them.
     passed_over: dict[str, str] = {}
+    wanted: dict[str, Any] = {}
+    if runtimes:
+        wanted = {"runtimes": tuple(runtimes)}
+        for name in runtimes:
+            find_any(name)  # raises for an unknown one
+        if outputs is None and not isinstance(source, GgufSource):
+            outputs = ("gguf",) if _for_gguf(wanted) else ("safetensors",)
     rows = _advise_on_methods(
-        source, inspection, start, context, training, outputs, {}, passed_over
+        source, inspection, start, context, training, outputs, wanted, passed_over
     )
-    if rows and not any(row.writable for row in rows):
+    if rows and not wanted and not any(row.writable for row in rows):
         needs = _needs_of_output(source, rows)
         if needs:
             rows = _advise_on_methods(
@@ -525,6 +538,13 @@ def _needs_of_output(source: Source | GgufSource, rows: Sequence[Advice]) -> dic
                 return {}
             return options
     return {}
+
+
+def _for_gguf(needs: Mapping[str, Any]) -> bool:
+    """Whether options of a target name a runtime that reads GGUF files."""
+    readers = (LLAMA_CPP, *reader_names())
+    names = [canonical(name).partition("@")[0] for name in needs.get("runtimes", ())]
+    return any(name in readers for name in names)
 
 
 def _flags_of_target(needs: Mapping[str, Any]) -> list[str]:
@@ -634,8 +654,8 @@ def _writings(
         source: The model.
         recipe: The method and its modifiers.
         outputs: The formats; None for all that the model can have.
-        needs: Options of the target of a checkpoint, such as its runtimes (`_needs_of_output`); a
-            GGUF file is always for llama.cpp.
+        needs: Options of the target, such as its runtimes, for outputs of the format that these
+            read.
 
     Returns:
         The outcome per format, and the plan of the first format that can hold the method; None
@@ -651,7 +671,7 @@ def _writings(
     writings: dict[str, FormatAdvice] = {}
     first_plan = None
     for name in formats:
-        options = needs if name == "safetensors" else {}
+        options = needs if (name == "gguf") == _for_gguf(needs) else {}
         try:
             target = Target(to=name, replace=not recipe.on_top, **options)
             plan = make_plan(source, recipe, target)

@@ -281,6 +281,7 @@ def advised(
     context: int,
     measured: Path | None = None,
     outputs: Sequence[Format] | None = None,
+    runtimes: Sequence[str] = (),
 ) -> RankedMethods:
     """Return the advice on a model.
 
@@ -289,13 +290,14 @@ def advised(
         context: The wanted length in tokens.
         measured: A result of `ropeconv eval` to sort by; None without one.
         outputs: Formats that are planned, as for `advise`.
+        runtimes: The runtimes that must compute an output, as for `advise`.
 
     Raises:
         UsageError: For a result of another model, or one without losses by length.
         RopeconvError: As `advise` does, and for a result that cannot be read.
     """
     inspection = inspect_source(source)
-    methods, passed_over = advise(source, context, outputs, inspection)
+    methods, passed_over = advise(source, context, outputs, inspection, runtimes)
     if measured is None:
         return RankedMethods(
             inspection=inspection, context=context, methods=methods, passed_over=passed_over

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..bake.ranked import RankedMethods, advised
@@ -41,6 +42,7 @@ def advise(
     context: int | str,
     *,
     measured: str | os.PathLike[str] | None = None,
+    runtime: str | Sequence[str] = (),
     family: str = "",
     python: str = "",
 ) -> RankedMethods:
@@ -50,6 +52,7 @@ def advise(
         model: As in `inspect`.
         context: A number of tokens, or a text such as "128k".
         measured: A result of `evaluate` that was written as JSON, by which methods are sorted.
+        runtime: The runtimes that must compute an output, such as "vllm".
         family: As in `inspect`.
         python: As in `inspect`.
 
@@ -63,4 +66,5 @@ def advise(
     path = None if measured is None else Path(measured)
     source = source_of("advise", model, family)
     with asking_installed(None, python):
-        return advised(source, parse_tokens(str(context)), path)
+        runtimes = (runtime,) if isinstance(runtime, str) else tuple(runtime)
+        return advised(source, parse_tokens(str(context)), path, runtimes=runtimes)

@@ -80,10 +80,17 @@ def show_memory(fit: Fit | None, sheet: Sheet) -> None:
         sheet.say(f"Fits:    {fit.sentence}")
 
 
-def advised_fit(advice: RankedMethods, machine: MachineOptions) -> Fit | None:
+def advised_fit(
+    advice: RankedMethods, machine: MachineOptions, named: tuple[str, ...] = ()
+) -> Fit | None:
     """Return whether a model fits at the wanted context, in the runtime that runs it by default.
 
     That is by the verdicts on the best method, in the format of the model.
+
+    Args:
+        advice: The methods.
+        machine: The machine and the type of the cache.
+        named: The values of --runtime, one of which is shown.
 
     Raises:
         UsageError: For a value that the runtime cannot have.
@@ -95,10 +102,12 @@ def advised_fit(advice: RankedMethods, machine: MachineOptions) -> Fit | None:
     is_folder = not isinstance(inspection.source, GgufSource)
     writing = best.writings.get("safetensors" if is_folder else "gguf")
     verdicts = writing.verdicts if writing else ()
-    return shown_fit(inspection.shape, advice.context, verdicts, is_folder, machine)
+    return shown_fit(inspection.shape, advice.context, verdicts, is_folder, machine, named)
 
 
-def advice_document(advice: RankedMethods, machine: MachineOptions) -> JsonObject:
+def advice_document(
+    advice: RankedMethods, machine: MachineOptions, named: tuple[str, ...] = ()
+) -> JsonObject:
     """Return advice as `--json` prints it, with the memory that the wanted context takes.
 
     Each method has `fits`: whether its output fits in the runtime that runs it by default. `memory`
@@ -107,12 +116,13 @@ def advice_document(advice: RankedMethods, machine: MachineOptions) -> JsonObjec
     Args:
         advice: The methods.
         machine: The machine and the type of the cache.
+        named: As for `advised_fit`.
 
     Raises:
         UsageError: For a value that the runtime cannot have.
     """
     inspection = advice.inspection
-    fit = advised_fit(advice, machine)
+    fit = advised_fit(advice, machine, named)
     fits = fit.fits if fit is not None and fit.is_known else None
     document = advice.to_dict()
     for row in document["advice"]:

@@ -46,7 +46,10 @@ def measured(name: str) -> Result:
 
 
 def studies_of_means(groups: set[tuple[str, float]]) -> Iterator[Study]:
-    """Studies of results that have only means. groups: models and factors with items."""
+    """Studies of results that have only means.
+
+    groups: models and factors whose items have answers to passkeys too.
+    """
     for factor, (losses, passkeys) in MEANS.items():
         result = measured(losses)
         if (result.source, float(factor)) not in groups:
@@ -111,13 +114,16 @@ def table(items: list[RecordItem] | None = None) -> EvidenceTable:
         items = record()
     studies = []
     groups = group_items(items)
+    answered = set()
     for group, members in sorted(
         groups.items(), key=lambda entry: (-entry[1][0].trained, entry[0])
     ):
         study = study_of_items(group, members, "docs/evidence/items")
         if study is not None:
             studies.append(study)
-    studies += studies_of_means({(group.model, group.factor) for group in groups})
+            if study.retrieval:
+                answered.add((group.model, group.factor))
+    studies += studies_of_means(answered)
     published = msgspec.convert(
         tomli.loads((FOLDER / "published.toml").read_text("utf-8")), EvidenceTable
     )

@@ -1,7 +1,15 @@
 """The tables of docs/evaluating.md that follow from the record of measurements."""
 
+import math
+from collections.abc import Hashable
+from itertools import permutations
+
 from ropeconv.bake.advice import MeasuredMethod
 from ropeconv.bake.evidence import BASE, LEAST_FOUND, MOST_LOST, Study, evidence, leave_one_out
+from ropeconv.bake.items import RecordItem
+from ropeconv.bake.proof import independent_answers, prove, sample_of, wilson
+
+from .evidence import record
 
 REAL = "SmolLM2-135M"
 
@@ -9,6 +17,7 @@ REAL = "SmolLM2-135M"
 def of_real_model() -> list[Study]:
     """The studies of the real model, by factor."""
     studies = [study for study in evidence().studies if study.short_model == REAL]
+    studies = [study for study in studies if study.retrieval]  # of passkeys
     return sorted(studies, key=lambda study: study.factor)
 
 
@@ -69,3 +78,112 @@ def regret() -> str:
             f" {max(0.0, one.lost):.3f} {unit} |"
         )
     return "\n".join(lines)
+
+
+def item_tables() -> str:
+    """The table of the items of the real model at twice its trained length, and decided pairs."""
+    items = [item for item in record() if item.model.startswith(REAL)]
+    rows = {item.row: item.method for item in items}
+    lines = [
+        "| method | loss at 1/4T | at 1T | at 2T | at 2T above 1T | LongPPL at 2T |"
+        " numbers found at 1/4T | at 1T | at 2T |",
+        "|---" * 9 + "|",
+    ]
+    trained = items[0].trained
+    longest = max(item.length for item in items)
+    # rows with all measures; those of questions about short texts are in other runs
+    rows = {row: name for row, name in rows.items() if chosen(items, row, longest)}
+    by_loss = sorted(rows, key=lambda row: sample_of(chosen(items, row, longest)).mean)
+    for row in by_loss:
+        cells = [rows[row]]
+        for length in (trained // 4, trained, longest):
+            cells.append(_against_base(items, row, length))
+        # the same tokens, after the trained length by the unchanged model
+        above = prove(_pairs(chosen(items, row, longest)), _pairs(chosen(items, BASE, trained)))
+        assert above is not None
+        cells.append(f"{above.difference:+.3f}{'*' if above.decided else ''}")
+        keys = sample_of(chosen(items, row, longest, "longppl"))
+        cells.append(f"{math.exp(keys.mean):.1f}")
+        cells += [_found(items, row, length) for length in (trained // 4, trained, longest)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _found(items: list[RecordItem], row: str, length: int) -> str:
+    """The share of the numbers that a row found at a length; a dash where it was not asked."""
+    found = chosen(items, row, length, "keys", "exact")
+    if not found:
+        return "-"
+    answers = sample_of(found)
+    low, high = wilson(answers.mean, independent_answers(answers))
+    right = round(float(answers.values.sum()))
+    return f"{right} of {len(found)}, {100 * answers.mean:.0f} % ({100 * low:.0f}-{100 * high:.0f})"
+
+
+def item_pairs() -> str:
+    """Sentences on the pairs of methods that these items decide."""
+    items = [item for item in record() if item.model.startswith(REAL)]
+    longest = max(item.length for item in items)
+    rows = {item.row: item.method for item in items}
+    sentences = []
+    for name, measure, metric, share in (
+        ("loss", "growth", "loss", False),
+        ("LongPPL", "longppl", "loss", False),
+        ("numbers found", "keys", "exact", True),
+    ):
+        pairs = []
+        for first, second in permutations(rows, 2):
+            proof = prove(
+                _pairs(chosen(items, first, longest, measure, metric)),
+                _pairs(chosen(items, second, longest, measure, metric)),
+                share,
+            )
+            is_better = proof is not None and (proof.difference > 0) == share
+            if proof is not None and proof.decided and is_better:
+                pairs.append(f"`{rows[first]}` before `{rows[second]}`")
+        sentences.append(f"- By {name}: {', '.join(pairs) or 'none'}.")
+    return "\n".join(sentences)
+
+
+def item_counts() -> str:
+    """How many items of the real model there are, in words."""
+    items = [item for item in record() if item.model.startswith(REAL)]
+    longest = max(item.length for item in items)
+    losses = chosen(items, BASE, longest)
+    answers = chosen(items, BASE, longest, "keys", "exact")
+    keys = sum(item.weight for item in chosen(items, BASE, longest, "longppl"))
+    texts = len({item.text for item in losses})
+    return (
+        f"{len(items):,} items: {len(losses)} blocks of 128 tokens of {texts} texts,"
+        f" {len(answers)} questions at 5 depths, and {keys} key tokens of LongPPL"
+    )
+
+
+def chosen(
+    items: list[RecordItem],
+    row: str,
+    length: int,
+    measure: str = "growth",
+    metric: str = "loss",
+) -> list[RecordItem]:
+    """The items of a row at a length."""
+    wanted = (row, length, measure, metric)
+    return [item for item in items if (item.row, item.length, item.measure, item.metric) == wanted]
+
+
+def _pairs(items: list[RecordItem]) -> dict[Hashable, RecordItem]:
+    """Items by the key that pairs them."""
+    return {item.place: item for item in items}
+
+
+def _against_base(items: list[RecordItem], row: str, length: int) -> str:
+    """The loss of the unchanged model, or the difference of another row to it."""
+    own = chosen(items, row, length)
+    if row == BASE:
+        # at the trained length, it reads more windows than the others
+        others = {item.place for item in items if item.row != BASE and item.length == length}
+        own = [item for item in own if item.place in others]
+        return f"{sample_of(own).mean:.3f}"
+    proof = prove(_pairs(own), _pairs(chosen(items, BASE, length)))
+    assert proof is not None
+    return f"{proof.difference:+.3f}{'*' if proof.decided else ''}"

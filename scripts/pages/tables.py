@@ -350,6 +350,9 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| method \| factor \|.*?(?=\n\n)", record_tables.real_model),
         (r"- At 2T, .*?(?=\n\n)", record_tables.decided_pairs),
         (r"at most [\d.]+ nats above the unchanged model at 1T, .*? passkeys", record_tables.bar),
+        (r"\| method \| loss at 1/4T \|.*?(?=\n\n)", record_tables.item_tables),
+        (r"- By loss: .*?(?=\n\n)", record_tables.item_pairs),
+        (r"[\d,]+ items: .*? of LongPPL", record_tables.item_counts),
         (r"\| model \| factor \| first \|.*?(?=\n\n)", record_tables.regret),
     ),
     "README.md": (

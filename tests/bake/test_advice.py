@@ -30,6 +30,7 @@ from ropeconv.models.config import sample_config
 from ropeconv.models.open import open_source
 from ropeconv.models.registry import families
 from ropeconv.rope.bound.reach import profile
+from ropeconv.rope.errors import RecipeError
 from ropeconv.rope.forms import Plain
 from ropeconv.rope.methods.method import REGISTRY
 from ropeconv.rope.recipe import recipe_text
@@ -440,3 +441,39 @@ def test_dual_chunk_attention_is_named(quick: None, tmp_path: Path) -> None:
     config = published("Qwen--Qwen2.5-7B-Instruct-1M", tmp_path, dual_chunk_attention_config=chunks)
     screen = command(tmp_path, "advise", config, "--context", "2M", code=0)
     assert re.search("1,010,000 .*dual chunk.* 262,144", screen.stderr)
+
+
+# Advice for a runtime
+
+
+def test_a_named_runtime_restricts_what_can_be_written_and_is_in_the_command() -> None:
+    """mlx-lm does not compute an attention factor on top of llama3, and vLLM does."""
+    source = open_source(str(LLAMA_3_1))
+    in_mlx = {row.method.name: row for row in advise(source, 524288, runtimes=("mlx-lm",)).methods}
+    in_vllm = {row.method.name: row for row in advise(source, 524288, runtimes=("vLLM",)).methods}
+    assert (in_mlx["yarn"].writable, in_vllm["yarn"].writable) == (False, True)
+    assert in_mlx["llama3"].writable
+    assert in_mlx["llama3"].command.endswith(" --runtime mlx-lm")
+    assert in_vllm["llama3"].command.endswith(" --runtime vLLM")
+    assert "--runtime" not in advise(source, 524288).methods[0].command
+
+    # runtimes of GGUF files plan these only
+    assert in_vllm["llama3"].writings.keys() == {"safetensors"}
+    in_ollama = advise(source, 524288, runtimes=("ollama",)).methods[0]
+    assert in_ollama.writings.keys() == {"gguf"}
+    with pytest.raises(RecipeError, match="unknown runtime"):
+        advise(source, 524288, runtimes=("nosuch",))
+
+
+def test_the_command_and_the_function_take_a_runtime(tmp_path: Path) -> None:
+    import ropeconv
+
+    said = command(tmp_path, "advise", str(LLAMA_3_1), "--context", "512k", "--runtime", "mlx-lm", "--json")
+    document = json.loads(said.stdout)
+    written = {
+        row["method"]: row["outputs"]["safetensors"]["encoding"] for row in document["advice"]
+    }
+    assert written["yarn"] is None
+    assert written["llama3"]
+    rows = ropeconv.advise(LLAMA_3_1, "512k", runtime="mlx-lm").methods
+    assert {row.method.name: row.writable for row in rows}["yarn"] is False

@@ -17,6 +17,7 @@ from ropeconv.features.evaluation.result import Result
 from ropeconv.features.evaluation.views import show_result
 from ropeconv.rope.methods.method import REGISTRY
 from scripts.pages import record_tables, tables
+from scripts.pages.evidence import TABLE, record, table, text
 from scripts.pages.method_pictures import DRAWN, PICTURES, ROOT, drawn
 from scripts.pages.reference import DOCS, EVERYWHERE, GROUPS, PAGES, SCHEMAS, TASKS, option_rows
 
@@ -115,13 +116,44 @@ def test_a_changed_number_of_the_record_is_seen_on_the_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The negative control of the test that compares the page with the data."""
-    study = next(study for study in evidence().studies if study.short_model == "SmolLM2-135M")
+    study = next(study for study in evidence().studies if study.source.endswith("a real model"))
     changed = msgspec.structs.replace(study, lost=study.lost | {"yarn": 0.3})
     studies = tuple(changed if one is study else one for one in evidence().studies)
     table = msgspec.structs.replace(evidence(), studies=studies)
     monkeypatch.setattr(record_tables, "evidence", lambda: table)
     page = (ROOT / "docs/evaluating.md").read_text("utf-8")
     assert tables.filled("docs/evaluating.md", page) != page
+
+
+@pytest.mark.parametrize(
+    ("measure", "metric"), [("growth", "loss"), ("longppl", "loss"), ("keys", "exact")]
+)
+def test_one_changed_item_is_seen_on_the_page_and_by_advise(
+    measure: str, metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number of one text and row, of thousands in the record."""
+    items = record()
+    place = next(
+        number
+        for number, item in enumerate(items)
+        if item.model == "SmolLM2-135M-Instruct"
+        and (item.row, item.length, item.measure, item.metric) == ("yarn:2", 16384, measure, metric)
+    )
+    page = (ROOT / "docs/evaluating.md").read_text("utf-8")
+    monkeypatch.setattr(record_tables, "record", lambda: items)
+    assert tables.filled("docs/evaluating.md", page) == page
+
+    value = 1 - items[place].value if metric == "exact" else items[place].value + 3
+    items[place] = msgspec.structs.replace(items[place], value=value)
+    changed = tables.filled("docs/evaluating.md", page)
+    before = [line for line in page.splitlines() if line.startswith("| yarn | +")]
+    after = [line for line in changed.splitlines() if line.startswith("| yarn | +")]
+    assert len(before) == len(after) == 1
+    assert before != after
+
+    # advise has the losses of the same items
+    if measure == "growth":
+        assert text(table(items)) != TABLE.read_text("utf-8")
 
 
 def measured(name: str) -> Result:

@@ -8,7 +8,7 @@ import typer
 from ...errors import UsageError
 from ...formats.files import expand_home
 from ...formats.kind import is_graph
-from ...options import LENGTH, OUTPUT, MachineOptions
+from ...options import LENGTH, OUTPUT, RUNTIMES, MachineOptions
 from ...rope.features import hook
 from ..command import expand_options
 from ..options import OR_GRAPH, ExplainOption, FamilyOption, PythonOption, SourceArgument
@@ -83,6 +83,7 @@ def inspect_command(
 ADVISE_EXAMPLES = """
 ropeconv advise meta-llama/Llama-2-7b-hf --context 32k
 ropeconv advise Qwen/Qwen3-8B --context 128k --explain
+ropeconv advise Qwen/Qwen3-8B --context 128k --runtime vllm --memory 80GB
 ropeconv advise model-Q4_K_M.gguf --context 128k --json
 ropeconv advise Qwen/Qwen3-8B --context 128k --measured result.json
 """
@@ -103,6 +104,15 @@ def advise_command(
     ],
     screen: Screen,
     machine: MachineOptions,
+    runtime: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--runtime",
+            help="Only forms that this runtime supports: vllm, ollama, ...; repeatable.",
+            rich_help_panel=RUNTIMES,
+            metavar="NAME",
+        ),
+    ] = None,
     explain: ExplainOption = False,
     measured: Annotated[
         Path | None,
@@ -128,17 +138,20 @@ def advise_command(
     from ...views.memory import advice_document, advised_fit, show_memory
 
     check_machine(machine)
+    named = tuple(runtime or ())
     opened = open_source(source, family)
     if python and isinstance(opened, GgufSource):
         raise UsageError("--python does not go with a GGUF file; leave it out")
     with asking_installed(None, python, screen.note):
-        advice = advised(opened, parse_tokens(context), measured)
+        advice = advised(opened, parse_tokens(context), measured, runtimes=named)
     if screen.as_json:
         if advice.note:
             screen.note(f"Note: {advice.note}")
-        screen.data(advice_document(advice, machine))
+        screen.data(advice_document(advice, machine, named))
         return
-    fit = advised_fit(advice, machine)  # refuses the type of the cache before anything is shown
+    fit = advised_fit(
+        advice, machine, named
+    )  # refuses the type of the cache before anything is shown
     show_advice(advice, screen, fit)
     show_memory(fit, screen)
     if explain:

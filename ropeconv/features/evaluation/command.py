@@ -32,6 +32,7 @@ from .options import EvalOptions, SizeOptions, TextOptions
 
 if TYPE_CHECKING:
     from .evaluation import Evaluation, Sizes
+    from .measures.measure import Measure
     from .ranking import Condition
     from .result import Result
     from .runners.runner import RunnerRequest
@@ -111,7 +112,9 @@ def refuse_field(typed: Set[str], options: TextOptions) -> None:
         raise UsageError("--field is a column of --dataset; add that, or leave it out")
 
 
-def refuse_ignored(typed: Set[str], model: str, options: EvalOptions, measures: str) -> None:
+def refuse_ignored(
+    typed: Set[str], model: str, options: EvalOptions, measures: Sequence[Measure]
+) -> None:
     """Refuse an option that has no effect with the chosen measures and servers.
 
     Args:
@@ -119,18 +122,16 @@ def refuse_ignored(typed: Set[str], model: str, options: EvalOptions, measures: 
             the user did not ask for it.
         model: The model; empty where only servers are measured.
         options: The values of the options.
-        measures: The measures, as --measure has them.
+        measures: The measures.
 
     Raises:
         UsageError: An option has no effect.
     """
-    from .evaluation import parse_measures
-
     refuse_field(typed, options)
 
     # sizes that only some measures read
     used_sizes: set[str] = set()
-    for measure in parse_measures(measures):
+    for measure in measures:
         used_sizes |= measure.sizes
     if "--targets" in typed and "targets" not in used_sizes:
         raise UsageError("--targets is for --measure growth; leave it out")
@@ -189,7 +190,8 @@ def eval_command(
     from .views import show_result
 
     # everything that can be refused without a model is refused before one is loaded
-    refuse_ignored(typed_options(ctx), model, options, sizes.measures)
+    measures = copied(Sizes, sizes).chosen_measures()
+    refuse_ignored(typed_options(ctx), model, options, measures)
     check_places(report, plot, options.out)
 
     # MODEL, then methods or text files
@@ -222,9 +224,9 @@ def eval_command(
     opened = _open_evaluation(options.workers, opening, copied(Sizes, sizes), texts)
     with opened as evaluation:
         rows = evaluation.rows
-        measures = [measure.name for measure in evaluation.measures]
+        names = [measure.name for measure in evaluation.measures]
         for condition in conditions:
-            condition.check([row.name for row in rows], measures, evaluation.sizes)
+            condition.check([row.name for row in rows], names, evaluation.sizes)
         if dry_run:
             _show_plan(evaluation, model, budget, screen)
             return

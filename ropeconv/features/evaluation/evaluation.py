@@ -17,6 +17,7 @@ import numpy as np
 
 from ropeconv.engines.engine import Output, Progress
 from ropeconv.engines.transformers.load import out_of_memory
+from ropeconv.environment import installed
 from ropeconv.errors import UsageError
 from ropeconv.formats.disk import text_digest
 from ropeconv.formats.journal import Journal, default_path
@@ -29,7 +30,7 @@ from ropeconv.verbs.rows import Row, parse_rows
 from ropeconv.version import __version__
 
 from .cases import EVAL, Case, EvalLine, EvaluationSizes, Observation, in_trained, parse_lengths
-from .measures.lm_eval import LmEval
+from .measures.lm_eval import GENERATED, LmEval
 from .measures.losses import Sliding
 from .measures.measure import REGISTRY, Measure
 from .options import SizeOptions
@@ -635,6 +636,24 @@ def _parse_measure(text: str) -> Measure:
     )
 
 
+SUITES = {"long": ("growth", "passkey", "niah", "keys", "latest", "speed")}
+"""The measures of `--suite`, besides tasks of RULER."""
+
+
+def suite_measures(suite: str) -> list[Measure]:
+    """Return the measures of a suite; the tasks of RULER only where lm_eval is installed.
+
+    Raises:
+        UsageError: The suite is unknown.
+    """
+    if suite not in SUITES:
+        raise UsageError(f"--suite {suite} is not known; choose {', '.join(SUITES)}")
+    measures = [REGISTRY[name] for name in SUITES[suite]]
+    if installed("lm_eval"):
+        measures += [LmEval(task, only_known_lengths=True) for task in GENERATED]
+    return measures
+
+
 SOME = 4096
 """A trained context with which sizes are checked before that of the model is known."""
 
@@ -656,6 +675,18 @@ class Sizes(SizeOptions):
         lengths = parse_lengths(self.lengths, trained)
         return copied(EvaluationSizes, self, lengths=lengths, trained=trained)
 
+    def chosen_measures(self) -> list[Measure]:
+        """Return the measures of --measure, then those of --suite.
+
+        Raises:
+            UsageError: A name is unknown, or there twice.
+        """
+        chosen = {measure.name: measure for measure in parse_measures(self.measures)}
+        if self.suite:
+            for measure in suite_measures(self.suite):
+                chosen.setdefault(measure.name, measure)
+        return list(chosen.values())
+
 
 @contextmanager
 def open_evaluation(
@@ -672,7 +703,7 @@ def open_evaluation(
         UsageError: Options do not go together.
         BadSource: The model or a text cannot be read.
     """
-    measures = parse_measures(sizes.measures)
+    measures = sizes.chosen_measures()
     # Loading a model takes minutes. Sizes in units of its trained context, such as 2T, are checked
     # before with some context, and resolved with that of the model below.
     sizes.resolve(SOME)

@@ -15,6 +15,8 @@ class EvaluateKeywords(TypedDict, total=False):
 
     Attributes:
         measure: The measures: growth, passkey, ...
+        suite: long: loss, four kinds of questions about your text, speed and memory, and RULER
+            where lm_eval is installed.
         lengths: Tokens, or multiples of the trained context.
         windows: Sequences of each length.
         targets: Tokens predicted at the end of each sequence.
@@ -36,6 +38,7 @@ class EvaluateKeywords(TypedDict, total=False):
     """
 
     measure: str | Sequence[str]
+    suite: Literal["long"]
     lengths: Length | Sequence[Length]
     windows: int
     targets: int

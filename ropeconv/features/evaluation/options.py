@@ -100,6 +100,13 @@ class SizeOptions:
         flag="--measure",
         metavar="NAMES",
     )
+    suite: str | None = option(
+        None,
+        "long: loss, four kinds of questions about your text, speed and memory, and RULER where"
+        " lm_eval is installed.",
+        RUNNING,
+        choices=("long",),
+    )
     lengths: str = option(
         "1/4T,1T,2T,4T",
         "Lengths of the sequences: tokens (8k,32k), or multiples of the trained context T.",

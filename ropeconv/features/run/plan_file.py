@@ -20,7 +20,6 @@ from ropeconv.features.evaluation.evaluation import (
     UNITS,
     Sizes,
     parse_duration,
-    parse_measures,
 )
 from ropeconv.features.evaluation.options import SizeOptions
 from ropeconv.formats.files import expand_home, read_text
@@ -300,8 +299,9 @@ def _check(plan: RunPlan) -> None:
     _check_limits(plan)
     if plan.eval is not None:
         # the trained context of the models is not known here, and any serves to find mistakes
-        parse_measures(plan.eval.measures)
-        plan.eval.sizes().resolve(SOME)
+        sizes = plan.eval.sizes()
+        sizes.chosen_measures()
+        sizes.resolve(SOME)
 
 
 def _check_tasks(plan: RunPlan) -> None:

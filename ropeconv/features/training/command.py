@@ -30,6 +30,7 @@ else:
 
 EXAMPLES = """
 ropeconv train-config ./Qwen3-8B-yarn4 --for axolotl > axolotl.yml
+ropeconv train-config ./Qwen3-8B-yarn4 --for axolotl --memory 80GB --gpus 8
 ropeconv train-config ./Qwen3-8B-yarn4 --for llama-factory --model me/Qwen3-8B-128k
 """
 
@@ -68,6 +69,26 @@ def train_config_command(
             metavar="TOKENS",
         ),
     ] = "",
+    memory: Annotated[
+        str,
+        typer.Option(
+            "--memory",
+            help="Memory of one GPU that the training must fit, such as 80GB.",
+            rich_help_panel=RUNNING,
+            metavar="SIZE",
+        ),
+    ] = "",
+    gpus: Annotated[
+        int,
+        typer.Option(
+            "--gpus",
+            help="GPUs that train, with --memory (default: 1).",
+            rich_help_panel=RUNNING,
+            min=0,
+            metavar="N",
+            show_default=False,
+        ),
+    ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -84,9 +105,11 @@ def train_config_command(
 ) -> None:
     """Print a training config for Axolotl, LLaMA-Factory, Megatron-LM, NeMo, TRL or Unsloth.
 
-    It trains at the whole context, and does not scale RoPE a second time.
+    It trains at the whole context, and does not scale RoPE a second time. With `--memory` and
+    `--gpus` it sets what makes the training fit.
     """
     from ropeconv.formats.drafts import write_file
+    from ropeconv.inspection.memory.machine import given_memory
     from ropeconv.models.open import open_source
     from ropeconv.rope.lengths import parse_tokens
     from ropeconv.views.sheet import sentence
@@ -97,7 +120,8 @@ def train_config_command(
     facts = baked_output(open_source(baked, family), model)
     if context:
         facts = facts.with_context(parse_tokens(context))
-    snippet = make_snippet(trainers()[trainer], facts)
+    limit = given_memory(memory).bytes if memory else 0
+    snippet = make_snippet(trainers()[trainer], facts, gpus, limit)
     for note in snippet.notes:
         screen.note(f"Note: {sentence(note)}")
     if out is not None:

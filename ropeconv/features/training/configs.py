@@ -3,6 +3,7 @@
 import os
 
 from ropeconv.errors import UsageError
+from ropeconv.inspection.memory.machine import given_memory
 from ropeconv.keywords import StrPath
 from ropeconv.rope.lengths import parse_tokens
 from ropeconv.verbs.arguments import check_arguments, source_of
@@ -17,6 +18,8 @@ def train_config(
     *,
     model: StrPath = "",
     context: int | str | None = None,
+    memory: int | str | None = None,
+    gpus: int | None = None,
     family: str = "",
 ) -> Snippet:
     """Return a training config that trains an output at its whole context.
@@ -26,6 +29,8 @@ def train_config(
         trainer: axolotl, llama-factory, megatron, nemo, trl or unsloth.
         model: The path or Hub id that the trainer loads, if that is not `output`.
         context: Train on sequences of this length; None for the whole context.
+        memory: The memory of one GPU that the training must fit, in bytes or as in "80GB".
+        gpus: The GPUs that train, with `memory`; None for one.
         family: The family to treat it as.
 
     Returns:
@@ -41,4 +46,7 @@ def train_config(
     facts = baked_output(source_of("train_config", output, family), os.fspath(model))
     if context is not None:
         facts = facts.with_context(parse_tokens(str(context)))
-    return make_snippet(known[trainer], facts)
+    limit = memory or 0
+    if isinstance(limit, str):
+        limit = given_memory(limit).bytes
+    return make_snippet(known[trainer], facts, gpus or 0, limit)

@@ -3,6 +3,7 @@
 `baked_output` reads the facts from the receipt of the output, and `make_snippet` writes the file.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,6 +15,8 @@ from ropeconv.bake.plan import Plan
 from ropeconv.errors import BadSource, UsageError
 from ropeconv.formats.jsontext import JsonObject, parse
 from ropeconv.formats.package_data import package_data, package_files, render
+from ropeconv.inspection.kv_cache import config_cache
+from ropeconv.inspection.memory.shape import ModelShape, config_shape
 from ropeconv.inspection.receipts.folder import valid_receipt
 from ropeconv.inspection.receipts.receipt import FineTuningRecord
 from ropeconv.models.gguf import GgufSource
@@ -29,6 +32,17 @@ from ropeconv.rope.summary import Summary
 from ropeconv.runtimes.drafts import draft_kind
 from ropeconv.runtimes.read_config import read_spec
 from ropeconv.runtimes.runtime import RUNS, runtimes
+
+from .memory import (
+    GpuPlan,
+    MemorySettings,
+    accumulation,
+    fit_gpus,
+    logits_note,
+    parameter_count,
+    tokens_note,
+    training_memory,
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +84,12 @@ class TrainingFacts:
 
     fine_tuning: FineTuningRecord | None = None
     """The training that the method needs at this length; None in receipts that do not say it."""
+
+    shape: ModelShape | None = None
+    """The numbers that decide the memory of training; None where the config leaves them out."""
+
+    parameters: int = 0
+    """The parameters of the model; 0 where they are not known."""
 
     def with_context(self, context: int) -> "TrainingFacts":
         """Return the same output, trained on shorter sequences than it declares.
@@ -141,6 +161,7 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
             " target"
         )
 
+    shape = config_shape(config, family, config_cache(config, family))
     if not path:
         path = source.reference
         if source.kind == "hub":  # trainers take no revision in the name
@@ -158,7 +179,17 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
         encoder=family.encoder,
         verdicts={row.runtime: (row.status, row.reason) for row in receipt.runtimes},
         fine_tuning=receipt.fine_tuning,
+        shape=shape,
+        parameters=_count_parameters(source, config, shape),
     )
+
+
+def _count_parameters(source: Source, config: JsonObject, shape: ModelShape | None) -> int:
+    """Return the parameters of a checkpoint, from its tensors or its config; 0 for neither."""
+    count = sum(math.prod(tensor.shape) for tensor in source.tensors.values())
+    if count or shape is None:
+        return count
+    return parameter_count(shape, bool(config.get("tie_word_embeddings")))
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -241,6 +272,9 @@ class Trainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     formulas: tuple[Formula, ...] = ()
     """Formulas of its options, where it does not read RoPE from config.json."""
 
+    memory: MemorySettings | None = None
+    """How it saves memory; None where the snippet sets RoPE only."""
+
     @property
     def library(self) -> str:
         """The version of transformers that it runs."""
@@ -277,6 +311,9 @@ class Snippet(Summary):
     notes: tuple[str, ...]
     """Sentences for the user."""
 
+    gpus: GpuPlan | None = None
+    """The settings for the GPUs that were named; None where none were."""
+
     @property
     def sentence(self) -> str:
         """The trainer and the model of the file, in words."""
@@ -306,7 +343,7 @@ class Snippet(Summary):
     @property
     def command(self) -> str:
         """The command that runs it."""
-        return self.trainer.command
+        return _command(self.trainer, self.gpus)
 
     def summary(self) -> dict[str, str]:
         """Return the values that are shown, by name."""
@@ -340,17 +377,39 @@ class Snippet(Summary):
             "length": trainer.length,
             "untouched": list(trainer.untouched),
             "file": trainer.file,
-            "command": trainer.command,
+            "command": self.command,
             "text": self.text,
             "notes": list(self.notes),
             "fine_tuning": msgspec.to_builtins(baked.fine_tuning),
+            "gpus": self._gpus_document(),
+        }
+
+    def _gpus_document(self) -> JsonObject | None:
+        """The settings for the named GPUs as JSON-ready data; None without any."""
+        plan = self.gpus
+        if plan is None:
+            return None
+        return {
+            "gpus": plan.gpus,
+            "context_parallel": plan.context_parallel,
+            "offload": plan.offload,
+            "accumulation": plan.accumulation,
+            "bytes": plan.memory.total,
+            "limit": plan.limit,
         }
 
 
-def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
+def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: int = 0) -> Snippet:
     """Return the file that trains a checkpoint at its whole context, with the baked RoPE.
 
+    Args:
+        trainer: The trainer.
+        baked: The checkpoint.
+        gpus: The GPUs that the training is to fit; 0 where they are not named.
+        memory: The memory of one of them in bytes; 0 where it is not named.
+
     Raises:
+        UsageError: The trainer does not use so many GPUs, or its file sets RoPE only.
         RopeconvError: The trainer would compute another RoPE than the baked one, it fails on the
             checkpoint, or the checkpoint is an encoder.
     """
@@ -362,12 +421,18 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
             f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}"
         )
 
+    plan = _plan_for(trainer, baked, gpus, memory)
     # trained at `context` tokens, where the config may declare more
     _, _, folder_name = baked.path.rstrip("/").rpartition("/")
     text = render(
         f"training/{trainer.file}.jinja",
         trainer=name,
-        command=trainer.command,
+        command=_command(trainer, plan),
+        gpus=plan.gpus if plan else 1,
+        context_parallel=plan.context_parallel if plan else 1,
+        offload=bool(plan and plan.offload),
+        accumulation=plan.accumulation if plan else accumulation(),
+        flash=baked.shape is None or not baked.shape.eager,
         model=baked.path,
         output=f"{folder_name}-trained",
         method=baked.method,
@@ -383,8 +448,84 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts) -> Snippet:
         status = "exact"
     else:
         status, _ = baked.verdict(trainer.transformers)
-    notes = _notes(trainer, baked, status)
-    return Snippet(trainer=trainer, baked=baked, text=text, status=status, notes=notes)
+    notes = _notes(trainer, baked, status) + _memory_notes(trainer, baked, plan)
+    return Snippet(trainer=trainer, baked=baked, text=text, status=status, notes=notes, gpus=plan)
+
+
+def _plan_for(trainer: Trainer, baked: TrainingFacts, gpus: int, memory: int) -> GpuPlan | None:
+    """Return the settings with which training fits the named GPUs; None where none are named.
+
+    Raises:
+        UsageError: As `make_snippet` does.
+        RopeconvError: The training does not fit, or its memory is not known.
+    """
+    if not gpus and not memory:
+        return None
+    if trainer.memory is None:
+        raise UsageError(
+            f"the file for {trainer.title} sets RoPE only, and you set the parallelism; leave"
+            " --memory and --gpus out"
+        )
+    if not memory:
+        raise UsageError("--gpus needs the memory of one GPU; give --memory too, such as 80GB")
+    divides = trainer.memory.shards or trainer.memory.context_parallel
+    if gpus > 1 and not divides:
+        raise UsageError(
+            f"{trainer.title} trains on one GPU; leave --gpus out, or use another --for"
+        )
+    if baked.shape is None or not baked.parameters:
+        raise RopeconvError(
+            f"the config of {baked.path} does not say what training it takes; leave --memory and"
+            " --gpus out"
+        )
+    return fit_gpus(baked.shape, baked.parameters, baked.context, trainer.memory, gpus or 1, memory)
+
+
+def _command(trainer: Trainer, plan: GpuPlan | None) -> str:
+    """Return the command that runs the file, on several GPUs where it needs other words for that.
+
+    Axolotl and LLaMA-Factory start a process for each GPU.
+    """
+    if plan is None or plan.gpus == 1 or trainer.name != "trl":
+        return trainer.command
+    words = ["accelerate launch", f"--num_processes {plan.gpus}", "--mixed_precision bf16"]
+    words += ["--use_fsdp", "--fsdp_version 2", "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"]
+    if plan.context_parallel > 1:
+        shards = plan.gpus // plan.context_parallel
+        words += [
+            "--use_parallelism_config",
+            f"--parallelism_config_cp_size {plan.context_parallel}",
+        ]
+        words.append(f"--parallelism_config_dp_shard_size {shards}")
+    return f"{' '.join(words)} {trainer.file}"
+
+
+def _memory_notes(trainer: Trainer, baked: TrainingFacts, plan: GpuPlan | None) -> tuple[str, ...]:
+    """Return sentences on the memory and the tokens of the training."""
+    shape = baked.shape
+    if trainer.memory is None or shape is None:
+        return ()
+    notes = [logits_note(shape, baked.context)]
+    if plan is not None:
+        words = f"on each GPU it takes about {plan.memory.sentence}"
+        if plan.context_parallel > 1:
+            words += f", with each sequence divided over {plan.context_parallel} GPUs"
+        if plan.offload:
+            words += "; the states between layers are in the memory of the host"
+        notes.append(words)
+    elif baked.parameters:
+        alone = training_memory(shape, baked.parameters, baked.context)
+        notes.append(
+            f"on one GPU it takes about {alone.sentence}; --memory 80GB --gpus 8 makes a file"
+            " for your GPUs"
+        )
+    if shape.eager:
+        notes.append(
+            "transformers keeps the attention scores of this model, which are not counted; train"
+            " on shorter sequences"
+        )
+    notes.append(tokens_note(baked.context))
+    return tuple(notes)
 
 
 def _mscale(spec: RopeSpec) -> float:

@@ -52,6 +52,8 @@ METRICS = {
     "accuracy": Metric("accuracy in %", decimals=0, factor=100, unit="%", share=True),
     "exact": Metric("exact match in %", decimals=0, factor=100, unit="%", share=True),
     "log_prob": Metric("log-probability of the answer in nats per token", decimals=2, unit="nat"),
+    "tokens_per_second": Metric("tokens per second", decimals=0),
+    "memory": Metric("memory in GiB", decimals=2, unit="GiB", rising=False),
 }
 
 

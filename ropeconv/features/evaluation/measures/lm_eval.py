@@ -50,6 +50,15 @@ RULER = (
     "ruler_qa_hotpot",
 )
 """The tasks of RULER (Hsieh et al. 2024): lm_eval makes their prompts, of a length in tokens."""
+GENERATED = (
+    "niah_single_1",
+    "niah_multikey_2",
+    "niah_multikey_3",
+    "ruler_vt",
+    "ruler_cwe",
+    "ruler_fwe",
+)
+"""Those of them that need no download: their text is made of words, numbers and sentences."""
 RULER_LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 """The lengths for which the files of these tasks have a metric."""
 
@@ -68,11 +77,12 @@ class LmEval(Measure):
     metrics = ()
     runs_model = True
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, only_known_lengths: bool = False) -> None:
         """Name a task.
 
         Args:
             task: A task or a group of tasks as lm_eval names it, or a YAML file with one.
+            only_known_lengths: Whether to leave out lengths for which RULER has no score.
 
         Raises:
             UsageError: The name is empty, or the file has no task.
@@ -85,6 +95,7 @@ class LmEval(Measure):
         self.folder: Path | None = None
         self.checksum = 0
         self.task = task
+        self.only_known_lengths = only_known_lengths
         self.by_length = task in RULER or task == "ruler"
         if task.endswith((".yaml", ".yml")):
             self._read_file(Path(task))
@@ -124,6 +135,8 @@ class LmEval(Measure):
         lengths = [sizes.longest]
         if self.by_length:
             lengths = list(sizes.lengths)
+            if self.only_known_lengths:
+                lengths = [length for length in lengths if length in RULER_LENGTHS]
             for length in lengths:
                 if length not in RULER_LENGTHS:
                     known = ",".join(format_tokens(known) for known in RULER_LENGTHS)

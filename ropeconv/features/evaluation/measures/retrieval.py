@@ -8,8 +8,8 @@ too. The text around them is the user's, where these repeat five sentences.
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -43,6 +43,28 @@ class Prompt:
 
     facts: tuple[tuple[float, str], ...]
     """Place and text of each fact by rising place, from 0 (before the haystack) to 1 (after it)."""
+
+
+@dataclass(frozen=True)
+class AskedText:
+    """A text with hidden facts, and questions about them."""
+
+    before: list[int]
+    """The tokens before the questions."""
+
+    tail: list[int]
+    """The tokens of the questions with their answers."""
+
+    targets: list[int]
+    """Rising indices into `tail` of the tokens of the answers."""
+
+    hay: int
+    """How many tokens of `before` are of the texts."""
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens."""
+        return self.before + self.tail
 
 
 class Haystack:
@@ -134,17 +156,60 @@ class Haystack:
                 f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
 
-        # prefix, task, text with each fact at its depth (0 to 1), question, answer
-        hay = self.hay(length - needed)
-        ids = [*self.texts.prefix, *self.tokens(prompt.task)]
+        ids = self.with_facts(prompt.task, prompt.facts, length - needed)
+        return ids + tail, [len(ids) + index for index in targets]
+
+    def asked(self, prompts: Sequence[Prompt], length: int, name: str) -> AskedText:
+        """Return a text of `length` tokens that ends with several questions and their answers.
+
+        Args:
+            prompts: The questions in the order in which they are asked.
+            length: The length in tokens.
+            name: The name of the measure.
+
+        Raises:
+            UsageError: The length is too short for the questions.
+        """
+        tail: list[int] = []
+        targets = []
+        facts: list[tuple[float, str]] = []
+        for prompt in prompts:
+            # question and answer are one text, as in `sequence`
+            question = prompt.question + prompt.lead
+            asked = self.tokens(f"{question} {prompt.answer}")
+            for index in range(len(self.tokens(question)), len(asked)):
+                if self.texts.tokenizer.decode([asked[index]]).strip():
+                    targets.append(len(tail) + index)
+            tail += asked
+            facts += prompt.facts
+        facts.sort()
+
+        needed = len(self.texts.prefix) + len(self.tokens(prompts[0].task)) + len(tail)
+        needed += sum(len(self.tokens(fact)) for _, fact in facts)
+        if length < needed:
+            raise UsageError(
+                f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
+            )
+        before = self.with_facts(prompts[0].task, facts, length - needed)
+        return AskedText(before, tail, targets, length - needed)
+
+    def with_facts(self, task: str, facts: Sequence[tuple[float, str]], count: int) -> list[int]:
+        """Return the prefix, the task, and `count` tokens of the texts with facts at their depths.
+
+        Args:
+            task: The words before the text.
+            facts: Depth (0 to 1) and text of each, by rising depth.
+            count: The tokens of the texts.
+        """
+        hay = self.hay(count)
+        ids = [*self.texts.prefix, *self.tokens(task)]
         used = 0
-        for depth, fact in prompt.facts:
-            until = round(depth * len(hay))
+        for depth, fact in facts:
+            until = round(depth * count)
             ids += hay[used:until]
             ids += self.tokens(fact)
             used = until
-        ids += hay[used:]
-        return ids + tail, [len(ids) + index for index in targets]
+        return ids + hay[used:]
 
 
 def different_numbers(count: int, digits: int, draw: np.random.Generator) -> list[str]:
@@ -303,6 +368,143 @@ class Niah(Retrieval):
             answer=numbers[0],
             facts=tuple(needles),
         )
+
+
+KEYS_PER_DEPTH = 5
+
+
+@register
+class Keys(Measure):
+    """Lines with a word and its number, hidden all over the text, and asked for one after another.
+
+    One pass answers all questions, so that a long text has many of them. The text ends with the
+    words and numbers in another order. An answer is right where each token of the number was the
+    likeliest, given the text and the lines before it. Small models answer these lines where
+    sentences such as those of `niah` are too hard for them.
+    """
+
+    name = "keys"
+    summary = "the numbers of 25 words hidden in the text, all asked for in one pass, by depth"
+    metrics = ("exact", "log_prob")
+    sizes = frozenset({"depths"})
+
+    def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
+        """Yield a sequence with all words and questions for each window and length."""
+        random_places = np.random.default_rng(sizes.seed)
+        order = random_places.permutation(len(texts.documents))
+        for window in range(sizes.windows):
+            document = int(order[window % len(order)])
+            start = int(random_places.integers(len(texts.documents[document].ids)))
+            haystack = Haystack(texts, document, start)
+            draw = np.random.default_rng((sizes.seed, window))
+            prompts = self.prompts(haystack, KEYS_PER_DEPTH * sizes.depths, draw)
+            for length in sizes.lengths:
+                asked = haystack.asked(prompts, length, self.name)
+                targets = np.array(asked.targets, np.int32) + len(asked.before)
+                yield Case(
+                    measure=self.name,
+                    column=length,
+                    document=document,
+                    window=window,
+                    ids=np.array(asked.ids, np.int32),
+                    targets=targets.astype(np.int32),
+                )
+
+    def prompts(self, haystack: Haystack, count: int, draw: np.random.Generator) -> list[Prompt]:
+        """Return `count` questions in the order in which they are asked."""
+        words = [word.capitalize() for word in haystack.words(count, draw)]
+        numbers = different_numbers(count, 5, draw)
+        prompts = []
+        for number in order_of_questions(count):
+            fact = f"\n{words[number]}: {numbers[number]}\n"
+            prompts.append(
+                Prompt(
+                    task="Some lines of the following text have a word and its number.\n",
+                    question=f"\n{words[number]}",
+                    lead=":",
+                    answer=numbers[number],
+                    facts=(((number + 0.5) / count, fact),),
+                )
+            )
+        return prompts
+
+    def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
+        """Return whether each question was answered, and how likely its answer was."""
+        # answers have words between them, so a gap in the targets begins another one
+        gaps = np.flatnonzero(np.diff(case.targets) > 1) + 1
+        answers = np.split(np.arange(len(case.targets)), gaps)
+        count = len(answers)
+        depths = count // KEYS_PER_DEPTH
+        observations = []
+        for number, indices in zip(order_of_questions(count), answers, strict=True):
+            depth = (number // KEYS_PER_DEPTH + 0.5) / depths
+            values = {
+                "exact": float(losses.right[indices].all()),
+                "log_prob": -float(losses.loss[indices].mean()),
+            }
+            for metric, value in values.items():
+                observations.append(
+                    Observation(
+                        measure=self.name,
+                        metric=metric,
+                        column=case.column,
+                        document=case.document,
+                        window=case.window * count + number,
+                        value=value,
+                        depth=depth,
+                        weight=1 if metric == "exact" else len(indices),
+                    )
+                )
+        return observations
+
+    def with_place(self, case: Case, observation: Observation) -> Observation:
+        gaps = int((np.diff(case.targets) > 1).sum())
+        count = gaps + 1
+        window = case.window * count + observation.window % count
+        return replace(observation, measure=self.name, document=case.document, window=window)
+
+
+def order_of_questions(count: int) -> list[int]:
+    """Return the numbers from 0 to `count` - 1 in an order that mixes them, always the same."""
+    order = np.random.default_rng(count).permutation(count)
+    return [int(number) for number in order]
+
+
+MENTIONS = 3
+
+
+@register
+class Latest(Keys):
+    """As `keys`, with several lines for each word: its last number is the answer.
+
+    The earlier lines are anywhere before the last one, whose place is the depth.
+    """
+
+    name = "latest"
+    summary = "the last number of words that have several, asked for in one pass, by depth"
+
+    def prompts(self, haystack: Haystack, count: int, draw: np.random.Generator) -> list[Prompt]:
+        words = [word.capitalize() for word in haystack.words(count, draw)]
+        numbers = different_numbers(MENTIONS * count, 5, draw)
+        prompts = []
+        for number in order_of_questions(count):
+            place = (number + 0.5) / count
+            places = [*sorted((place * draw.random(MENTIONS - 1)).tolist()), place]
+            own = numbers[MENTIONS * number : MENTIONS * (number + 1)]
+            facts = []
+            for one_place, value in zip(places, own, strict=True):
+                facts.append((one_place, f"\n{words[number]}: {value}\n"))
+            prompts.append(
+                Prompt(
+                    task="Some lines of the following text have a word and its number. A later"
+                    " line replaces an earlier one.\n",
+                    question=f"\n{words[number]}",
+                    lead=":",
+                    answer=own[-1],
+                    facts=tuple(facts),
+                )
+            )
+        return prompts
 
 
 TASK = (

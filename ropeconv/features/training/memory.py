@@ -1,0 +1,330 @@
+"""The memory of training at a long context, and the settings with which it fits some GPUs.
+
+`fit_gpus` is the function to read first. It counts what training a LoRA adapter keeps on each GPU,
+with one sequence at a time and gradient checkpointing: the weights, the adapter with its gradients
+and optimizer, the states between layers, one layer with its gradients, and the logits.
+"""
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+
+from ropeconv.inspection.memory.machine import size
+from ropeconv.inspection.memory.shape import ModelShape
+from ropeconv.rope.errors import RopeconvError
+
+RANK = 16
+"""The rank of the adapter in the printed files."""
+SEQUENCES = 64
+"""Sequences of a step in the printed files, those of YaRN (Peng et al. 2023)."""
+STEPS = 400
+"""Steps in the printed files, as many as YaRN's."""
+PER_TRAINED = 16
+"""Bytes of a number that is trained with Adam: float32 weight, gradient and two moments."""
+RESERVED = 3 << 30
+"""Bytes of each GPU that CUDA, NCCL and the gaps of the allocator take."""
+MOST_GPUS = 1024
+"""GPUs up to which a number that would be enough is looked for."""
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """The memory of training on one GPU, in bytes."""
+
+    weights: int
+    """The frozen weights in bfloat16, or the part of them on this GPU."""
+
+    adapter: int
+    """The adapter with gradients and optimizer."""
+
+    states: int
+    """The states between layers that gradient checkpointing keeps."""
+
+    layer: int
+    """One layer that is computed again, with its gradients."""
+
+    logits: int
+    """The logits with their gradients: of a part of the tokens where the loss is chunked."""
+
+    @property
+    def total(self) -> int:
+        """All of it, with what CUDA takes."""
+        return self.weights + self.adapter + self.states + self.layer + self.logits + RESERVED
+
+    @property
+    def sentence(self) -> str:
+        """The parts in words."""
+        parts = (
+            ("weights", self.weights),
+            ("adapter", self.adapter),
+            ("states between layers", self.states),
+            ("one layer", self.layer),
+            ("logits", self.logits),
+        )
+        words = [f"{name} {size(number)}" for name, number in parts if number]
+        return f"{size(self.total)} ({', '.join(words)})"
+
+
+def parameter_count(shape: ModelShape, tied: bool) -> int:
+    """Return the parameters of a dense model; 0 where its shape does not say all.
+
+    Norms and biases are left out, below 0.1 %.
+
+    Args:
+        shape: The model.
+        tied: Whether embedding and head are one matrix.
+    """
+    if shape.experts or shape.latent or shape.states:
+        return 0
+    matrices = 2 if shape.mlp_kind == "plain" else 3
+    tables = 1 if tied else 2
+    count = tables * shape.vocabulary * shape.hidden
+    for group in shape.layers:
+        # queries and output, keys, values
+        attention = shape.hidden * (2 * shape.queries + group.keys + group.values)
+        count += group.count * (attention + matrices * shape.hidden * shape.mlp)
+    return count
+
+
+def adapter_parameters(shape: ModelShape) -> int:
+    """Return the numbers of a LoRA adapter of rank RANK on all linear layers.
+
+    A layer of m inputs and n outputs gets RANK (m + n). Each expert that a token passes through
+    counts, not all of them.
+    """
+    count = 0
+    hidden = shape.hidden
+    for group in shape.layers:
+        ends = 2 * (hidden + shape.queries) + 2 * hidden + group.keys + group.values
+        matrices = 2 if shape.mlp_kind == "plain" else 3
+        ends += matrices * (hidden + shape.mlp)
+        ends += shape.experts * 3 * (hidden + shape.expert_width)
+        count += group.count * RANK * ends
+    return count
+
+
+def layer_bytes(shape: ModelShape, tokens: int) -> int:
+    """Return the bytes of one layer that is computed again, and of the gradients in it.
+
+    Flash attention keeps no scores. In bfloat16, the layer keeps the input and output of both norms
+    and of their residuals, queries before and after the rotation, keys and values, the output of
+    attention, and the MLP: gate, up, the activation, and their product. The norms compute in
+    float32. The gradients of the MLP, the widest ones, exist at a time.
+    """
+    width = max(shape.mlp, shape.experts * shape.expert_width)
+    saved = 4 * shape.hidden + 3 * shape.queries + 2 * shape.keys + shape.values + 4 * width
+    norms = 2 * 2 * shape.hidden  # float32 numbers are two of bfloat16
+    gradients = 2 * width + shape.hidden
+    return 2 * tokens * (saved + norms + gradients)
+
+
+def logits_bytes(shape: ModelShape, tokens: int, chunked: bool = True) -> int:
+    """Return the bytes of the logits: bfloat16, float32, and the gradient in float32.
+
+    Args:
+        shape: The model.
+        tokens: The tokens on one GPU.
+        chunked: Whether the loss is computed for a part of the tokens at a time.
+    """
+    if chunked:
+        # as liger-kernel 0.8 does (ops/fused_linear_cross_entropy.py): chunks in which the logits
+        # are about as large as the states of all tokens
+        parts = math.ceil(shape.vocabulary / shape.hidden)
+        chunk = 1 << (math.ceil(tokens / parts) - 1).bit_length()
+        tokens = min(chunk, tokens)
+    return tokens * shape.vocabulary * (2 + 4 + 4)
+
+
+def training_memory(
+    shape: ModelShape,
+    parameters: int,
+    tokens: int,
+    shards: int = 1,
+    offload: bool = False,
+    chunked: bool = True,
+) -> TrainingMemory:
+    """Return what training keeps on one GPU.
+
+    Args:
+        shape: The model.
+        parameters: The parameters of the model.
+        tokens: The tokens of one sequence on this GPU.
+        shards: The GPUs that share the weights.
+        offload: Whether the states between layers are kept in the memory of the host.
+        chunked: Whether the loss is chunked.
+    """
+    layers = sum(group.count for group in shape.layers) + shape.states
+    kept = 2 if offload else layers  # the one that comes, and the one that goes
+    return TrainingMemory(
+        weights=2 * parameters // shards,
+        adapter=PER_TRAINED * adapter_parameters(shape) // shards,
+        states=kept * tokens * shape.hidden * 2,
+        layer=layer_bytes(shape, tokens),
+        logits=logits_bytes(shape, tokens, chunked),
+    )
+
+
+class MemorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a trainer saves memory."""
+
+    source: str
+    """File and line in the release that computes the loss in chunks."""
+
+    context_parallel: bool = False
+    """Whether it divides a sequence over GPUs."""
+
+    shards: bool = False
+    """Whether it divides the weights over GPUs."""
+
+    offload: bool = False
+    """Whether it moves the states between layers to the memory of the host."""
+
+
+@dataclass(frozen=True)
+class GpuPlan:
+    """Settings with which training fits some GPUs."""
+
+    memory: TrainingMemory
+    """The memory of one GPU."""
+
+    limit: int
+    """The memory of one GPU in bytes."""
+
+    gpus: int = 1
+    """The GPUs."""
+
+    context_parallel: int = 1
+    """How many GPUs share one sequence."""
+
+    offload: bool = False
+    """Whether the states between layers are kept in the memory of the host."""
+
+    @property
+    def accumulation(self) -> int:
+        """Sequences that one GPU reads before a step, for SEQUENCES in all."""
+        return accumulation(self.gpus, self.context_parallel)
+
+
+def accumulation(gpus: int = 1, context_parallel: int = 1) -> int:
+    """Return the sequences that one GPU reads before a step, for SEQUENCES in all."""
+    return max(1, SEQUENCES * context_parallel // gpus)
+
+
+def fit_gpus(
+    shape: ModelShape,
+    parameters: int,
+    context: int,
+    abilities: MemorySettings,
+    gpus: int,
+    limit: int,
+) -> GpuPlan:
+    """Return the settings with which training fits, with as few GPUs for one sequence as possible.
+
+    States go to the host only where all GPUs for one sequence are not enough.
+
+    Args:
+        shape: The model.
+        parameters: The parameters of the model.
+        context: The length of the sequences in tokens.
+        abilities: How the trainer saves memory.
+        gpus: The GPUs.
+        limit: The memory of one, in bytes.
+
+    Raises:
+        RopeconvError: It does not fit; the message says what is needed, and how many GPUs fit.
+    """
+    plans = _plans(shape, parameters, context, abilities, gpus, limit)
+    for plan in plans:
+        if plan.memory.total <= limit:
+            return plan
+
+    least = plans[-1].memory
+    message = (
+        f"training on {context:,} tokens takes {least.sentence} on each GPU, and --memory gives"
+        f" {size(limit)}"
+    )
+    repair = _what_fits(shape, parameters, context, abilities, gpus, limit)
+    raise RopeconvError(f"{message}; {repair}")
+
+
+def _what_fits(
+    shape: ModelShape,
+    parameters: int,
+    context: int,
+    abilities: MemorySettings,
+    gpus: int,
+    limit: int,
+) -> str:
+    """Return the option with which training fits: more GPUs, or a shorter context."""
+    if abilities.context_parallel or abilities.shards:
+        more = 2 * gpus
+        while more <= MOST_GPUS:
+            if _fits(shape, parameters, context, abilities, more, limit):
+                return f"give --gpus {more}"
+            more *= 2
+    shorter = context // 2
+    while shorter >= 1024:
+        if _fits(shape, parameters, shorter, abilities, gpus, limit):
+            return f"give --context {shorter}, or another --for"
+        shorter //= 2
+    return "give GPUs with more memory"
+
+
+def _fits(
+    shape: ModelShape,
+    parameters: int,
+    context: int,
+    abilities: MemorySettings,
+    gpus: int,
+    limit: int,
+) -> bool:
+    """Return whether some settings fit."""
+    plans = _plans(shape, parameters, context, abilities, gpus, limit)
+    return any(plan.memory.total <= limit for plan in plans)
+
+
+def _plans(
+    shape: ModelShape,
+    parameters: int,
+    context: int,
+    abilities: MemorySettings,
+    gpus: int,
+    limit: int,
+) -> list[GpuPlan]:
+    """Return all settings for some GPUs, from those that cost no speed to those that do."""
+    divisions = [1]
+    while abilities.context_parallel and gpus % (2 * divisions[-1]) == 0:
+        divisions.append(2 * divisions[-1])
+    plans = []
+    places = [False, True] if abilities.offload else [False]
+    for offload in places:
+        for division in divisions:
+            memory = training_memory(
+                shape,
+                parameters,
+                math.ceil(context / division),
+                gpus if abilities.shards else 1,
+                offload,
+            )
+            plans.append(GpuPlan(memory, limit, gpus, division, offload))
+    return plans
+
+
+def logits_note(shape: ModelShape, context: int) -> str:
+    """Return the reason for a chunked loss: the size of all logits, in words."""
+    whole = 4 * context * shape.vocabulary
+    return (
+        f"the logits of {context:,} tokens take {size(whole)} in float32 at once, so the loss is"
+        " computed in chunks"
+    )
+
+
+def tokens_note(context: int) -> str:
+    """Return how many tokens the file trains on, beside what publications did."""
+    billions = STEPS * SEQUENCES * context / 1e9
+    return (
+        f"the file trains on {billions:.2g} billion tokens ({STEPS} steps of {SEQUENCES}"
+        " sequences). YaRN used 1.7 for Llama 2 at 64k (Peng et al. 2023), 0.5 to 5 were enough to"
+        " retrieve at 128k (Fu et al. 2024), and up to 20 at 64k improved tasks (Gao et al. 2024)"
+    )

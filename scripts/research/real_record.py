@@ -1,0 +1,406 @@
+"""Measures methods on SmolLM2-135M-Instruct at twice its trained context: items of the record.
+
+    python -m scripts.research.real_record measure TEXTS FOLDER [MINUTES [WORKER WORKERS]]
+    python -m scripts.research.real_record items FOLDER [RECORD]
+
+TEXTS are the folder of the texts of docs/evaluating.md. FOLDER keeps a file for each row and text,
+so that a run that is stopped continues with the next one. `items` makes the record of them, in
+docs/evidence/items.
+
+A pass over 16,384 tokens takes a minute on one core, so one pass gives as much as it can. The
+numbers of 25 words are hidden in each text (measure `keys`), and one pass of a row gives
+
+- the loss of the last 1,024 of 2,048, 8,192 and 16,384 tokens, in blocks of 128 tokens;
+- the loss of each of the last 4,096 tokens, from which `longppl` is computed;
+- on the same cache, without the end of the text, the answers to the 25 questions.
+
+The unchanged model also reads only the last 8,192 tokens of each text, so that the loss at 16,384
+is compared with that of the same tokens at the trained context. From this pass, and from passes
+over 1,024 to 2,048 tokens, it chooses the key tokens of `longppl`: no row is used beyond its
+trained context for that.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from ropeconv.bake.items import RecordItem, check_items, read_items, write_items
+from ropeconv.engines.engine import TokenLosses
+from ropeconv.features.evaluation.cases import Case
+from ropeconv.features.evaluation.measures.retrieval import KEYS_PER_DEPTH, Haystack, Keys
+from ropeconv.features.evaluation.runners.checkpoint import CheckpointRunner
+from ropeconv.features.evaluation.runners.opening import open_runner
+from ropeconv.features.evaluation.runners.runner import RunnerRequest
+from ropeconv.features.evaluation.texts import Texts, read_files, tokenize
+from ropeconv.formats.drafts import write_file
+from ropeconv.verbs.rows import Row, parse_rows
+
+from ..real_model import real_model
+
+ROWS = "base,yarn:2,ntk:2,mixed:2,by-parts:2,linear:2"
+MORE_ROWS = "ntk-fixed:2,llama3:2,ntk-old:2,theta-for:16384"
+"""Rows that are measured last. They are close to others: ntk-old and theta-for to ntk, for example.
+"""
+TRAINED = 8192
+LENGTH = 16384
+INSIDE = (2048, 8192)
+"""Lengths whose loss one long pass gives too, since the frequencies do not depend on the length."""
+TARGETS = 1024
+BLOCK = 128
+"""Tokens of an item of loss."""
+DEPTHS = 5
+KEPT = 4096
+"""Tokens at the end whose losses are kept for longppl."""
+SHORT = 2048
+"""The short context of longppl: each token has 1,024 to 2,048 tokens before it."""
+CHUNK = 1024
+QUERIES = 128
+"""Queries whose scores exist at a time."""
+ORDER = (
+    "moby_dick",
+    "python_manual",
+    "theodore_roosevelt",
+    "harry_s_truman",
+    "james_polk",
+    "jimmy_carter",
+    "william_h_taft",
+    "grover_cleveland",
+)
+
+
+def attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **given: Any
+) -> tuple[Tensor, None]:
+    """Causal attention in bfloat16, which is 2.5 times as fast on a CPU as that of torch.
+
+    As in the eager attention of transformers, the scores are bfloat16. Their exponentials are too.
+    """
+    groups = key.shape[1]
+    heads = query.shape[1] // groups
+    rows = query.shape[2]
+    before = key.shape[2] - rows
+    output = torch.empty(1, rows, groups * heads, query.shape[3], dtype=query.dtype)
+    for start in range(0, rows, QUERIES):
+        stop = min(start + QUERIES, rows)
+        columns = before + stop
+        # the queries of these rows see all columns but those of later rows
+        later = torch.ones(stop - start, stop - start, dtype=torch.bool).triu(1)
+        hidden = later.repeat(heads, 1)
+        for group in range(groups):
+            own = slice(group * heads, (group + 1) * heads)
+            queries = query[0, own, start:stop].reshape(-1, query.shape[3]) * scaling
+            scores = queries @ key[0, group, :columns].T
+            scores[:, before + start :].masked_fill_(hidden, -torch.inf)
+            scores.sub_(scores.amax(1, keepdim=True)).exp_()
+            sums = scores.sum(1, keepdim=True, dtype=torch.float32)
+            mixed = (scores @ value[0, group, :columns]).float() / sums
+            output[0, start:stop, own] = (
+                mixed.view(heads, stop - start, -1).transpose(0, 1).to(query.dtype)
+            )
+    return output, None
+
+
+ALL_ATTENTION_FUNCTIONS["blocks"] = attend
+
+
+class Reader:
+    """Reads sequences with a loaded model, and gives the losses of their last tokens."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def states(self, ids: list[int], cache: DynamicCache, kept: int) -> Tensor:
+        """Read tokens behind those of a cache. Returns the states of the last `kept` ones."""
+        states = []
+        with torch.no_grad():
+            for start in range(0, len(ids), CHUNK):
+                part = ids[start : start + CHUNK]
+                output = self.model.model(
+                    input_ids=torch.tensor([part]), past_key_values=cache, use_cache=True
+                )
+                states.append(output.last_hidden_state[0])
+        return torch.cat(states)[-kept:]
+
+    def losses(self, states: Tensor, ids: list[int]) -> TokenLosses:
+        """The losses of tokens, from the states before them."""
+        losses = []
+        right = []
+        with torch.no_grad():
+            for part, wanted in zip(states.split(256), torch.tensor(ids).split(256), strict=True):
+                logits = self.model.lm_head(part).float()
+                losses.append(torch.nn.functional.cross_entropy(logits, wanted, reduction="none"))
+                right.append(logits.argmax(1) == wanted)
+        return TokenLosses(torch.cat(losses).double().numpy(), torch.cat(right).numpy())
+
+
+class Task:
+    """A text with its hidden words, its questions, and the text that continues in their place."""
+
+    def __init__(self, texts: Texts, document: int) -> None:
+        self.name = Path(texts.documents[document].name).stem
+        self.measure = Keys()
+        draw = np.random.default_rng(document)
+        count = len(texts.documents[document].ids)
+        haystack = Haystack(texts, document, int(draw.integers(count - 2 * LENGTH)))
+        prompts = self.measure.prompts(haystack, KEYS_PER_DEPTH * DEPTHS, draw)
+        asked = haystack.asked(prompts, LENGTH, self.measure.name)
+        self.tail = asked.tail
+        self.targets = asked.targets
+        self.text_tokens = len(asked.before)
+        # the same text, which goes on in place of the questions
+        self.ids = asked.before + haystack.hay(asked.hay + len(asked.tail))[asked.hay :]
+        self.case = Case(
+            measure=self.measure.name,
+            column=LENGTH,
+            document=document,
+            window=0,
+            ids=np.array(asked.ids, np.int32),
+            targets=np.array(asked.targets, np.int32) + len(asked.before),
+        )
+
+
+def blocks(losses: np.ndarray, length: int, last: int) -> Iterator[tuple[int, float]]:
+    """The mean loss of blocks that end at token `last`, each with its number in the text."""
+    for block in range(TARGETS // BLOCK):
+        values = losses[block * BLOCK : (block + 1) * BLOCK]
+        yield (last - TARGETS) // BLOCK + block, float(values.mean())
+
+
+def measure(task: Task, row: Row, reader: Reader) -> dict[str, Any]:
+    """Measure one row on one text. Returns JSON-ready data."""
+    cache = DynamicCache()
+    states = reader.states(task.ids, cache, LENGTH)
+    found: dict[str, Any] = {"growth": [], "row": row.name, "text": task.name}
+    for length in (*INSIDE, LENGTH):
+        kept = KEPT if length == LENGTH else TARGETS
+        losses = reader.losses(
+            states[length - kept - 1 : length - 1], task.ids[length - kept : length]
+        ).loss
+        if length == LENGTH:
+            found["last"] = [round(float(loss), 4) for loss in losses]
+        for window, value in blocks(losses[-TARGETS:], length, length):
+            found["growth"].append([length, window, round(value, 6)])
+
+    cache.crop(task.text_tokens - LENGTH)  # a negative number: that of the tokens to remove
+    found["keys"] = answers(task, reader, cache, states[task.text_tokens - 1])
+    return found
+
+
+def answers(task: Task, reader: Reader, cache: DynamicCache, before: Tensor) -> list[Any]:
+    """The answers to the questions behind the text of a cache."""
+    states = torch.cat([before[None], reader.states(task.tail, cache, len(task.tail))])
+    wanted = [task.tail[index] for index in task.targets]
+    losses = reader.losses(states[task.targets], wanted)
+    return [
+        [one.metric, one.window, one.depth, round(one.value, 6), one.weight]
+        for one in task.measure.observe(task.case, losses)
+    ]
+
+
+def measure_short(task: Task, reader: Reader) -> dict[str, Any]:
+    """Measure the unchanged model on the last tokens, with its trained context and less."""
+    found: dict[str, Any] = {"growth": [], "row": "base", "text": task.name}
+    ids = task.ids[-TRAINED:]
+    states = reader.states(ids, DynamicCache(), KEPT + 1)[:-1]
+    losses = reader.losses(states, ids[-KEPT:]).loss
+    found["last"] = [round(float(loss), 4) for loss in losses]
+    for window, value in blocks(losses[-TARGETS:], TRAINED, LENGTH):
+        found["growth"].append([TRAINED, window, round(value, 6)])
+
+    short: list[float] = []
+    for end in range(LENGTH - KEPT + SHORT // 2, LENGTH + 1, SHORT // 2):
+        ids = task.ids[end - SHORT : end]
+        states = reader.states(ids, DynamicCache(), SHORT // 2 + 1)[:-1]
+        short += reader.losses(states, ids[-SHORT // 2 :]).loss.tolist()
+    found["short"] = [round(loss, 4) for loss in short]
+    return found
+
+
+def measure_texts(
+    texts_folder: str, folder: str, minutes: str = "60", worker: str = "0", workers: str = "1"
+) -> None:
+    """Measures texts one after another, each with all rows, until the time is over.
+
+    Where there are several workers, each has its own texts.
+    """
+    until = time.time() + 60 * float(minutes)
+    place = Path(folder)
+    checkpoint = real_model(place / "model").checkpoint
+    wanted = parse_rows(f"{ROWS},{MORE_ROWS}")
+    request = RunnerRequest(str(checkpoint), wanted, device="cpu", dtype="bfloat16")
+    with open_runner(request) as (runner, rows):
+        assert isinstance(runner, CheckpointRunner)
+        files = read_files([f"{texts_folder}/{name}.txt" for name in ORDER])
+        texts = tokenize(files, runner.tokenizer)
+        model = runner.loaded.model
+        model.set_attn_implementation("blocks")
+        reader = Reader(model)
+        for document, row in jobs(rows, int(worker), int(workers)):
+            task = Task(texts, document)
+            name = "short" if row is None else row.name.replace(":", "-")
+            path = place / f"{document}-{task.name}-{name}.json"
+            if path.exists():
+                continue
+            begun = time.time()
+            if row is None:
+                found = measure_short(task, reader)
+            else:
+                with runner.engine(row):
+                    found = measure(task, row, reader)
+            found["seconds"] = round(time.time() - begun, 1)
+            found["sample"] = texts.sha256[:16]
+            found["identity"] = runner.source
+            found["runtime"] = runner.runtime
+            write_file(path, msgspec.json.encode(found))
+            print(path.name, found["seconds"], summary(found), flush=True)
+            if time.time() > until:
+                return
+
+
+def jobs(rows: list[Row], worker: int, workers: int) -> Iterator[tuple[int, Row | None]]:
+    """Pairs of a text and a row in the order of measuring; the row None is for short contexts.
+
+    The most important rows of two texts come before their other rows.
+    """
+    important = len(parse_rows(ROWS))
+    for first in range(0, len(ORDER), 2 * workers):
+        own = [number for number in range(first, first + 2 * workers) if number % workers == worker]
+        for document in own:
+            yield from [(document, row) for row in (*rows[:2], None, *rows[2:important])]
+        for document in own:
+            yield from [(document, row) for row in rows[important:]]
+
+
+def summary(found: dict[str, Any]) -> str:
+    """The means of what was found, for the log."""
+    words = []
+    for length in (*INSIDE, LENGTH):
+        values = [value for at, _, value in found["growth"] if at == length]
+        if values:
+            words.append(f"{length}: {np.mean(values):.3f}")
+    right = [one[3] for one in found.get("keys", ()) if one[0] == "exact"]
+    if right:
+        words.append(f"keys {sum(right):g} of {len(right)}")
+    return ", ".join(words)
+
+
+ALPHA = 2.0
+"""The least gain of a key token by its long context, in nats (Fang et al. 2024)."""
+BETA = -2.0
+"""The least log-probability of a key token with its long context."""
+KEY_BLOCK = 512
+"""Tokens whose key tokens make one item of longppl."""
+
+
+def items_of(folder: Path) -> list[RecordItem]:
+    """The items of everything that was measured, in the order of texts and rows."""
+    found = []
+    for path in sorted(folder.glob("*-*-*.json")):
+        found.append(msgspec.json.decode(path.read_bytes()))
+    contexts = {one["text"]: one for one in found if "short" in one}
+    order = {name: place for place, name in enumerate(ORDER)}
+    names = [row.name for row in parse_rows(f"{ROWS},{MORE_ROWS}")]
+    found.sort(key=lambda one: (order[one["text"]], names.index(one["row"]), "short" in one))
+    items: list[RecordItem] = []
+    for one in found:
+        items += _items_of_row(one, contexts.get(one["text"]))
+    return items
+
+
+def _items_of_row(found: dict[str, Any], contexts: dict[str, Any] | None) -> Iterator[RecordItem]:
+    """The items of one row and text.
+
+    contexts: the losses of the unchanged model with its trained context and less, which choose the
+    key tokens.
+    """
+    method, _, _ = found["row"].partition(":")
+    is_base = method == "base"
+    shared: dict[str, Any] = {
+        "row": "base" if is_base else f"{method}:2",
+        "text": found["text"],
+        "model": "SmolLM2-135M-Instruct",
+        "identity": found.get("identity", ""),
+        "trained": TRAINED,
+        "method": method,
+        "factor": None if is_base else 2.0,
+        "runtime": found.get("runtime", "transformers"),
+        "dtype": "bfloat16",
+        "sample": found["sample"],
+    }
+    for length, window, value in found["growth"]:
+        yield RecordItem(
+            measure="growth", metric="loss", length=length, window=window, value=value, **shared
+        )
+    for metric, window, depth, value, weight in found.get("keys", ()):
+        yield RecordItem(
+            measure="keys",
+            metric=metric,
+            length=LENGTH,
+            window=window,
+            depth=depth,
+            value=value,
+            weight=weight,
+            **shared,
+        )
+    if contexts is None:
+        return
+    is_key = _key_tokens(contexts)
+    lengths = {LENGTH: found["last"]}
+    if "short" in found:
+        lengths = {SHORT: found["short"], TRAINED: found["last"]}
+    for length, losses in lengths.items():
+        for block in range(KEPT // KEY_BLOCK):
+            part = slice(block * KEY_BLOCK, (block + 1) * KEY_BLOCK)
+            values = np.array(losses)[part][is_key[part]]
+            if not len(values):
+                continue
+            yield RecordItem(
+                measure="longppl",
+                metric="loss",
+                length=length,
+                window=(LENGTH - KEPT) // KEY_BLOCK + block,
+                value=round(float(values.mean()), 6),
+                weight=len(values),
+                **shared,
+            )
+
+
+def _key_tokens(contexts: dict[str, Any]) -> np.ndarray:
+    """Whether each of the last tokens needs the trained context, bool [KEPT]."""
+    long = -np.array(contexts["last"])
+    short = -np.array(contexts["short"])
+    return (long - short > ALPHA) & (long > BETA)
+
+
+def write_record(folder: str, record: str = "docs/evidence/items") -> None:
+    """Write the items of a folder as a file of the record, with those of `eval -o` in it."""
+    items = items_of(Path(folder))
+    for path in sorted(Path(folder).glob("*.jsonl.gz")):
+        items += read_items(path)
+    check_items(items, folder)
+    path = Path(record) / f"{items[0].model}.jsonl.gz"
+    write_items(items, path)
+    print(f"{path}: {len(items):,} items")
+
+
+def main(task: str, *words: str) -> None:
+    """Runs one of the two commands."""
+    if task == "measure":
+        measure_texts(*words)
+    elif task == "items":
+        write_record(*words)
+    else:
+        sys.exit(f"{task} is not a command; give measure or items")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,161 @@
+"""Many questions in one pass: lines with a word and its number, asked for at the end."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeconv.engines.engine import TokenLosses
+from ropeconv.errors import UsageError
+from ropeconv.features.evaluation.cases import Case, EvaluationSizes, Observation
+from ropeconv.features.evaluation.evaluation import SUITES, Sizes, suite_measures
+from ropeconv.features.evaluation.measures import lm_eval
+from ropeconv.features.evaluation.measures.measure import REGISTRY
+from ropeconv.features.evaluation.measures.retrieval import KEYS_PER_DEPTH
+from ropeconv.features.evaluation.measures.speed import peak_bytes
+from ropeconv.features.evaluation.texts import Texts
+
+from ..engines import Computed, WordTokenizer, prose
+
+ASKED = EvaluationSizes((1500, 6000), 512, windows=2, depths=5)
+COUNT = 5 * KEYS_PER_DEPTH
+LINE = re.compile(r"\n([A-Z][a-z]+): (\d{5})(?=\n|$)")
+of_each = pytest.mark.parametrize("name", ["keys", "latest"])
+
+
+@pytest.fixture(scope="module")
+def texts() -> Texts:
+    return prose(WordTokenizer())
+
+
+def cases(name: str, texts: Texts) -> list[Case]:
+    return list(REGISTRY[name].cases(texts, ASKED))
+
+
+def lines(case: Case, texts: Texts) -> list[tuple[int, str, str]]:
+    """The lines with a word and a number: the place in the text, the word and the number."""
+    text = texts.tokenizer.decode(case.ids.tolist())
+    found = []
+    for match in LINE.finditer(text):
+        found.append((match.start(), match[1], match[2]))
+    return found
+
+
+@of_each
+def test_the_answers_at_the_end_are_the_last_numbers_in_the_text(name: str, texts: Texts) -> None:
+    for case in cases(name, texts):
+        assert len(case.ids) == case.column
+        known: dict[str, str] = {}
+        found = lines(case, texts)
+        asked = found[-COUNT:]
+        for _, word, number in found[:-COUNT]:
+            known[word] = number
+        assert len(known) == COUNT
+        assert [(word, number) for _, word, number in asked] == [
+            (word, known[word]) for _, word, _ in asked
+        ]
+        answers = texts.tokenizer.decode(case.ids[case.targets].tolist())
+        assert answers == "".join(number for _, _, number in asked)
+    mentions = {"keys": 1, "latest": 3}[name]
+    assert len(found) == (mentions + 1) * COUNT
+
+
+@of_each
+def test_each_question_is_an_item_with_the_depth_of_its_line(name: str, texts: Texts) -> None:
+    measure = REGISTRY[name]
+    case = cases(name, texts)[-1]
+    found = lines(case, texts)
+    # places in tokens: white space makes some parts of the text wider than others
+    ends = np.cumsum([len(texts.tokenizer.decode([token])) for token in case.ids.tolist()])
+    last_place = {word: int(np.searchsorted(ends, place)) for place, word, _ in found[:-COUNT]}
+    end = int(np.searchsorted(ends, found[-COUNT][0]))  # where the questions begin
+    words = [word for _, word, _ in found[-COUNT:]]
+
+    # the first question is answered, all others are not
+    right = np.zeros(len(case.targets), bool)
+    right[:5] = True
+    observations = measure.observe(case, TokenLosses(np.ones(len(right)), right))
+    exact = [one for one in observations if one.metric == "exact"]
+    assert [one.value for one in exact] == [1.0] + [0.0] * (COUNT - 1)
+    assert len({one.window for one in exact}) == COUNT
+    assert sorted({one.depth for one in exact}) == [0.1, 0.3, 0.5, 0.7, 0.9]
+    for one, word in zip(exact, words, strict=True):
+        assert one.depth == pytest.approx(last_place[word] / end, abs=0.15)
+
+    # one wrong token makes an answer wrong
+    right[4] = False
+    observations = measure.observe(case, TokenLosses(np.ones(len(right)), right))
+    assert sum(one.value for one in observations if one.metric == "exact") == 0.0
+
+
+def test_questions_of_two_windows_are_different_items(texts: Texts) -> None:
+    measure = REGISTRY["keys"]
+    seen: set[object] = set()
+    for case in cases("keys", texts):
+        right = np.ones(len(case.targets), bool)
+        observations = measure.observe(case, TokenLosses(np.ones(len(right)), right))
+        moved = [measure.with_place(case, one) for one in observations]
+        assert moved == observations
+        seen |= {one.pair for one in observations}
+    assert len(seen) == 2 * 2 * COUNT * 2  # windows, lengths, questions, metrics
+
+
+def test_a_text_too_short_for_the_questions_is_refused(texts: Texts) -> None:
+    with pytest.raises(UsageError, match=r"keys needs sequences of at least \d+ tokens"):
+        list(REGISTRY["keys"].cases(texts, EvaluationSizes((256,), 512)))
+
+
+def test_speed_is_the_tokens_of_a_pass_over_its_seconds(
+    texts: Texts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([10.0, 14.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    measure = REGISTRY["speed"]
+    case = next(measure.cases(texts, EvaluationSizes((1500,), 512)))
+    engine = Computed(lambda ids, place: 0.0)
+    observations: list[Observation] = measure.run("base", case, engine, texts.tokenizer)
+    assert [(one.metric, one.value) for one in observations] == [("tokens_per_second", 375.0)]
+    assert engine.asked == [64, 1500]
+
+
+def test_the_memory_of_a_cpu_is_the_peak_of_the_process(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "status").write_text("Name:\tpython\nVmHWM:\t  2048 kB\nVmRSS:\t 1024 kB\n")
+    assert peak_bytes(torch.device("cpu"), tmp_path) == 2048 * 1024
+    assert peak_bytes(torch.device("cpu"), tmp_path / "other") == 0
+    assert peak_bytes(torch.device("mps"), tmp_path) == 0
+
+
+def test_the_suite_has_its_measures_and_rulers_tasks_where_lm_eval_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = "ropeconv.features.evaluation.evaluation.installed"
+    monkeypatch.setattr(place, lambda package: False)
+    names = [measure.name for measure in suite_measures("long")]
+    assert names == list(SUITES["long"])
+    monkeypatch.setattr(place, lambda package: package == "lm_eval")
+    monkeypatch.setattr(lm_eval, "require", lambda *words: None)
+    with_ruler = suite_measures("long")
+    assert [measure.name for measure in with_ruler][len(names) :] == [
+        f"lm-eval:{task}" for task in lm_eval.GENERATED
+    ]
+    # at lengths for which RULER has a score
+    sizes = EvaluationSizes((4096, 5000, 8192), 4096)
+    assert [case.column for case in with_ruler[-1].cases(prose(WordTokenizer()), sizes)] == [
+        4096,
+        8192,
+    ]
+    with pytest.raises(UsageError, match="--suite short is not known"):
+        suite_measures("short")
+
+
+def test_measures_of_the_user_are_before_those_of_the_suite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ropeconv.features.evaluation.evaluation.installed", lambda package: False)
+    chosen = Sizes(measures="sliding:64,keys", suite="long").chosen_measures()
+    names = [measure.name for measure in chosen]
+    assert names[:2] == ["sliding", "keys"]
+    assert sorted(names) == sorted({"sliding", *SUITES["long"]})
+    assert [measure.name for measure in Sizes().chosen_measures()] == ["growth"]

@@ -468,7 +468,9 @@ def test_a_named_runtime_restricts_what_can_be_written_and_is_in_the_command() -
 def test_the_command_and_the_function_take_a_runtime(tmp_path: Path) -> None:
     import ropeconv
 
-    said = command(tmp_path, "advise", str(LLAMA_3_1), "--context", "512k", "--runtime", "mlx-lm", "--json")
+    said = command(
+        tmp_path, "advise", str(LLAMA_3_1), "--context", "512k", "--runtime", "mlx-lm", "--json"
+    )
     document = json.loads(said.stdout)
     written = {
         row["method"]: row["outputs"]["safetensors"]["encoding"] for row in document["advice"]

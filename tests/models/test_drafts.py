@@ -32,8 +32,10 @@ DIFFERS: dict[str, str] = COMPARED["differs"]
 NO_DEFAULTS: dict[str, str] = COMPARED["no_defaults"]
 
 
-PATIENCE = 180
-"""Seconds for one class: most answer in two, and one that hangs fails its own test only."""
+PATIENCE = 900
+"""Seconds for one class: most answer in two, that of Ling 3.0 in five minutes on busy cores, and
+one that hangs fails its own test only.
+"""
 
 
 class Classes:

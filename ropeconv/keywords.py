@@ -110,8 +110,8 @@ class TargetKeywords(TypedDict, total=False):
             ropeconv's converter.
         to: safetensors or gguf (default: the format of SOURCE); repeatable. ollama: gguf with a
             Modelfile. overrides: only print JSON for vLLM or SGLang.
-        encoding: How to write the method: auto, buffers, factors, keys, ministral3, native, tensor,
-            weights, carrier.
+        encoding: How to write the method: auto, buffers, factors, keys, ministral3, native, ramp,
+            tensor, weights, carrier.
         runtime: Write a form that this runtime supports: vllm, ollama, vllm@0.30, ...; repeatable.
         outtype: Type of the weights in GGUF: auto (as stored), f32, f16, bf16, q8_0, q4_k_m, ...;
             repeatable.
@@ -134,7 +134,16 @@ class TargetKeywords(TypedDict, total=False):
     converter: StrPath
     to: Literal["safetensors", "gguf"]
     encoding: Literal[
-        "auto", "buffers", "factors", "keys", "ministral3", "native", "tensor", "weights", "carrier"
+        "auto",
+        "buffers",
+        "factors",
+        "keys",
+        "ministral3",
+        "native",
+        "ramp",
+        "tensor",
+        "weights",
+        "carrier",
     ]
     runtime: str | Sequence[str]
     outtype: str

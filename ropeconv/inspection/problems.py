@@ -5,6 +5,7 @@ command, only where the command cannot replace settings that the weights were tr
 two settings contradict each other, only the publisher knows which of them is right.
 """
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +32,15 @@ from ..models.schema import (
 from ..models.source import Source
 from ..models.unread_keys import unread_rope_keys
 from ..rope.errors import command_line, counted
-from ..rope.forms import DynamicNtk, InterpolatedForm, Llama3, LongRope, Vector, Yarn
+from ..rope.forms import (
+    DynamicNtk,
+    InterpolatedForm,
+    Llama3,
+    LongRope,
+    Vector,
+    Yarn,
+    temperature_attention_factor,
+)
 from ..rope.spec import RopeSpec
 from ..runtimes.drafts import DraftKind, draft_kind
 from ..runtimes.evidence import stated_key
@@ -166,6 +175,9 @@ def _scaling_problems(spec: RopeSpec, rope: Config, family: Family) -> Iterator[
     # YaRN's own code multiplies attn_factor by the factor that follows from the scaling
     attn_factor = rope.get("attn_factor")
     if isinstance(form, Yarn) and attn_factor is not None:
+        formula = temperature_attention_factor(form.factor)
+        if math.isclose(attn_factor * formula, spec.attention_factor, rel_tol=1e-6):
+            return  # both kinds of runtimes use the same factor
         product = attn_factor * spec.attention_factor
         yield Problem(
             "attn-factor",

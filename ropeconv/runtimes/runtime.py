@@ -3,6 +3,7 @@
 `Runtime` is one of these ranges, and `find` returns those that a name means.
 """
 
+import shlex
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -256,22 +257,46 @@ class KeyStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An option of the command that starts a server, with which it reads configs in another way."""
+    """Options of the command that starts a server, with which it reads configs in another way."""
 
     words: str
-    """The option on the command line, such as `--model-impl transformers`."""
+    """The options on the command line, such as `--model-impl transformers`."""
 
-    settings: dict[str, str]
-    """The option for the program that asks the runtime, such as {"model-impl": "transformers"}."""
+    transformers: str = ""
+    """The version of transformers whose classes the server then runs; empty for its own classes."""
 
-    transformers: str
-    """The version of transformers whose classes the server runs with this option."""
+    rules: str = ""
+    """The rule set that its own classes then follow; empty for the one of the family."""
+
+    changes: JsonObject = {}
+    """Keys of the RoPE dictionary that the options change in the config which the server reads."""
+
+    text_only: bool = False
+    """Whether the server then refuses images and other inputs beside text."""
 
     without: tuple[str, ...] = ()
     """Keys of a config with which the option does not help: the server then drops something."""
 
     source: str
     """Where that is stated."""
+
+    @property
+    def settings(self) -> JsonObject:
+        """The same for the program that asks the runtime, such as {"model-impl": "transformers"}.
+
+        A value that is JSON is decoded, and an option without a value is true.
+        """
+        settings: JsonObject = {}
+        name = ""
+        for word in shlex.split(self.words):
+            if word.startswith("--"):
+                name = word.removeprefix("--")
+                settings[name] = True
+            elif word.startswith("{"):
+                settings[name] = msgspec.json.decode(word)
+            else:
+                settings[name] = word
+        return settings
 
 
 class VersionRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -497,6 +522,9 @@ def row_from(data: JsonObject) -> Runtime:
             )
         if statement.rules and statement.rules not in row.rules:
             raise KeyError(statement.rules)
+    for option in row.options:
+        if option.rules and option.rules not in row.rules:
+            raise KeyError(option.rules)
     return row
 
 

@@ -5,6 +5,7 @@ Read `judge` first. A plan judges through a `Judge`, which looks at every config
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -13,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..formats.jsontext import JsonObject
-from ..models.config import geometry, text_part
+from ..models.config import geometry, text_part, text_parts
 from ..models.family import Family
 from ..models.schema import Config
 from ..models.wrappers import is_where_transformers_reads, wrapper_of, wrapper_types
@@ -542,22 +543,50 @@ def judge_with_option(
         if any(part.get(key) is not None for key in option.without):
             return None
 
-    # it reads the config as that version of transformers does
-    classes = row_of_version("transformers", option.transformers)
-    rules = classes.rule_set(family.name, model_type)
-    reading = planned.read_by(rules)
-    known = evidence(runtime, family.name, reading.rope_type, model_type, option.words)
+    # it reads the config as that version of transformers does, or by rules of its own
+    read_row = runtime
+    if option.transformers:
+        read_row = row_of_version("transformers", option.transformers)
+    if option.rules:
+        rules = read_row.rules[option.rules]
+    else:
+        rules = read_row.rule_set(family.name, model_type)
+    changed = planned
+    if option.changes:
+        config = with_rope_keys(planned.config, family, option.changes)
+        changed = PlannedConfig(config, family, planned.schedule, planned.before)
+    reading = changed.read_by(rules)
+
+    # the evidence is about the config as it is written
+    written_type = planned.read_by(rules).rope_type
+    known = evidence(runtime, family.name, written_type, model_type, option.words)
     if known.grade != "run" or reading.of_model or reading.of_rope:
         return None
-    if stated_key(planned.config, family, classes) is not None:
+    if stated_key(planned.config, family, read_row) is not None:
         return None
-    if unknown_key(planned.part, reading.rope, family, classes, rules):
+    if unknown_key(planned.part, reading.rope, family, read_row, rules):
         return None
 
     # a prompt is computed in chunks, and transformers chooses between two lists in each
     if reading.rope.get("short_factor") != reading.rope.get("long_factor"):
         return None
     return with_option(replace(without, source=option.source), option, known)
+
+
+def with_rope_keys(config: Config, family: Family, changes: JsonObject) -> Config:
+    """Return a copy of a config with other values in the RoPE dictionaries of its text model.
+
+    Args:
+        config: The whole config.json.
+        family: The family of its model.
+        changes: The keys with their new values.
+    """
+    changed = copy.deepcopy(config)
+    for part in text_parts(changed, family):
+        for name in ("rope_scaling", "rope_parameters"):
+            if isinstance(part.get(name), dict):
+                part[name].update(changes)
+    return changed
 
 
 def with_option(without: Verdict, option: ServerOption, known: Evidence) -> Verdict:
@@ -569,6 +598,8 @@ def with_option(without: Verdict, option: ServerOption, known: Evidence) -> Verd
         known: How it is known what the server then computes.
     """
     reason = f"start it with {option.words}"
+    if option.text_only:
+        reason += ", for text only: it then refuses images"
     if without.reason:
         reason += f"; without it, {without.reason}"
     return replace(

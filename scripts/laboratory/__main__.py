@@ -26,7 +26,7 @@ from .compare import outcome
 from .draft import CannotDraft, changes, draft, previous, row_of
 from .environment import LabRuntime, NotInstallable
 from .execute import answers
-from .records import extended, load, model_record, save, save_models
+from .records import extended, in_file_name, load, model_record, save, save_models
 from .runtimes import RUNTIMES
 
 SHOWN = 8
@@ -200,7 +200,7 @@ def execute(runtime: LabRuntime, version: str, models: Models, options: Options)
     questions = [cell.question for of_model in chosen.values() for cell in of_model]
     if option is not None:
         questions = [question | {"options": option.settings} for question in questions]
-    kind = options.words.replace(" ", "-").replace("/", "-")
+    kind = in_file_name(options.words)
     by_question = answers(runtime, version, questions, options.reuse, kind)
     recorded = {}
     problems = []

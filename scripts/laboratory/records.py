@@ -1,6 +1,7 @@
 """Turns outcomes into the records that the package ships, and reads them back."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,8 +23,13 @@ MODELS = FOLDER.parent / "lab_models.json"
 
 def path(runtime: str, version: str, options: str = "") -> Path:
     """The file of a record. options: those with which the server was started."""
-    words = "".join(f"-{word.lstrip('-')}" for word in options.split())
-    return FOLDER / f"{runtime}-{version}{words}.json"
+    return FOLDER / f"{runtime}-{version}{in_file_name(options)}.json"
+
+
+def in_file_name(options: str) -> str:
+    """Options of a server as part of a file name, such as -model-impl-transformers."""
+    words = re.findall(r"[A-Za-z0-9_.]+", options)
+    return "".join(f"-{word}" for word in words)
 
 
 def model_record(cells: Iterable[Cell], outcomes: Mapping[str, Outcome]) -> ModelRecord:

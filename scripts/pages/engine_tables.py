@@ -185,28 +185,54 @@ def _cell(model: str, method: str) -> str:
         return f"not {', '.join(failing)}"
     result = best_result(model, method)
     needed = options(result) if result is not None else {}
-    return f"yes, {' and '.join(needed)} with the option" if needed else "yes"
+    if not needed:
+        return "yes"
+    words = f"yes, {' and '.join(needed)} with an option"
+    return f"{words}, for text" if is_for_text(needed) else words
+
+
+def is_for_text(needed: Mapping[str, str]) -> bool:
+    """Return whether a server refuses images with the options that it needs.
+
+    Args:
+        needed: The options by the title of the server, as `options` returns them.
+    """
+    for name in ENGINES:
+        row = newest(name)
+        for option in row.options:
+            if option.text_only and needed.get(row.title) == option.words:
+                return True
+    return False
 
 
 def engines_counted() -> str:
-    """Return the sentence above that table."""
+    """Return the sentences above that table."""
     cells = [(model, method) for model in POPULAR for method, _ in METHODS.values()]
     holds = sum(not obstacles(*cell) for cell in cells)
+    servers = sum(set(obstacles(*cell)) <= {"llama.cpp"} for cell in cells)
     with_option = sum("option" in _cell(*cell) for cell in cells)
-    return (
-        f"That holds in {holds} of {len(cells)} cells, in {with_option} of them with `--model-impl"
-        " transformers`."
+    for_text = sum("for text" in _cell(*cell) for cell in cells)
+    sentences = (
+        f"That holds in {holds} of {len(cells)} cells, and in {servers} of them without the GGUF"
+        f" file. In {with_option} of the {holds}, a server needs an option"
     )
+    return sentences + (f", and in {for_text} it then refuses images." if for_text else ".")
 
 
 def reasons() -> str:
-    """Return a line per engine and reason, with the models and methods where it holds."""
+    """Return a line per engine and reason, and per engine and option, with the models and methods
+    where it holds.
+    """
     places: dict[tuple[str, str], list[str]] = {}
     for model in POPULAR:
         by_reason: dict[tuple[str, str], list[str]] = {}
         for method, _ in METHODS.values():
             for obstacle in obstacles(model, method).items():
                 by_reason.setdefault(obstacle, []).append(method)
+            result = best_result(model, method)
+            needed = options(result) if result is not None else {}
+            for engine, words in needed.items():
+                by_reason.setdefault((f"{engine} with an option", words), []).append(method)
         for obstacle, names in by_reason.items():
             places.setdefault(obstacle, []).append(
                 f"{model.partition('--')[2]} ({', '.join(names)})"

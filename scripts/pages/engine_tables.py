@@ -206,17 +206,17 @@ def is_for_text(needed: Mapping[str, str]) -> bool:
 
 
 def engines_counted() -> str:
-    """Return the sentences above that table."""
+    """Return the sentence above that table."""
     cells = [(model, method) for model in POPULAR for method, _ in METHODS.values()]
     holds = sum(not obstacles(*cell) for cell in cells)
     servers = sum(set(obstacles(*cell)) <= {"llama.cpp"} for cell in cells)
     with_option = sum("option" in _cell(*cell) for cell in cells)
     for_text = sum("for text" in _cell(*cell) for cell in cells)
-    sentences = (
-        f"That holds in {holds} of {len(cells)} cells, and in {servers} of them without the GGUF"
-        f" file. In {with_option} of the {holds}, a server needs an option"
+    sentence = (
+        f"That holds in {holds} of {len(cells)} cells ({servers} without the GGUF file), in"
+        f" {with_option} of them with an option of a server"
     )
-    return sentences + (f", and in {for_text} it then refuses images." if for_text else ".")
+    return sentence + (f", which in {for_text} then refuses images." if for_text else ".")
 
 
 def reasons() -> str:

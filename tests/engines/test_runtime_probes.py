@@ -206,7 +206,7 @@ def test_every_runtime_that_can_be_asked_is_in_the_table_and_has_a_program() -> 
     assert probes.NOT_ASKED.keys() <= names
 
 
-@pytest.mark.parametrize("name", ["sglang", "exllamav3", "mistralrs", "llama.cpp", "nonsense"])
+@pytest.mark.parametrize("name", ["sglang", "lmdeploy", "turbomind", "mistralrs", "llama.cpp", "nonsense"])
 def test_other_runtimes_are_refused_with_the_reason(name: str) -> None:
     with pytest.raises(RopeconvError, match=r"cannot be asked: \w+.*vllm"):
         find_installed(name)

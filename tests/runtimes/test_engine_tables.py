@@ -12,6 +12,7 @@ from scripts.pages.engine_tables import (
     POPULAR,
     best_result,
     configs,
+    is_for_text,
     obstacles,
     options,
 )
@@ -36,12 +37,13 @@ def test_the_models_are_published_ones() -> None:
         ("google--gemma-2-9b", "linear", {"SGLang"}),
         ("openai--gpt-oss-20b", "ntk", set()),  # vLLM with an option
         ("openai--gpt-oss-20b", "mixed", {"llama.cpp"}),
-        ("deepseek-ai--DeepSeek-V3", "linear", {"SGLang"}),
-        ("Qwen--Qwen3.5-27B", "linear", {"vLLM", "SGLang"}),
+        ("deepseek-ai--DeepSeek-V3", "linear", set()),  # as YaRN
+        ("deepseek-ai--DeepSeek-V3", "llama3", {"SGLang", "llama.cpp"}),
+        ("Qwen--Qwen3.5-27B", "linear", set()),
         (SCOUT, "mixed", set()),
         (SCOUT, "yarn", {"llama.cpp"}),
         (VISION, "yarn", set()),
-        (VISION, "llama3", {"vLLM", "SGLang", "llama.cpp"}),
+        (VISION, "llama3", {"llama.cpp"}),  # vLLM for text
     ],
 )
 def test_known_cells(model: str, method: str, engines: set[str]) -> None:
@@ -72,6 +74,11 @@ def test_cells_that_need_an_option_are_counted_and_say_so() -> None:
     needed = best_result("openai--gpt-oss-20b", "ntk")
     assert needed is not None
     assert options(needed) == {"vLLM": "--model-impl transformers"}
+    assert not is_for_text(options(needed))
+    for_text = best_result(VISION, "llama3")
+    assert for_text is not None
+    assert set(options(for_text)) == {"vLLM", "SGLang"}
+    assert is_for_text(options(for_text))
     plain = best_result("openai--gpt-oss-20b", "yarn")
     assert plain is not None
     assert options(plain) == {}

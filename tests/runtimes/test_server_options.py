@@ -6,6 +6,7 @@ vLLM's own gpt-oss fails on every rope type but YaRN, and computes the class of 
 """
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,18 @@ import pytest
 
 from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.bake.next_steps import run_commands
-from ropeconv.bake.overrides import override_commands
+from ropeconv.bake.overrides import override_commands, with_overrides
 from ropeconv.bake.plan import Plan
 from ropeconv.errors import UnsupportedBake
 from ropeconv.inspection.receipts.storage import read_receipt
 from ropeconv.models.config import detect
+from ropeconv.rope.methods.method import REGISTRY
+from ropeconv.rope.recipe import Recipe
 from ropeconv.runtimes.evidence import executed_models
 from ropeconv.runtimes.runtime import Runtime, find, newest
 from ropeconv.runtimes.verdict import PlannedConfig, Verdict, judge, judge_row, judge_with_option
+from scripts.pages.engine_tables import configs
 
-from ..conftest import CONFIGS
 from ..support.baking import LINEAR, NTK, YARN, apply, inspected, make_plan, recipe_of
 from ..support.models import make
 
@@ -33,8 +36,7 @@ BOTH = ("transformers", "vllm")
 
 def published(tmp_path: Path, name: str) -> Path:
     """A published config."""
-    config = json.loads((CONFIGS / f"{name}.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(configs()[name]))
     return tmp_path / "config.json"
 
 
@@ -78,7 +80,7 @@ def test_an_encoding_that_needs_no_option_comes_first(tmp_path: Path) -> None:
 
 def test_what_was_not_run_is_not_offered(tmp_path: Path) -> None:
     row = newest("vllm")
-    (option,) = row.options
+    option = row.options[0]
     planned, without = planned_ntk(tmp_path, row)
     assert without.status == "refused"
     offered = judge_with_option(planned, row, option, without)
@@ -101,7 +103,7 @@ def _fields(option: Any) -> dict[str, Any]:
 def test_two_lists_are_not_offered(tmp_path: Path) -> None:
     """transformers chooses between them by the length of a pass, and servers cut prompts."""
     row = newest("vllm")
-    (option,) = row.options
+    option = row.options[0]
     source = make("gpt_oss", tmp_path / "source")
     pairs = inspected(source).spec.rotary_dim // 2
     long = tuple(1.0 + pair for pair in range(pairs))
@@ -133,6 +135,70 @@ def test_sglang_drops_the_soft_cap_of_gemma_2_with_the_option(tmp_path: Path) ->
 def test_an_older_version_does_not_inherit_the_option() -> None:
     rows = [row for row in find("vllm") if row.options]
     assert [row.key for row in rows] == [newest("vllm").key]
+
+
+VISION = "Qwen--Qwen3-VL-8B-Instruct"
+OLDER_VISION = "Qwen--Qwen2.5-VL-7B-Instruct"
+LLAMA3 = recipe_of("llama3", 4.0)
+
+
+def test_the_settings_of_a_probe_are_those_of_the_command_line() -> None:
+    by_words = {option.words: option.settings for option in newest("vllm").options}
+    assert by_words[WORDS] == {"model-impl": "transformers"}
+    text = next(words for words in by_words if words.startswith("--language-model-only"))
+    assert by_words[text] == {
+        "language-model-only": True,
+        "hf-overrides": {"text_config": {"rope_parameters": {"mrope_section": None}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ("vllm", "--language-model-only --hf-overrides "),
+        ("sglang", WORDS),  # the class of transformers has M-RoPE for every type, so with images
+    ],
+)
+def test_a_vision_model_is_computed_with_an_option(tmp_path: Path, server: str, words: str) -> None:
+    """vLLM and SGLang have a class for M-RoPE with the types default and yarn only."""
+    model = published(tmp_path, VISION)
+    verdict = last(make_plan(model, LLAMA3, tmp_path / "out", runtimes=(server,)), server)
+    assert (verdict.status, verdict.grade) == ("exact", "run")
+    assert verdict.options.startswith(words)
+    assert ("refuses images" in verdict.reason) == (server == "vllm")
+
+    # the control: YaRN has a class, and needs no option
+    plain = last(make_plan(model, YARN, tmp_path / "plain", runtimes=(server,)), server)
+    assert (plain.status, plain.options) == ("exact", "")
+
+
+def test_sglang_serves_the_text_of_qwen3_5(tmp_path: Path) -> None:
+    """Its backend for classes of transformers refuses this one: _supports_attention_backend."""
+    model = published(tmp_path, "Qwen--Qwen3.5-27B")
+    verdict = last(make_plan(model, LLAMA3, tmp_path / "out", runtimes=("sglang",)), "sglang")
+    assert (verdict.status, verdict.grade) == ("exact", "run")
+    assert verdict.options.startswith("--json-model-override-args ")
+
+
+def test_four_times_the_rotations_undo_four_times_the_trained_length(tmp_path: Path) -> None:
+    model = published(tmp_path, OLDER_VISION)
+    verdict = last(make_plan(model, YARN, tmp_path / "out", runtimes=("vllm",)), "vllm")
+    assert verdict.status == "exact"
+    assert '"beta_fast": 128.0' in verdict.options
+
+    # the control: with other rotations than the usual ones, it is another ramp
+    other = Recipe(REGISTRY["yarn"](4.0, beta_fast=16.0))  # type: ignore[call-arg]
+    with pytest.raises(UnsupportedBake):
+        make_plan(model, other, tmp_path / "other", runtimes=("vllm",), encoding="native")
+
+
+def test_overrides_and_an_option_with_overrides_are_one() -> None:
+    option = ' --language-model-only --hf-overrides \'{"a": {"b": null}}\''
+    both = with_overrides(option, "--hf-overrides", '{"a": {"c": 1}, "d": 2}')
+    words = shlex.split(both)
+    assert words[:2] == ["--language-model-only", "--hf-overrides"]
+    assert json.loads(words[2]) == {"a": {"c": 1, "b": None}, "d": 2}
+    assert with_overrides(" --x y", "--hf-overrides", "{}") == " --x y --hf-overrides '{}'"
 
 
 def test_commands_receipt_and_card_carry_the_option(tmp_path: Path) -> None:

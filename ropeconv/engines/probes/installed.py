@@ -41,14 +41,28 @@ SECONDS = 300.0
 
 
 NOT_ASKED = {
-    "sglang": "importing its models needs sgl_kernel, which is compiled for a GPU",
-    "exllamav3": "importing it compiles its extension, which needs CUDA",
-    "lmdeploy": "its layers are built for a GPU, and no program asks it yet",
-    "turbomind": "its model is compiled C++, whose frequencies Python cannot read",
-    "mistralrs": "its model is compiled Rust, whose frequencies Python cannot read",
-    "llama-cpp": "its model is compiled C++; `ropeconv validate` compares its logits",
+    "sglang": (
+        "importing its models needs sgl_kernel, which has builds for GPUs only; start it on one,"
+        " and `ropeconv validate --server` compares its log-probabilities"
+    ),
+    "lmdeploy": (
+        "its layers run on a GPU only, with kernels in Triton; start it on one, and `ropeconv"
+        " validate --server` compares its log-probabilities"
+    ),
+    "turbomind": (
+        "its model is compiled C++, whose frequencies Python cannot read; start it on a GPU, and"
+        " `ropeconv validate --server` compares its log-probabilities"
+    ),
+    "mistralrs": (
+        "its model is compiled Rust, whose frequencies Python cannot read; start its server, and"
+        " `ropeconv validate --server` compares its log-probabilities"
+    ),
+    "llama-cpp": (
+        "its model is compiled C++, whose frequencies Python cannot read; `ropeconv validate` on a"
+        " GGUF file compares its logits"
+    ),
 }
-"""Why other runtimes that can be installed are not asked."""
+"""Why other runtimes that can be installed are not asked, and what can be done instead."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ def install(version: str, folder: Path) -> Environment:
 
 RUNTIME = LabRuntime(
     name="exllamav3",
-    program="exllamav3_program",
+    program="ask_exllamav3",
     versions=("1.4.1", "1.4.2", "1.4.5", "1.4.6", "1.4.9", "1.5.0", "1.5.3", "1.6.5"),
     quick=("1.6.5",),
     install=install,

@@ -1,4 +1,4 @@
-"""Asks exllamav3 on a CPU: its own config classes, model constructors and RoPE, without its
+"""Ask exllamav3 on a CPU: its own config classes, model constructors and RoPE, without its
 compiled extension.
 
 The extension is replaced by one whose `rope` notes what it was given and whose other functions
@@ -15,13 +15,18 @@ import math
 import sys
 import tempfile
 import types
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
-import probe_protocol as protocol
 import torch
 import torch._inductor.utils  # before anything takes the place of triton
+
+if TYPE_CHECKING:
+    from . import probe_protocol as protocol
+else:  # a program has only this folder on its path
+    import probe_protocol as protocol
 
 KERNEL: list[dict[str, Any]] = []
 ROPE_ARGUMENTS = (
@@ -96,11 +101,12 @@ def without_extension() -> None:
 
 without_extension()
 
-from exllamav3.architecture.architectures import get_architectures  # noqa: E402
-from exllamav3.model.config import Config  # noqa: E402
-from exllamav3.model.model import Model  # noqa: E402
-from exllamav3.util import rope as exllamav3_rope  # noqa: E402
+from exllamav3.architecture.architectures import get_architectures
+from exllamav3.model.config import Config
+from exllamav3.model.model import Model
+from exllamav3.util import rope as exllamav3_rope
 
+VERSION = metadata.version("exllamav3")
 STYLES = {"NEOX": "half", "GPTJ": "interleaved"}
 PROCESSORS = {
     "Gemma3": "Gemma3ImageProcessor",
@@ -280,7 +286,8 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     scales = set()
     scalings = set()
     changed = complete(config)
-    for block in blocks(load(config)):
+    model = load(config)
+    for block in blocks(model):
         attention = block.attn
         settings = getattr(attention, "rope_settings", None)
         if hasattr(attention, "sm_scale"):
@@ -295,6 +302,7 @@ def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
     assert len(scales) == len(scalings) == 1, f"scales {scales}, {scalings}"
     more: dict[str, Any] = {"completed": changed} if changed else {}
     more["scaling"] = float(scalings.pop())
+    more["class"] = str(model.config.architecture)
     if scales != {"1"}:
         more["query_scale"] = float(scales.pop())
     return protocol.answer(ropes, **more)

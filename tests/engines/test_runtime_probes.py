@@ -1,8 +1,9 @@
 """Probes of installed runtimes: what they say of real ones, and what becomes of programs that
 break.
 
-transformers is always asked. vLLM and mlx-lm are asked where they are installed, or where
-ROPECONV_VLLM_PYTHON and ROPECONV_MLX_LM_PYTHON name the Python that has them.
+transformers is always asked. vLLM, mlx-lm and exllamav3 are asked where they are installed, or where
+ROPECONV_VLLM_PYTHON, ROPECONV_MLX_LM_PYTHON and ROPECONV_EXLLAMAV3_PYTHON name the Python that has
+them.
 """
 
 import json
@@ -206,7 +207,9 @@ def test_every_runtime_that_can_be_asked_is_in_the_table_and_has_a_program() -> 
     assert probes.NOT_ASKED.keys() <= names
 
 
-@pytest.mark.parametrize("name", ["sglang", "lmdeploy", "turbomind", "mistralrs", "llama.cpp", "nonsense"])
+@pytest.mark.parametrize(
+    "name", ["sglang", "lmdeploy", "turbomind", "mistralrs", "llama.cpp", "nonsense"]
+)
 def test_other_runtimes_are_refused_with_the_reason(name: str) -> None:
     with pytest.raises(RopeconvError, match=r"cannot be asked: \w+.*vllm"):
         find_installed(name)
@@ -462,7 +465,7 @@ def test_an_answer_is_cached_by_the_config_and_the_versions(
 # runtimes that a machine may have
 
 
-@pytest.mark.parametrize("name", ["vllm", "mlx-lm"])
+@pytest.mark.parametrize("name", ["vllm", "mlx-lm", "exllamav3"])
 def test_a_runtime_computes_yarn_as_transformers_does(
     name: str, llama: Path, tmp_path: Path, transformers: InstalledRuntime
 ) -> None:
@@ -476,11 +479,11 @@ def test_a_runtime_computes_yarn_as_transformers_does(
     assert theirs.attention_factor == pytest.approx(ours.attention_factor, rel=2e-6)
 
 
-@pytest.mark.parametrize("name", ["vllm", "mlx-lm"])
+@pytest.mark.parametrize("name", ["vllm", "mlx-lm", "exllamav3"])
 def test_a_runtime_is_found_out_where_it_computes_something_else(
     name: str, llama: Path, tmp_path: Path
 ) -> None:
-    """Two lists, of which vLLM applies one to every position, and mlx-lm too."""
+    """Two lists, of which vLLM applies one to every position, and the others too."""
     found = runtime(name)
     pairs = 32
     lists = (tuple(2.0 for _ in range(pairs)), tuple(1.0 for _ in range(pairs)))

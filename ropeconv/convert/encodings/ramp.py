@@ -18,8 +18,8 @@ from ..encoding import config_encoding
 from .native import SAME
 
 NEAR_ZERO = 1e-12
-"""A value of mscale that changes nothing. With 0, which is no value for them, readers compute the
-usual attention factor."""
+"""A value of mscale that changes nothing. Readers take 0 for an absent key, and compute the usual
+attention factor."""
 BEYOND_THE_HEAD = 4.0
 """How many bases below one rotation the ramp begins, which is twice the last place for one."""
 OTHERWISE = "use --encoding native"

@@ -2,7 +2,7 @@
 compiled extension.
 
 The extension is replaced by one whose `rope` notes what it was given and whose other functions
-raise. The model is built from config.json alone; each attention module then gets its RoPE as its
+raise. The model is built from config.json only; each attention module then gets its RoPE as its
 `load_local` makes it, and applies it to queries and keys. So frequencies, factor and pairs are
 those that the kernel would get. The same frequencies are checked against exllamav3's own
 `compute_sincos` at position 1. No forward pass is possible here: its kernels need CUDA.
@@ -180,11 +180,9 @@ def complete(config: dict[str, Any]) -> dict[str, Any]:
         changed["full_attention_interval"] = kinds.index("full_attention") + 1
     config.update(changed)
     if isinstance(vision, dict):
-        added = (
-            {"spatial_patch_size": 14}
-            if model_type == "qwen2_5_vl" and "spatial_patch_size" not in vision
-            else {}
-        )
+        added: dict[str, Any] = {}
+        if model_type == "qwen2_5_vl" and "spatial_patch_size" not in vision:
+            added["spatial_patch_size"] = 14
         if vision.get("model_type") == f"{model_type}_vision":
             added["model_type"] = model_type  # transformers 5 writes another one than publishers do
         vision.update(added)
@@ -281,7 +279,7 @@ def blocks(model: Any) -> list[Any]:
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
-    """What exllamav3 does with one config."""
+    """Return what exllamav3 does with one config."""
     ropes: list[protocol.Answer | None] = []
     scales = set()
     scalings = set()

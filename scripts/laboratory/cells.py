@@ -23,6 +23,9 @@ from .sources import published_configs, tiny_configs, wrapper_configs
 
 AS_IS, SOURCE = "as-is", "source"
 
+NOT_IN_RECORDS = ("ramp",)
+"""Encodings that are younger than the records, whose digests are about the cells of the others."""
+
 
 def methods(spec: RopeSpec) -> dict[str, Recipe]:
     """The recipes of the lab by name, for a model. spec: its unscaled RoPE."""
@@ -139,7 +142,7 @@ def cells(model: str, config: dict[str, Any]) -> Iterator[Cell]:
         except (RecipeError, RopeconvError):
             continue
         for name, encoding in ENCODINGS.items():
-            if not encoding.config_only:
+            if not encoding.config_only or name in NOT_IN_RECORDS:
                 continue
             target = Target(encoding=name, replace=method != AS_IS)
             try:

@@ -95,6 +95,11 @@ def test_other_schedules_and_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedBake):
         make_plan(mla, YARN, tmp_path / "out", encoding="ramp")
 
+    # a table of 64 tokens times a factor of 1.05 ends before the context of 256
+    with pytest.raises(UnsupportedBake):
+        make_plan(mla, recipe_of("ntk-fixed", 4.0), tmp_path / "out", encoding="ramp")
+    assert make_plan(mla, LINEAR, tmp_path / "out", encoding="ramp").result.encoding == "ramp"
+
 
 def test_inspect_sees_no_contradiction_in_it(tmp_path: Path) -> None:
     plan = planned(tmp_path, VISION[1])

@@ -86,7 +86,7 @@ def test_an_option_is_offered_only_where_the_lab_saw_that_it_helps(record: Recor
         # the control: were nothing exact, each offer would be a disagreement
         nothing = dict.fromkeys(statuses, "differs")
         offered += len(list(with_option(row, option, grid, nothing)))
-    assert offered > 20
+    assert offered >= 5
 
 
 def test_every_version_of_the_lab_has_a_record() -> None:

@@ -58,7 +58,11 @@ def ramp(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if abs(schedule.attention_factor - 1) > SAME or schedule.softmax_scale != 1:
         raise UnsupportedBake("an attention factor", target, "it holds 1 only", OTHERWISE)
 
+    # servers make a table of the original context times the factor (yarn.py of both)
     original = schedule.original_context
+    if original * form.factor < schedule.context:
+        why = f"tables of YaRN end at {original:,} tokens times the factor {form.factor:g}"
+        raise UnsupportedBake(f"{schedule.context:,} tokens", target, why, OTHERWISE)
     rotations = original / (2 * math.pi * form.theta**BEYOND_THE_HEAD)
     beta = 10.0 ** math.floor(math.log10(rotations))
     rope: JsonObject = {

@@ -78,12 +78,20 @@ KEPT = import_torchvision()
 
 import transformers
 import vllm
+import vllm.platforms as platforms
+
+# no GPU is touched: it may be busy, and nothing is computed on it. Modules of vLLM keep the
+# platform that there is when they are imported
+if not platforms.current_platform.is_cpu():
+    from vllm.platforms.cpu import CpuPlatform
+
+    platforms._current_platform = CpuPlatform()
+
 import vllm.distributed.parallel_state as parallel_state
 import vllm.model_executor.custom_op as custom_op
 import vllm.model_executor.layers.linear as linear
 import vllm.model_executor.layers.rotary_embedding as rotary_embedding
 import vllm.model_executor.models.registry as registry
-import vllm.platforms as platforms
 import vllm.triton_utils.importing as triton
 from vllm.config import ModelConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.model_loader.utils import initialize_model
@@ -143,12 +151,6 @@ def prepare() -> None:
 
     Each step replaces one function of vLLM for the life of this process.
     """
-    # no GPU is touched: it may be busy, and nothing is computed on it
-    if not platforms.current_platform.is_cpu():
-        from vllm.platforms.cpu import CpuPlatform
-
-        platforms._current_platform = CpuPlatform()
-
     # the registry inspects a class in another process, which takes ten seconds, and keeps the
     # result in the user's cache
     registry._run_in_subprocess = lambda call: call()
@@ -185,10 +187,57 @@ def prepare() -> None:
     linear.UnquantizedLinearMethod.apply = apply
     keep_on_cpu("vllm.model_executor.layers.activation", "XIELU")  # reads numbers of its tensors
 
+    let_latent_attention_build()
+
     # constructors look up kernels and parts of Triton by name, and nothing here calls them
     torch.ops._C = Kernels(torch.ops._C)
     for name in ("TritonPlaceholder", "TritonLanguagePlaceholder"):
         getattr(triton, name).__getattr__ = any_part
+
+
+def let_latent_attention_build() -> None:
+    """Let models with latent attention (MLA) be built where the build for CPUs lacks its kernel.
+
+    Up to 0.20 the platform refuses it (vllm/platforms/cpu.py:84, 0.20.2). Their rotary embedding is
+    that of every platform, and `NoKernel` takes the place of the kernel.
+    """
+    platform = type(platforms.current_platform)
+    choose = platform.get_attn_backend_cls
+
+    def get_attn_backend_cls(*args: Any, **kwargs: Any) -> str:
+        try:
+            return str(choose(*args, **kwargs))
+        except NotImplementedError as refusal:
+            if "MLA is not supported" not in str(refusal):
+                raise
+            return f"{LatentBackend.__module__}.{LatentBackend.__name__}"
+
+    platform.get_attn_backend_cls = staticmethod(get_attn_backend_cls)
+
+
+class NoKernel:
+    """The kernel of an attention, which is never called. It keeps the factor on logits."""
+
+    dcp_world_size = 1
+
+    def __init__(self, scale: float, **settings: Any) -> None:
+        self.scale = scale
+
+
+class LatentBackend:
+    """A backend for latent attention, as far as its constructor asks for one."""
+
+    @staticmethod
+    def get_name() -> str:
+        return "TRITON_MLA"
+
+    @staticmethod
+    def get_impl_cls() -> type[NoKernel]:
+        return NoKernel
+
+    @staticmethod
+    def get_required_kv_cache_layout() -> None:
+        """Ask for no layout of the cache, which is not made."""
 
 
 class Kernels:

@@ -127,9 +127,15 @@ def test_each_of_several_outputs_that_fails_is_said_to_be_kept(
 
 
 @pytest.mark.usefixtures("failing")
-def test_a_target_that_fails_is_said_to_be_kept_beside_its_draft(run: Run, llama: Path) -> None:
+def test_a_target_and_a_draft_that_fail_are_said_to_be_kept(run: Run, llama: Path) -> None:
     done = run("apply", llama, "--yarn", 4, "-o", "out", "--draft", llama)
-    assert (done.returncode, done.stderr.count("is kept")) == (3, 1), done.stderr
+    assert (done.returncode, done.stderr.count("is kept")) == (3, 2), done.stderr
+    assert "out-draft is kept" in done.stderr
+
+
+def test_a_draft_that_is_a_whole_model_is_validated_too(run: Run, llama: Path) -> None:
+    done = run("apply", llama, "--yarn", 4, "-o", "out", "--draft", llama)
+    assert (done.returncode, done.stdout.count("Validated on cpu: PASS")) == (0, 2), done.stdout
 
 
 @pytest.mark.usefixtures("failing")

@@ -143,7 +143,6 @@ SCENES = {
     "tables": Scene(tables, "apply onnx/model.onnx -o OUT"),
     "adapter": Scene(with_adapter, "apply model --adapter adapter -o OUT", "out-adapter"),
     "profiles": Scene(folder, "profiles model base,yarn:4,linear:2 -o OUT"),
-    "GGUF profiles": Scene(gguf_file, "profiles model.gguf yarn:4,linear:2 -o OUT"),
 }
 
 

@@ -75,7 +75,11 @@ def main() -> None:
             "-o",
             str(out),
         ]
-        runs = {"apply --to gguf": [*tool, *ours], "... by one thread": [*alone, *ours]}
+        runs = {
+            "apply --to gguf": [*tool, *ours],
+            "... by one thread": [*alone, *ours],
+            "... without checks": [*tool, *ours, "--no-check", "--validate", "off"],
+        }
         if given.converter:
             theirs = [
                 python,

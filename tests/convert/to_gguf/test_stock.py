@@ -574,3 +574,12 @@ def test_quantised_weights_are_left_to_our_own_converter(tree: Path, tmp_path: P
         make_plan(folder, AS_IS, tmp_path / "stock.gguf", to="gguf", converter=tree)
     # the repair works
     assert isinstance(make_plan(folder, AS_IS, tmp_path / "own.gguf", to="gguf"), ExportPlan)
+
+
+def test_a_model_on_the_hub_gets_the_command_that_downloads_it(source: Path) -> None:
+    """A source whose weights are elsewhere, as `open_source` gives for the Hub."""
+    opened = ropeconv.open_source(str(source))
+    opened.kind = "hub"
+    opened.reference = "me/Tiny-Dbrx@refs/pr/1"
+    command = stock._download(opened)
+    assert command == "run `hf download me/Tiny-Dbrx --revision refs/pr/1 --local-dir Tiny-Dbrx`"

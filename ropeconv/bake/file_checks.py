@@ -423,7 +423,7 @@ class GgufCheck:
     def _compare_conversion(self, plan: ExportPlan) -> None:
         """Compare a conversion. One of llama.cpp's own tools is made again, unless `quick`.
 
-        What its converter wrote in this process is known by its digests.
+        The tensors that its converter wrote in this process are compared by their digests.
         """
         planned = rewrite(plan.exported.model.header, plan.edit)
         is_remade = isinstance(plan.exported, StockExport) and not self.findings.options.quick

@@ -259,7 +259,7 @@ def given_files(source: Source) -> tuple[str, ...]:
 
 
 def _download(source: Source) -> str:
-    """What brings a checkpoint to this machine, as a command where it is on the Hub."""
+    """Say how a checkpoint comes to this machine, by a command where it is on the Hub."""
     if source.kind != "hub":
         return f"download {source.reference}"
     repository, _, revision = source.reference.partition("@")

@@ -21,6 +21,7 @@ from ropeconv.formats.gguf.edit import RESERVED
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.inspection.receipts.places import remember_converter, remembered_converter
 from ropeconv.inspection.receipts.storage import commands, read_receipt
+from ropeconv.models.source import Source
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.baking import AS_IS, MIXED, YARN, apply, make_plan, recipe_of, stored_as
@@ -574,3 +575,13 @@ def test_quantised_weights_are_left_to_our_own_converter(tree: Path, tmp_path: P
         make_plan(folder, AS_IS, tmp_path / "stock.gguf", to="gguf", converter=tree)
     # the repair works
     assert isinstance(make_plan(folder, AS_IS, tmp_path / "own.gguf", to="gguf"), ExportPlan)
+
+
+def test_a_model_on_the_hub_gets_the_command_that_downloads_it(source: Path) -> None:
+    """A source whose weights are elsewhere, as `open_source` gives for the Hub."""
+    opened = ropeconv.open_source(str(source))
+    assert isinstance(opened, Source)
+    opened.kind = "hub"
+    opened.reference = "me/Tiny-Dbrx@refs/pr/1"
+    command = stock._download(opened)
+    assert command == "run `hf download me/Tiny-Dbrx --revision refs/pr/1 --local-dir Tiny-Dbrx`"

@@ -303,6 +303,9 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         return Untuned(None, f"{numbers}; whether it finds hidden facts was not measured")
     found = study.retrieval[method]
     numbers += f" and finds {found:.0f} % of hidden facts"
+    low = study.low.get(method, found)
+    if low < LEAST_FOUND <= found:
+        numbers += f", which {study.questions} questions do not prove (95 %: from {low:.0f} % on)"
     if not study.reaches(factor):
         return Untuned(None, f"{numbers}; it was not measured beyond that")
     bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"

@@ -479,3 +479,12 @@ def test_the_command_and_the_function_take_a_runtime(tmp_path: Path) -> None:
     assert written["llama3"]
     rows = ropeconv.advise(LLAMA_3_1, "512k", runtime="mlx-lm").methods
     assert {row.method.name: row.writable for row in rows}["yarn"] is False
+
+
+def test_a_bar_that_is_met_by_few_questions_is_said_to_be_unproved() -> None:
+    """YaRN finds 6 of 12 passkeys at 4 times: Wilson's interval is from 25 % on."""
+    near = works_untuned("yarn", 4.0)
+    assert near.works
+    assert "12 questions do not prove (95 %: from 25 % on)" in near.reason
+    # what is below the bar is not excused by few questions
+    assert "do not prove" not in works_untuned("ntk", 4.0).reason

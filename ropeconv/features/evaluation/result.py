@@ -433,12 +433,13 @@ def headline(result: Result, measure: str) -> str:
 
 
 def headlines(result: Result, measure: str) -> list[str]:
-    """Return the metrics of a measure that tables have: the headline, and other shares."""
+    """Return the metrics of a measure that tables have: the headline, shares and memory."""
     metrics = [headline(result, measure)]
     for cell in result.cells:
         if cell.measure != measure or cell.metric in metrics:
             continue
-        if metric_of(cell.metric).share:
+        kind = metric_of(cell.metric)
+        if kind.share or kind.shown:
             metrics.append(cell.metric)
     return metrics
 

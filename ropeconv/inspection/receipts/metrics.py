@@ -31,6 +31,9 @@ class Metric:
     rising: bool = True
     """Whether more is better."""
 
+    shown: bool = False
+    """Whether tables have it beside the headline of its measure, as they have shares."""
+
     def value(self, number: float) -> str:
         """Return a number of this kind for a table."""
         return f"{self.factor * number:.{self.decimals}f}"
@@ -53,7 +56,7 @@ METRICS = {
     "exact": Metric("exact match in %", decimals=0, factor=100, unit="%", share=True),
     "log_prob": Metric("log-probability of the answer in nats per token", decimals=2, unit="nat"),
     "tokens_per_second": Metric("tokens per second", decimals=0),
-    "memory": Metric("memory in GiB", decimals=2, unit="GiB", rising=False),
+    "memory": Metric("memory in GiB", decimals=2, unit="GiB", rising=False, shown=True),
 }
 
 

@@ -93,7 +93,7 @@ REFUSED = {
         ("", "20", "0m", "-3m", "20 minutes"), "write it like 90s, 20m or 2h"
     ),
     parse_measures: {
-        "grow": "choose growth, longppl, niah, ",
+        "grow": "choose growth, keys, latest, longppl, niah, ",
         "growth,growth": "twice",
         "growth:3": "only sliding",
         "sliding:0": "only sliding",

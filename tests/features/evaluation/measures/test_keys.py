@@ -15,6 +15,7 @@ from ropeconv.features.evaluation.measures.measure import REGISTRY
 from ropeconv.features.evaluation.measures.retrieval import KEYS_PER_DEPTH
 from ropeconv.features.evaluation.measures.speed import peak_bytes
 from ropeconv.features.evaluation.texts import Texts
+from ropeconv.inspection.receipts.metrics import METRICS
 
 from ..engines import Computed, WordTokenizer, prose
 
@@ -117,6 +118,12 @@ def test_speed_is_the_tokens_of_a_pass_over_its_seconds(
     observations: list[Observation] = measure.run("base", case, engine, texts.tokenizer)
     assert [(one.metric, one.value) for one in observations] == [("tokens_per_second", 375.0)]
     assert engine.asked == [64, 1500]
+
+
+def test_the_table_of_speed_has_the_memory_too() -> None:
+    assert METRICS["memory"].shown
+    assert not METRICS["log_prob"].shown
+    assert not METRICS["memory"].rising
 
 
 def test_the_memory_of_a_cpu_is_the_peak_of_the_process(tmp_path: Path) -> None:

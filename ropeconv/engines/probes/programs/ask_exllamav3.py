@@ -70,7 +70,7 @@ UNUSED = (
 """Packages of kernels and of constrained sampling, which importing needs and nothing here calls."""
 
 
-class Extension(types.ModuleType):
+class CompiledExtension(types.ModuleType):
     """Takes the place of the compiled extension."""
 
     def __getattr__(self, name: str) -> Any:
@@ -95,7 +95,7 @@ def without_extension() -> None:
     """Makes exllamav3 importable. To be called before its first import, and after that of torch."""
     sys.modules |= {name: MagicMock(name=name) for name in UNUSED}
     holder = types.ModuleType("exllamav3.ext")
-    holder.exllamav3_ext = Extension("exllamav3_ext")  # type: ignore[attr-defined]
+    holder.exllamav3_ext = CompiledExtension("exllamav3_ext")  # type: ignore[attr-defined]
     sys.modules["exllamav3.ext"], sys.modules["exllamav3_ext"] = holder, holder.exllamav3_ext
 
 

@@ -222,6 +222,8 @@ class MeasuredMethod:
         }
 
 
+NOT_DECIDED = "not decided"
+"""Too few questions were asked to say whether a method works without training."""
 NOT_MEASURED = ("-", "-", "-", "-", "not measured")
 """The cells of a method that was not measured."""
 
@@ -339,14 +341,22 @@ class Advice(Summary):
 
     @property
     def untuned(self) -> str:
-        """Whether it works without training, for a table: yes, no, not judged or not measured."""
+        """Whether it works without training, for a table.
+
+        One of yes, no, not decided (by too few questions), not judged (by the model that was
+        measured) and not measured.
+        """
+        name = self.method.name
+        study = self.measured.study if self.measured is not None else None
+        is_judged = study is not None and study.meets_bar(name) is not None
+        # a publisher's recommendation is enough, whatever was measured on another model
+        if study is not None and is_judged and not self.recommended and not study.decides(name):
+            return NOT_DECIDED
         if self.works_untuned:
             return "yes"
-        if self.measured is None:
+        if study is None:
             return "not measured"
-        if self.measured.study.meets_bar(self.method.name) is None:
-            return "not judged"
-        return "no"
+        return "no" if is_judged else "not judged"
 
     @property
     def rank(self) -> tuple[Any, ...]:

@@ -131,6 +131,19 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         return self.lost[name] <= MOST_LOST and self.retrieval[name] >= LEAST_FOUND
 
+    def decides(self, name: str) -> bool:
+        """Whether it decides about a method that the bar can be applied to.
+
+        A loss above the bar does. Within it, the 95 % interval of the answers must be above
+        LEAST_FOUND or below it as a whole: 6 of 12 questions are 25 to 75 %, which decides nothing.
+        """
+        if self.lost[name] > MOST_LOST:
+            return True
+        found = self.retrieval[name]
+        low = self.low.get(name, found)
+        high = self.high.get(name, found)
+        return low >= LEAST_FOUND or high < LEAST_FOUND
+
 
 class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A method that the publisher of some families recommends, from a trained context up to a

@@ -6,7 +6,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from ..bake.advice import Advice, MatrixCell, MeasuredMethod, counts, letters
+from ..bake.advice import NOT_DECIDED, Advice, MatrixCell, MeasuredMethod, counts, letters
 from ..bake.evidence import LEAST_FOUND, MOST_LOST, Study
 from ..bake.ranked import RankedMethods
 from ..formats.jsontext import JsonObject
@@ -89,6 +89,11 @@ def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
         "Losses in nats per token, on other models. Without training: a loss at length of at most"
         f" {MOST_LOST:g} above {unchanged}, and {LEAST_FOUND:g} % of hidden facts found."
     )
+    if any(row.untuned == NOT_DECIDED for row in advice.methods):
+        sheet.say(
+            f"Not decided: {LEAST_FOUND:g} % is inside the interval of the facts found, so more"
+            " questions are needed."
+        )
 
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:

@@ -19,7 +19,7 @@ from .tables import newest_counts
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 UNTUNED = round(REGISTRY["yarn"].max_untuned_factor)
-"""Up to this factor, YaRN is known to work without training."""
+"""Up to this factor, the authors of YaRN used it without training."""
 
 
 class Question(NamedTuple):
@@ -44,7 +44,7 @@ QUESTIONS = (
     Question(
         f"At most {UNTUNED} times the trained length?",
         "--yarn S",
-        "no training; the first choice",
+        "the first choice; measure it untuned",
     ),
     Question(
         "Will you fine-tune at the new length?",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Hashable
 from itertools import permutations
 
-from ropeconv.bake.advice import MeasuredMethod
+from ropeconv.bake.advice import NOT_DECIDED, MeasuredMethod
 from ropeconv.bake.evidence import BASE, LEAST_FOUND, MOST_LOST, Study, evidence, leave_one_out
 from ropeconv.bake.items import RecordItem
 from ropeconv.bake.proof import independent_answers, prove, sample_of, wilson
@@ -33,6 +33,8 @@ def real_model() -> str:
         for name in names:
             inside, beyond, price, found, _ = MeasuredMethod(study, name).cells()
             works = "yes" if study.meets_bar(name) else "no"
+            if not study.decides(name):
+                works = NOT_DECIDED
             if name == BASE:
                 price = ""
                 works = ""

@@ -47,6 +47,7 @@ LLAMA_2 = CONFIGS / "meta-llama--Llama-2-7b-hf.json"
 LLAMA_HEAD = RopeSpec(128, 128, Plain(1e4), 4096, 4096)
 MOST_MEASURED = 8
 LLAMA_3_1 = CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json"
+QWEN_3 = CONFIGS / "Qwen--Qwen3-8B.json"
 
 
 @pytest.fixture(scope="module")
@@ -488,3 +489,30 @@ def test_a_bar_that_is_met_by_few_questions_is_said_to_be_unproved() -> None:
     assert "12 questions do not prove (95 %: from 25 % on)" in near.reason
     # what is below the bar is not excused by few questions
     assert "do not prove" not in works_untuned("ntk", 4.0).reason
+
+
+def test_few_questions_are_not_shown_as_a_yes_or_a_no() -> None:
+    """By the intervals of docs/evaluating.md: 25 to 75 %, 0 to 24 %, and a publisher's word."""
+    import ropeconv
+
+    llama = {row.method.name: row for row in ropeconv.advise(LLAMA_2, "16k").methods}
+    assert llama["yarn"].untuned == "not decided"
+    assert llama["linear"].untuned == "no", "its loss is above the bar, whatever it finds"
+    assert llama["ntk"].untuned == "no"
+    twice = {row.method.name: row for row in ropeconv.advise(LLAMA_2, "8k").methods}
+    assert twice["ntk"].untuned == "not decided", "below the bar, which is inside 18 to 70 %"
+    qwen = {row.method.name: row for row in ropeconv.advise(QWEN_3, "128k").methods}
+    assert qwen["yarn"].untuned == "yes"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "lost", "decided"),
+    [(50.0, 90.0, 0.1, True), (49.0, 90.0, 0.1, False), (10.0, 49.0, 0.1, True)]
+    + [(10.0, 50.0, 0.1, False), (10.0, 90.0, 0.21, True)],
+)
+def test_a_bar_inside_the_interval_decides_nothing(
+    low: float, high: float, lost: float, decided: bool
+) -> None:
+    numbers = {"lost": {"yarn": lost}, "low": {"yarn": low}, "high": {"yarn": high}}
+    study = Study("m (9 tokens)", 4, "nats", "1", "here", retrieval={"yarn": 50.0}, **numbers)
+    assert study.decides("yarn") is decided

@@ -507,8 +507,13 @@ def test_few_questions_are_not_shown_as_a_yes_or_a_no() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "lost", "decided"),
-    [(50.0, 90.0, 0.1, True), (49.0, 90.0, 0.1, False), (10.0, 49.0, 0.1, True)]
-    + [(10.0, 50.0, 0.1, False), (10.0, 90.0, 0.21, True)],
+    [
+        (50.0, 90.0, 0.1, True),
+        (49.0, 90.0, 0.1, False),
+        (10.0, 49.0, 0.1, True),
+        (10.0, 50.0, 0.1, False),
+        (10.0, 90.0, 0.21, True),
+    ],
 )
 def test_a_bar_inside_the_interval_decides_nothing(
     low: float, high: float, lost: float, decided: bool

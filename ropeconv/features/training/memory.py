@@ -6,7 +6,7 @@ and optimizer, the states between layers, one layer with its gradients, and the 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -211,104 +211,82 @@ def accumulation(gpus: int = 1, context_parallel: int = 1) -> int:
     return max(1, SEQUENCES * context_parallel // gpus)
 
 
-def fit_gpus(
-    shape: ModelShape,
-    parameters: int,
-    context: int,
-    abilities: MemorySettings,
-    gpus: int,
-    limit: int,
-) -> GpuPlan:
+@dataclass(frozen=True)
+class TrainingTask:
+    """What is trained, and with what."""
+
+    shape: ModelShape
+    """The model."""
+
+    parameters: int
+    """The parameters of the model."""
+
+    context: int
+    """The length of the sequences in tokens."""
+
+    abilities: MemorySettings
+    """How the trainer saves memory."""
+
+    gpus: int
+    """The GPUs."""
+
+    limit: int
+    """The memory of one, in bytes."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether some settings fit."""
+        return any(plan.memory.total <= self.limit for plan in self.plans())
+
+    def plans(self) -> list[GpuPlan]:
+        """Return all settings, from those that cost no speed to those that do."""
+        divisions = [1]
+        while self.abilities.context_parallel and self.gpus % (2 * divisions[-1]) == 0:
+            divisions.append(2 * divisions[-1])
+        shards = self.gpus if self.abilities.shards else 1
+        places = [False, True] if self.abilities.offload else [False]
+        plans = []
+        for offload in places:
+            for division in divisions:
+                tokens = math.ceil(self.context / division)
+                memory = training_memory(self.shape, self.parameters, tokens, shards, offload)
+                plans.append(GpuPlan(memory, self.limit, self.gpus, division, offload))
+        return plans
+
+    def what_fits(self) -> str:
+        """Return the option with which training fits: more GPUs, or a shorter context."""
+        if self.abilities.context_parallel or self.abilities.shards:
+            more = 2 * self.gpus
+            while more <= MOST_GPUS:
+                if replace(self, gpus=more).fits:
+                    return f"give --gpus {more}"
+                more *= 2
+        shorter = self.context // 2
+        while shorter >= 1024:
+            if replace(self, context=shorter).fits:
+                return f"give --context {shorter}, or another --for"
+            shorter //= 2
+        return "give GPUs with more memory"
+
+
+def fit_gpus(task: TrainingTask) -> GpuPlan:
     """Return the settings with which training fits, with as few GPUs for one sequence as possible.
 
     States go to the host only where all GPUs for one sequence are not enough.
 
-    Args:
-        shape: The model.
-        parameters: The parameters of the model.
-        context: The length of the sequences in tokens.
-        abilities: How the trainer saves memory.
-        gpus: The GPUs.
-        limit: The memory of one, in bytes.
-
     Raises:
         RopeconvError: It does not fit; the message says what is needed, and how many GPUs fit.
     """
-    plans = _plans(shape, parameters, context, abilities, gpus, limit)
+    plans = task.plans()
     for plan in plans:
-        if plan.memory.total <= limit:
+        if plan.memory.total <= task.limit:
             return plan
 
     least = plans[-1].memory
-    message = (
-        f"training on {context:,} tokens takes {least.sentence} on each GPU, and --memory gives"
-        f" {size(limit)}"
+    raise RopeconvError(
+        f"training on {task.context:,} tokens takes {least.sentence} on each GPU, and --memory"
+        f" gives {size(task.limit)}; {task.what_fits()}"
     )
-    repair = _what_fits(shape, parameters, context, abilities, gpus, limit)
-    raise RopeconvError(f"{message}; {repair}")
-
-
-def _what_fits(
-    shape: ModelShape,
-    parameters: int,
-    context: int,
-    abilities: MemorySettings,
-    gpus: int,
-    limit: int,
-) -> str:
-    """Return the option with which training fits: more GPUs, or a shorter context."""
-    if abilities.context_parallel or abilities.shards:
-        more = 2 * gpus
-        while more <= MOST_GPUS:
-            if _fits(shape, parameters, context, abilities, more, limit):
-                return f"give --gpus {more}"
-            more *= 2
-    shorter = context // 2
-    while shorter >= 1024:
-        if _fits(shape, parameters, shorter, abilities, gpus, limit):
-            return f"give --context {shorter}, or another --for"
-        shorter //= 2
-    return "give GPUs with more memory"
-
-
-def _fits(
-    shape: ModelShape,
-    parameters: int,
-    context: int,
-    abilities: MemorySettings,
-    gpus: int,
-    limit: int,
-) -> bool:
-    """Return whether some settings fit."""
-    plans = _plans(shape, parameters, context, abilities, gpus, limit)
-    return any(plan.memory.total <= limit for plan in plans)
-
-
-def _plans(
-    shape: ModelShape,
-    parameters: int,
-    context: int,
-    abilities: MemorySettings,
-    gpus: int,
-    limit: int,
-) -> list[GpuPlan]:
-    """Return all settings for some GPUs, from those that cost no speed to those that do."""
-    divisions = [1]
-    while abilities.context_parallel and gpus % (2 * divisions[-1]) == 0:
-        divisions.append(2 * divisions[-1])
-    plans = []
-    places = [False, True] if abilities.offload else [False]
-    for offload in places:
-        for division in divisions:
-            memory = training_memory(
-                shape,
-                parameters,
-                math.ceil(context / division),
-                gpus if abilities.shards else 1,
-                offload,
-            )
-            plans.append(GpuPlan(memory, limit, gpus, division, offload))
-    return plans
 
 
 def logits_note(shape: ModelShape, context: int) -> str:

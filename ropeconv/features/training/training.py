@@ -36,6 +36,7 @@ from ropeconv.runtimes.runtime import RUNS, runtimes
 from .memory import (
     GpuPlan,
     MemorySettings,
+    TrainingTask,
     accumulation,
     fit_gpus,
     logits_note,
@@ -478,7 +479,15 @@ def _plan_for(trainer: Trainer, baked: TrainingFacts, gpus: int, memory: int) ->
             f"the config of {baked.path} does not say what training it takes; leave --memory and"
             " --gpus out"
         )
-    return fit_gpus(baked.shape, baked.parameters, baked.context, trainer.memory, gpus or 1, memory)
+    task = TrainingTask(
+        shape=baked.shape,
+        parameters=baked.parameters,
+        context=baked.context,
+        abilities=trainer.memory,
+        gpus=gpus or 1,
+        limit=memory,
+    )
+    return fit_gpus(task)
 
 
 def _command(trainer: Trainer, plan: GpuPlan | None) -> str:

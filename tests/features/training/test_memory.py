@@ -11,6 +11,7 @@ from ropeconv.errors import UsageError
 from ropeconv.features.training.memory import (
     SEQUENCES,
     MemorySettings,
+    TrainingTask,
     fit_gpus,
     layer_bytes,
     logits_bytes,
@@ -106,16 +107,16 @@ def test_a_long_context_is_divided_until_it_fits(qwen: ModelShape) -> None:
     parameters = parameter_count(qwen, tied=False)
     alone = training_memory(qwen, parameters, 131072).total
     assert alone > 80 * GIB
-    plan = fit_gpus(qwen, parameters, 131072, ALL, 8, 80 * GIB)
+    plan = fit_gpus(TrainingTask(qwen, parameters, 131072, ALL, 8, 80 * GIB))
     assert (plan.gpus, plan.offload) == (8, False)
     assert plan.memory.total <= 80 * GIB
     assert plan.accumulation * 8 // plan.context_parallel == SEQUENCES
     # with smaller GPUs, more of them share a sequence
-    smaller = fit_gpus(qwen, parameters, 131072, ALL, 8, 24 * GIB)
+    smaller = fit_gpus(TrainingTask(qwen, parameters, 131072, ALL, 8, 24 * GIB))
     assert smaller.context_parallel > plan.context_parallel
     assert smaller.memory.total <= 24 * GIB
     # the whole is there: what one GPU keeps grows with the tokens
-    longer = fit_gpus(qwen, parameters, 4 * 131072, ALL, 8, 80 * GIB)
+    longer = fit_gpus(TrainingTask(qwen, parameters, 4 * 131072, ALL, 8, 80 * GIB))
     assert longer.context_parallel > plan.context_parallel
 
 
@@ -123,22 +124,24 @@ def test_states_go_to_the_host_only_where_that_is_needed(qwen: ModelShape) -> No
     parameters = parameter_count(qwen, tied=False)
     alone = training_memory(qwen, parameters, 131072).total
     offloading = MemorySettings(source="", offload=True)
-    assert fit_gpus(qwen, parameters, 131072, offloading, 1, alone).offload is False
-    assert fit_gpus(qwen, parameters, 131072, offloading, 1, alone - 1).offload is True
+    assert fit_gpus(TrainingTask(qwen, parameters, 131072, offloading, 1, alone)).offload is False
+    assert (
+        fit_gpus(TrainingTask(qwen, parameters, 131072, offloading, 1, alone - 1)).offload is True
+    )
 
 
 def test_what_does_not_fit_is_refused_with_what_does(qwen: ModelShape) -> None:
     parameters = parameter_count(qwen, tied=False)
     with pytest.raises(RopeconvError, match=r"--memory gives 24.0 GiB; give --gpus \d+") as no:
-        fit_gpus(qwen, parameters, 131072, ALL, 1, 24 * GIB)
+        fit_gpus(TrainingTask(qwen, parameters, 131072, ALL, 1, 24 * GIB))
     gpus = int(str(no.value).rpartition(" ")[2])
-    assert fit_gpus(qwen, parameters, 131072, ALL, gpus, 24 * GIB)
+    assert fit_gpus(TrainingTask(qwen, parameters, 131072, ALL, gpus, 24 * GIB))
     with pytest.raises(RopeconvError, match=r"give --context (\d+)") as no:
-        fit_gpus(qwen, parameters, 131072, ALONE, 1, 24 * GIB)
+        fit_gpus(TrainingTask(qwen, parameters, 131072, ALONE, 1, 24 * GIB))
     context = int(str(no.value).split("--context ")[1].split(",")[0])
-    assert fit_gpus(qwen, parameters, context, ALONE, 1, 24 * GIB)
+    assert fit_gpus(TrainingTask(qwen, parameters, context, ALONE, 1, 24 * GIB))
     with pytest.raises(RopeconvError, match="give GPUs with more memory"):
-        fit_gpus(qwen, parameters, 131072, ALONE, 1, 8 * GIB)
+        fit_gpus(TrainingTask(qwen, parameters, 131072, ALONE, 1, 8 * GIB))
 
 
 @pytest.mark.parametrize("name", ["axolotl", "trl", "llama-factory", "unsloth"])

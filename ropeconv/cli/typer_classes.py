@@ -29,7 +29,7 @@ from ..options import GENERAL
 from ..rope.errors import shown
 from .other_words import OTHER_COMMANDS, OTHER_OPTIONS, PUSH_ONLY
 
-LEAST_ALIKE = 0.65
+LEAST_ALIKE = 0.67
 """How much of an unknown option is in the one that is suggested, as difflib counts it."""
 SURPLUS = "Got unexpected extra argument"
 """How Typer begins its message on arguments that a command does not take."""

@@ -143,7 +143,9 @@ def test_a_runtime_gets_a_recipe_that_it_reads(
     assert flags == f"{repair} --runtime {runtime}"
 
 
-@pytest.mark.parametrize(("model_type", "runtime"), [("qwen3_moe", "mlx-lm"), ("qwen2_vl", "vllm")])
+@pytest.mark.parametrize(
+    ("model_type", "runtime"), [("qwen3_moe", "mlx-lm"), ("qwen2_vl", "mlx-vlm")]
+)
 def test_another_method_is_offered_only_for_weights_that_were_trained_without_scaling(
     model_type: str, runtime: str, tmp_path: Path
 ) -> None:
@@ -170,12 +172,26 @@ def test_another_method_is_offered_only_for_weights_that_were_trained_without_sc
     ],
 )
 def test_m_rope_in_vllm_is_refused_with_the_reason(method: str, words: str) -> None:
+    """In a version for which no option of the server was run, and in the usual encoding."""
     config = CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json"
     with pytest.raises(UnsupportedBake, match=words) as refusal:
-        make_plan(config, recipe_of(method, 4.0), runtimes=("vllm",))
+        make_plan(config, recipe_of(method, 4.0), runtimes=("vllm@0.32",), encoding="native")
     assert "(--ntk 4)" in str(refusal.value)
-    base = make_plan(config, recipe_of("ntk", 4.0), runtimes=("vllm",))
+    base = make_plan(config, recipe_of("ntk", 4.0), runtimes=("vllm@0.32",))
     assert base.result.verdict_of(newest("vllm")).status == "exact"
+
+
+def test_m_rope_in_vllm_takes_an_option_or_another_encoding() -> None:
+    config = CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json"
+    yarn = make_plan(config, recipe_of("yarn", 4.0), runtimes=("vllm",))
+    verdict = yarn.result.verdict_of(newest("vllm"))
+    assert verdict.status == "exact"
+    assert "beta_fast" in verdict.options
+
+    # as YaRN whose ramp ends before the first pair, which vLLM has for M-RoPE
+    linear = make_plan(config, recipe_of("linear", 4.0), runtimes=("vllm",))
+    verdict = linear.result.verdict_of(newest("vllm"))
+    assert (verdict.status, verdict.options, linear.result.encoding) == ("exact", "", "ramp")
 
 
 # What a plan takes over from its source is said in one line, with the numbers that the model's own

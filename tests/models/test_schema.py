@@ -88,7 +88,7 @@ def test_the_configs_of_all_families_pass(model_type: str) -> None:
         (
             "rope_scaling",
             {"rope_type": "yarn", "factor": 4.0, "beta_fast": 5e-324},
-            "write a number from 1e-6 to 1e6",
+            "write a number from 1e-100 to 1e6",
         ),
         ("head_dim", 3, "rotates 3 of 3 dimensions, which rotate in pairs"),
         (

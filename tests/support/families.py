@@ -33,6 +33,7 @@ REPRESENTATIVES = (
     "qwen3_5_text",
     "qwen4_exp_text",
     "dots3_note_text",
+    "laguna",
 )
 SINGLES = (
     "apertus",
@@ -56,7 +57,6 @@ SINGLES = (
     "smollm3",
     "stablelm",
     "step3p7",
-    "zaya",
 )
 
 

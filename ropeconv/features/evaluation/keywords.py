@@ -15,14 +15,14 @@ class EvaluateKeywords(TypedDict, total=False):
 
     Attributes:
         measure: The measures: growth, passkey, ...
-        suite: long: loss, four kinds of questions about your text, speed and memory, and RULER
-            where lm_eval is installed.
         lengths: Tokens, or multiples of the trained context.
         windows: Sequences of each length.
         targets: Tokens predicted at the end of each sequence.
         depths: Places of a fact in a text.
         seed: The seed of random choices.
         generate: Generate answers instead of comparing tokens.
+        suite: long: loss, four kinds of questions about your text, speed and memory, and RULER
+            where lm_eval is installed.
         device: auto, cpu, cuda, cuda:1 or mps.
         dtype: auto: float32 on a CPU, elsewhere as stored.
         chunk: Tokens that the model sees at a time.
@@ -38,13 +38,13 @@ class EvaluateKeywords(TypedDict, total=False):
     """
 
     measure: str | Sequence[str]
-    suite: Literal["long"]
     lengths: Length | Sequence[Length]
     windows: int
     targets: int
     depths: int
     seed: int
     generate: bool
+    suite: Literal["long"]
     device: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"]
     chunk: int

@@ -100,13 +100,6 @@ class SizeOptions:
         flag="--measure",
         metavar="NAMES",
     )
-    suite: str | None = option(
-        None,
-        "long: loss, four kinds of questions about your text, speed and memory, and RULER where"
-        " lm_eval is installed.",
-        RUNNING,
-        choices=("long",),
-    )
     lengths: str = option(
         "1/4T,1T,2T,4T",
         "Lengths of the sequences: tokens (8k,32k), or multiples of the trained context T.",
@@ -120,6 +113,13 @@ class SizeOptions:
     depths: int = option(5, "Places of a fact in a text.", RUNNING, metavar="N", least=1)
     seed: int = option(0, "The seed of random choices.", RUNNING, metavar="N", least=0)
     generate: bool = option(False, "Generate answers instead of comparing tokens.", RUNNING)
+    suite: str | None = option(
+        None,
+        "long: loss, four kinds of questions about your text, speed and memory, and RULER where"
+        " lm_eval is installed.",
+        RUNNING,
+        choices=("long",),
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ feature = Feature(
     commands={
         "imatrix": (
             "ropeconv.features.imatrix.command",
-            "Compute an importance matrix from a text, for apply --imatrix.",
+            "Compute an importance matrix from a text, for `apply --imatrix`.",
         )
     },
     functions={"imatrix": "ropeconv.features.imatrix.collecting"},

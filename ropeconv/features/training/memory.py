@@ -213,7 +213,7 @@ def accumulation(gpus: int = 1, context_parallel: int = 1) -> int:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """What is trained, and with what."""
+    """A model, a length and the GPUs for its training."""
 
     shape: ModelShape
     """The model."""

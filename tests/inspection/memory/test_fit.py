@@ -122,7 +122,7 @@ def test_weights_that_leave_too_little_are_not_called_too_large() -> None:
     tiny = replace(LLAMA, weights=1 << 20)
     fit = find_fit("llama-cpp", tiny, 8192, Machine(kind="ram", name="RAM", bytes=2 * GIB))
     assert "weights" not in fit.sentence
-    assert "0.0 MiB of that" in fit.sentence
+    assert "0.0 KiB of that" in fit.sentence
 
 
 def test_sizes_below_a_gib_are_in_mib() -> None:

@@ -199,7 +199,7 @@ def let_latent_attention_build() -> None:
     """Let models with latent attention (MLA) be built where the build for CPUs lacks its kernel.
 
     Up to 0.20 the platform refuses it (vllm/platforms/cpu.py:84, 0.20.2). Their rotary embedding is
-    that of every platform, and `NoKernel` takes the place of the kernel.
+    that of every platform, and `NoKernel` replaces the kernel.
     """
     platform = type(platforms.current_platform)
     choose = platform.get_attn_backend_cls

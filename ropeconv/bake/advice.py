@@ -803,7 +803,8 @@ def matrix() -> tuple[MatrixCell, ...]:
     The ways are the keys of METHODS, such as a new base or the keys of YaRN. A family has no cells
     for a way that its class in transformers does not support.
     """
-    # no checkpoint is needed: a config with the defaults of the family, extended four times
+    # no checkpoint is needed: a config with the defaults of the family is extended four times
+    factor = 4.0
     cells = []
     for family in families():
         if family.refuse:
@@ -811,9 +812,10 @@ def matrix() -> tuple[MatrixCell, ...]:
         config = sample_config(family)
         spec = read_spec(config, family)
         unscaled = spec.unscaled() if spec.scaled else spec
-        for writing, (method, encoding) in METHODS.items():
+        for way, (name, encoding) in METHODS.items():
+            method = REGISTRY[name]
             try:
-                recipe = Recipe(REGISTRY[method](4.0))  # type: ignore[call-arg]
+                recipe = Recipe(method(factor))  # type: ignore[call-arg]
                 request = EncodeRequest(
                     schedule=recipe.schedule(unscaled),
                     spec=unscaled,
@@ -824,7 +826,7 @@ def matrix() -> tuple[MatrixCell, ...]:
                 result = ENCODINGS[encoding].encode(request)
             except (RopeconvError, RecipeError):  # the family does not support this way
                 continue
-            cells += [MatrixCell(family.name, writing, verdict) for verdict in result.verdicts]
+            cells += [MatrixCell(family.name, way, verdict) for verdict in result.verdicts]
     return tuple(cells)
 
 

@@ -60,19 +60,20 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
 
     # whether the servers can express the changes: they merge keys, and remove none
     after = plan.result.config
-    stays = next(removed_keys(before, after), "")
-    if stays:
+    removed = next(removed_keys(before, after), "")
+    if removed:
         raise RopeconvError(
-            f"an override cannot remove {stays} from the config of {source}; write the output with"
-            " `ropeconv apply`"
+            f"an override cannot remove {removed} from the config of {source}; write the output"
+            " with `ropeconv apply`"
         )
     changes = changed_keys(before, after)
     if not changes:
         raise UsageError(f"{source} needs no override: its config does not change")
 
-    # vLLM sets keys of the config as transformers 5 has it, where these models have a text_config
-    is_flat = before.get("model_type") in FLAT and "text_config" not in before
-    if not is_flat:
+    # The config.json of Qwen2-VL has the RoPE of its text model at the top. transformers 5 moves
+    # that into a text_config, and only then vLLM merges the override, so it must be in there too.
+    is_moved = before.get("model_type") in FLAT and "text_config" not in before
+    if not is_moved:
         return changes
     if any(name.startswith("sglang") for name in plan.target.runtimes):
         raise RopeconvError(

@@ -339,14 +339,12 @@ def rope_dict(
         The dictionary, empty without one, and a list of notes for people: one sentence where the
         dictionary is the default of the class, else none.
     """
-    # Gemma 3 in transformers 5 has one dictionary for each layer type inside rope_parameters; a
-    # runtime that does not look there reads rope_scaling, or nothing. Families with pairs that
-    # stand still may have a flat dictionary instead
     rules = rules or newest("transformers").rule_set(family.name)
-    of_global_layers = nested_settings(part, family, "global")
-    may_be_flat = family.still_pairs
-    if family.writing.nested and (of_global_layers or not may_be_flat):
-        settings = dict(of_global_layers) if rules.nested else {}
+    if _has_dictionary_of_each_type(part, family):
+        # a runtime that does not look inside rope_parameters reads rope_scaling, or nothing
+        settings: JsonObject = {}
+        if rules.nested:
+            settings.update(nested_settings(part, family, "global"))
         if "rope_scaling" in rules.schemas:
             settings.update(part.get("rope_scaling") or {})
         return settings, []
@@ -359,6 +357,18 @@ def rope_dict(
     if default is None:
         return {}, []
     return default, [f"rope_scaling is absent: the class default {default['rope_type']} holds"]
+
+
+def _has_dictionary_of_each_type(part: Config, family: Family) -> bool:
+    """Whether a config has a RoPE dictionary for each type of layer, as Gemma 3 in transformers 5.
+
+    Gemma 4, whose slowest pairs do not rotate, may have one dictionary for all layers instead.
+    """
+    if not family.writing.nested:
+        return False
+    if family.still_pairs:
+        return bool(nested_settings(part, family, "global"))
+    return True
 
 
 def rope_type(rope: JsonObject, reader: RuleSet) -> str:

@@ -58,8 +58,10 @@ def out_tensors(
         BadSource: For tensors of unknown names and shapes.
         UnsupportedBake: For dtypes that are not 16 or 32 bit floats.
     """
+    # gguf-py maps the names of tensors by architecture; one that it lacks has the names of others
     layers = sizes.layers + sizes.prediction
-    names = [gguf_names(arch, layers) for arch in rules.like or (rules.arch,)]
+    named_like = rules.like or (rules.arch,)
+    names = [gguf_names(arch, layers) for arch in named_like]
     tensors = _stack(_used_tensors(headers, rules, sizes), rules)
 
     # a few architectures of llama.cpp need output weights, which tied checkpoints do not have

@@ -102,14 +102,15 @@ def _find_rule(runs: ModelRuns, types: Sequence[str] | None, has_window: list[bo
 
 
 def _layers_with_window(runs: ModelRuns, key: str) -> list[bool] | None:
-    """Whether each of the first layers sees fewer tokens with a small window in a key.
+    """Build a model with a small window in a config key, and return which layers have it then.
 
     Args:
-        runs: The model.
-        key: The key.
+        runs: The model, which is built with its first `runs.few` layers.
+        key: A key that may hold the length of a window, such as sliding_window.
 
     Returns:
-        A flag for each of them; None where the class does not accept such a config.
+        For each layer whether its last token sees only some tokens before it; None where the class
+        does not accept such a config.
     """
     all_keys = runs.config_keys()
 
@@ -120,6 +121,7 @@ def _layers_with_window(runs: ModelRuns, key: str) -> list[bool] | None:
             if FIRST_LAYER_KEY in all_keys:
                 part[FIRST_LAYER_KEY] = 0  # all layers have it
 
+    # layers are observed by names such as "layers.3"
     try:
         text = shorten(runs.subject.changed(set_window), runs.few)
         # windows count positions, so these are 0, 1, 2, ...
@@ -131,7 +133,8 @@ def _layers_with_window(runs: ModelRuns, key: str) -> list[bool] | None:
     for layer, seen in seen_by_layer.items():
         number = int(layer.rpartition(".")[2])
         if seen.visible is not None and number < len(has_window):
-            has_window[number] = _is_window(seen.visible[-1])
+            seen_by_last_token = seen.visible[-1]
+            has_window[number] = _is_window(seen_by_last_token)
     return has_window
 
 

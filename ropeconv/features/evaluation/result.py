@@ -604,16 +604,8 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
         if cell.depth is None and cell.metric in headlines(result, cell.measure):
             measured.append(msgspec.convert(cell, MeasuredRecord, from_attributes=True))
 
-    # differences are to the first row of the result, which is the only one without differences
-    against = ""
-    is_compared = any(cell.difference is not None for cell in cells)
-    if is_compared:
-        for cell in result.cells:
-            if cell.difference is None:
-                against = cell.row
-                break
     return EvaluationRecord(
-        against=against,
+        against=_compared_with(result, cells),
         runtime=result.runtime,
         device=result.device,
         dtype=result.dtype,
@@ -626,3 +618,13 @@ def evaluation_record(result: Result, name: str) -> EvaluationRecord:
         measured=tuple(measured),
         ropeconv=__version__,
     )
+
+
+def _compared_with(result: Result, cells: Sequence[Cell]) -> str:
+    """Return the row from which the differences of some cells are counted; empty without any.
+
+    All rows of a result are compared with its first one, whose own cells have no difference.
+    """
+    if all(cell.difference is None for cell in cells):
+        return ""
+    return next((cell.row for cell in result.cells if cell.difference is None), "")

@@ -181,8 +181,15 @@ def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
         job: The units of the job in their order, each a task such as apply or validate.
         journal: The lines of units that have ended.
     """
+    # a source that cannot be opened counts as a failure of the first task
+    first = job[0]
+    cannot_open = first.source.problem
+    if cannot_open:
+        later = {unit.task: ("not run", cannot_open) for unit in job[1:]}
+        return {first.task: ("failed", cannot_open), **later}
+
     outcomes = dict[str, tuple[str, str]]()
-    obstacle = job[0].source.problem  # why the remaining tasks are not run; empty at first
+    obstacle = ""  # why the remaining tasks are not run
     for unit in job:
         line = journal.lines.get(unit.key)
         if obstacle:
@@ -195,9 +202,4 @@ def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
             outcomes[unit.task] = ("not run", obstacle)
         else:
             outcomes[unit.task] = ("done", f"{line.seconds:,.1f} s")
-
-    # a source that cannot be opened is a failure of the first task, so that it is counted as one
-    first = job[0]
-    if first.source.problem:
-        outcomes[first.task] = ("failed", first.source.problem)
     return outcomes

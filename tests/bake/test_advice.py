@@ -413,6 +413,15 @@ def test_a_folder_without_weights_says_why_and_gives_no_command(
     assert "Bake:" not in screen
 
 
+def test_what_is_not_decided_is_explained_only_where_a_row_says_it(llama: Path) -> None:
+    """torchtitan ignores every scaling, so that no row about writing says what was measured."""
+    line = ("advise", llama, "--context", 256)
+    assert "\nNot decided: " in command(llama.parent, *line, code=0).stdout
+    screen = command(llama.parent, *line, "--runtime", "torchtitan", code=0).stdout
+    assert "cannot be written" in screen
+    assert "ot decided" not in screen
+
+
 def test_what_needs_fine_tuning_is_said_with_the_command_for_it(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

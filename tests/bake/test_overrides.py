@@ -97,7 +97,7 @@ def test_a_flat_multimodal_config_is_refused_for_sglang() -> None:
 
 def test_the_json_has_what_the_server_needs_to_compute_it(tmp_path: Path) -> None:
     """vLLM's YaRN with M-RoPE has the ramp of four times the trained length, so that it needs four
-    times the rotations: 4 x 32 and 4 x 1. The JSON is pasted alone (docs/writing.md).
+    times the rotations: 4 x 32 and 4 x 1. The JSON is pasted without the command (docs/writing.md).
     """
     config = json.loads((CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json").read_text())
     section = config.pop("rope_scaling")["mrope_section"]

@@ -251,7 +251,7 @@ def test_an_override_without_effect_or_sense_is_refused(
 
 
 def test_a_pattern_that_fits_no_tensor_is_refused(source: Path, tmp_path: Path) -> None:
-    """llama-quantize ignores it, so that a typing error would be seen by nobody."""
+    """llama-quantize ignores it, so that a typing error would have no effect."""
     out = tmp_path / "out.gguf"
     with pytest.raises(UsageError, match="--tensor-type atn_v=q8_0"):
         make_plan(

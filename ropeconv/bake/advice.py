@@ -725,7 +725,8 @@ def _advice(
     planned = replace(recipe, context=context)
     writings, plan = _writings(source, planned, outputs, needs)
     if plan is not None:
-        schedule = plan.schedule
+        # a class like Phi-3's may declare more than the wanted length (`original_for`)
+        schedule = replace(plan.schedule, context=plan.context)
     else:
         schedule = planned.schedule(start)
     fine_tuning = fine_tuning_for(planned, inspection, schedule)

@@ -7,6 +7,7 @@ source that the output does not have would stay. `rope_scaling` is left out: in 
 another name of `rope_parameters`, where it would leave keys.
 """
 
+import json
 import shlex
 from collections.abc import Iterator
 
@@ -74,13 +75,39 @@ def overrides(plan: Plan, before: Config) -> JsonObject:
     # that into a text_config, and only then vLLM merges the override, so it must be in there too.
     is_moved = before.get("model_type") in FLAT and "text_config" not in before
     if not is_moved:
-        return changes
+        return with_needed(plan, changes)
     if any(name.startswith("sglang") for name in plan.target.runtimes):
         raise RopeconvError(
             f"SGLang ignores an override of the RoPE of {source}; write the output with `ropeconv"
             " apply`"
         )
-    return {"text_config": changes}
+    return with_needed(plan, {"text_config": changes})
+
+
+def with_needed(plan: Plan, changes: JsonObject) -> JsonObject:
+    """Return overrides with those that a server needs to compute them exactly.
+
+    The JSON may be pasted after the option of the server, where it must say the same as the
+    command of `override_commands`.
+
+    Args:
+        plan: The output that the overrides stand for.
+        changes: The keys of config.json that it changes.
+
+    Raises:
+        UsageError: For a runtime without an option for overrides, and for two servers that need
+            different ones.
+    """
+    values = []
+    for server in named_servers(plan):
+        options = options_of(plan.result.verdicts, server)
+        needed = needed_overrides(options, FLAGS[server])
+        values.append(merged(changes, needed))
+    if any(other != values[0] for other in values):
+        raise UsageError(
+            "vllm and sglang need different overrides; name one of them with --runtime"
+        )
+    return values[0]
 
 
 def changed_keys(before: Config, after: Config) -> JsonObject:
@@ -159,12 +186,8 @@ def _settings(rope: object) -> Iterator[tuple[str, object]]:
             yield key, value
 
 
-def override_commands(plan: Plan, values: str) -> list[str]:
-    """Return the command of each server that the user named, by default vLLM.
-
-    Args:
-        plan: The output that the overrides stand for.
-        values: The overrides as JSON.
+def named_servers(plan: Plan) -> list[str]:
+    """Return the servers that the user named, each once, by default vLLM.
 
     Raises:
         UsageError: For a runtime without an option for overrides.
@@ -178,14 +201,26 @@ def override_commands(plan: Plan, values: str) -> list[str]:
                 " out"
             )
         servers.append(server)
+    return list(dict.fromkeys(servers))
 
+
+def override_commands(plan: Plan, values: str) -> list[str]:
+    """Return the command of each server that the user named, by default vLLM.
+
+    Args:
+        plan: The output that the overrides stand for.
+        values: The overrides as JSON.
+
+    Raises:
+        UsageError: For a runtime without an option for overrides.
+    """
     starts = {
         "vllm": "vllm serve {} --max-model-len {}",
         "sglang": "sglang serve --model-path {} --context-length {}",
     }
     model = "MODEL" if plan.source.kind == "config" else shlex.quote(plan.source.reference)
     commands = []
-    for server in dict.fromkeys(servers):
+    for server in named_servers(plan):
         start = starts[server].format(model, plan.context)
         options = options_of(plan.result.verdicts, server)
         commands.append(start + with_overrides(options, FLAGS[server], values))
@@ -206,9 +241,18 @@ def with_overrides(options: str, flag: str, values: str) -> str:
     if flag not in words:
         return f"{options} {flag} {shlex.quote(values)}"
     place = words.index(flag) + 1
-    both = merged(msgspec.json.decode(values), msgspec.json.decode(words[place]))
-    words[place] = msgspec.json.encode(both).decode()
+    both = merged(msgspec.json.decode(values), needed_overrides(options, flag))
+    words[place] = json.dumps(both)
     return f" {shlex.join(words)}"
+
+
+def needed_overrides(options: str, flag: str) -> JsonObject:
+    """Return the overrides among the options that an output needs; empty where there are none."""
+    words = shlex.split(options)
+    if flag not in words:
+        return {}
+    needed: JsonObject = msgspec.json.decode(words[words.index(flag) + 1])
+    return needed
 
 
 def merged(first: JsonObject, second: JsonObject) -> JsonObject:

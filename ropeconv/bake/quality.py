@@ -11,13 +11,15 @@ from .plan import Plan
 
 
 def quality(plan: Plan) -> str:
-    """Return what was measured of the method of a plan; empty where there is no method.
+    """Return what was measured of the method of a plan; empty where no method is
+    used, or none for a longer context.
 
     These are the losses that `advise` shows, as differences, or the command that measures the
     method with this model.
     """
     method = plan.recipe.method
-    if isinstance(method, AsIs):
+    is_longer = plan.context > plan.before.original_context
+    if isinstance(method, AsIs) or not is_longer:
         return ""
     study = shown_study(plan)
     if study is not None:

@@ -13,6 +13,7 @@ from ..convert.encoding import EncodeRequest, select
 from ..convert.target import Target
 from ..errors import UsageError
 from ..formats.drafts import write_file
+from ..formats.gguf.file import SHARD
 from ..formats.package_data import render
 from ..inspection.document import Problem
 from ..inspection.inspection import ConfigInspection, Inspection
@@ -248,10 +249,17 @@ def _helps(
 def modelfile_of(plan: Plan) -> Path:
     """Return the path of the Modelfile of an output.
 
-    Raises UsageError for folders, RopeconvError where another one exists.
+    Raises UsageError for folders and several files, RopeconvError where another one exists.
     """
     if plan.is_folder:
         raise UsageError("Ollama runs GGUF files, and the output is a folder; add --to gguf")
+
+    # a Modelfile names one file of a model: https://github.com/ollama/ollama/issues/5245
+    if SHARD.fullmatch(plan.out.name):
+        raise UsageError(
+            f"Ollama loads a model from one GGUF file, and {plan.out.name} is one of several; leave"
+            " --split-max-size out, or merge SOURCE with llama-gguf-split --merge first"
+        )
 
     path = plan.out.with_name(f"{plan.out.stem}.Modelfile")
     _refuse_other_modelfile(plan, path, path)

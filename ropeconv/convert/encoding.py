@@ -621,8 +621,11 @@ def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
 
-    # a runtime that supports the model, and was not tested with some encoding
+    # a runtime that supports the model, and was not tested with some encoding; one that computes
+    # another encoding does not stand in the way
     for row in request.runtimes:
+        if any(result.suits((row,)) for result in results):
+            continue
         statuses = {result.verdict_of(row).status for result in results}
         only_untested = "unknown" in statuses and "unsupported" not in statuses
         if only_untested:

@@ -84,12 +84,12 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
             refusal = family.hooks.refusal(part)
             if refusal:
                 raise BadSource(refusal)
-    if not family.encoder and _reads_both_directions(config, parts[0], family):
+    if not family.encoder and reads_both_directions(config, parts[0], family):
         return msgspec.structs.replace(family, encoder=True)
     return family
 
 
-def _reads_both_directions(config: Config, part: Config, family: Family) -> bool:
+def reads_both_directions(config: Config, part: Config, family: Family) -> bool:
     """Whether a config makes an encoder of a decoder: a token attends to those behind it too.
 
     Args:

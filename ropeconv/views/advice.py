@@ -89,7 +89,7 @@ def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
         "Losses in nats per token, on other models. Without training: a loss at length of at most"
         f" {MOST_LOST:g} above {unchanged}, and {LEAST_FOUND:g} % of hidden facts found."
     )
-    if any(row.untuned == NOT_DECIDED for row in advice.methods):
+    if any(row.writable and row.untuned == NOT_DECIDED for row in advice.methods):
         sheet.say(
             f"Not decided: {LEAST_FOUND:g} % is inside the interval of the facts found, so more"
             " questions are needed."

@@ -413,6 +413,30 @@ def test_a_folder_without_weights_says_why_and_gives_no_command(
     assert "Bake:" not in screen
 
 
+def test_what_is_not_decided_is_explained_only_where_a_row_says_it(llama: Path) -> None:
+    """torchtitan ignores every scaling, so that no row about writing says what was measured."""
+    line = ("advise", llama, "--context", 256)
+    assert "\nNot decided: " in command(llama.parent, *line, code=0).stdout
+    screen = command(llama.parent, *line, "--runtime", "torchtitan", code=0).stdout
+    assert "cannot be written" in screen
+    assert "ot decided" not in screen
+
+
+def test_the_wanted_length_counts_where_the_class_declares_more(tmp_path: Path) -> None:
+    """Phi-3 derives its attention factor from two lengths, so that YaRN for 32,768 tokens declares
+    more; 32,768 is 8 times the trained 4,096.
+    """
+    phi = published("microsoft--Phi-3-mini-4k-instruct", tmp_path)
+    line = ("--context", 32768, "--json")
+    advice = json.loads(command(tmp_path, "advise", phi, *line, code=0).stdout)
+    yarn = next(row for row in advice["advice"] if row["recipe"]["method"] == "yarn")
+    assert yarn["fine_tuning"]["factor"] == 8.0
+    plan = json.loads(
+        command(tmp_path, "apply", phi, "--yarn", 32768, *line[2:], "--dry-run").stdout
+    )
+    assert plan["fine_tuning"]["factor"] == 8.0
+
+
 def test_what_needs_fine_tuning_is_said_with_the_command_for_it(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@ config.json.
 """
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,28 @@ def test_a_flat_multimodal_config_is_refused_for_sglang() -> None:
     plan = make_plan(published, NTK, runtimes=("sglang",))
     with pytest.raises(RopeconvError, match="SGLang ignores"):
         overrides(plan, json.loads(published.read_text()))
+
+
+def test_the_json_has_what_the_server_needs_to_compute_it(tmp_path: Path) -> None:
+    """vLLM's YaRN with M-RoPE has the ramp of four times the trained length, so that it needs four
+    times the rotations: 4 x 32 and 4 x 1. The JSON is pasted without the command (docs/writing.md).
+    """
+    config = json.loads((CONFIGS / "Qwen--Qwen2.5-VL-7B-Instruct.json").read_text())
+    section = config.pop("rope_scaling")["mrope_section"]
+    rope = {"rope_type": "default", "mrope_section": section, "rope_theta": config["rope_theta"]}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": rope}))
+    line = ("apply", "config.json", "--yarn", 4, "--to", "overrides", "--json")
+    document = json.loads(command(tmp_path, *line, "--runtime", "vllm", code=0).stdout)
+    words = shlex.split(document["run"][0])
+    pasted = json.loads(words[words.index("--hf-overrides") + 1])
+    rope = document["overrides"]["text_config"]["rope_parameters"]
+    assert (rope["beta_fast"], rope["beta_slow"], rope["factor"]) == (128.0, 4.0, 4.0)
+    assert document["overrides"] == pasted
+
+    # other methods need nothing
+    line = ("apply", "config.json", "--ntk", 4, "--to", "overrides", "--json")
+    document = json.loads(command(tmp_path, *line, "--runtime", "vllm", code=0).stdout)
+    assert "beta_fast" not in document["overrides"]["text_config"]["rope_parameters"]
 
 
 def test_a_layout_that_servers_do_not_load_is_refused(llama: Path) -> None:

@@ -44,5 +44,10 @@ def test_a_model_that_hardly_needs_a_method_judges_none() -> None:
     assert shown_study(make_plan(LLAMA, recipe_of("llama3", 4.0))) is None
 
 
+def test_a_factor_of_1_has_no_quality_beyond_the_trained_length() -> None:
+    assert quality(make_plan(LLAMA, recipe_of("yarn", 1.0))) == ""
+    assert quality(make_plan(LLAMA, recipe_of("yarn", 1.5))) != ""
+
+
 def test_the_unchanged_model_has_no_quality_of_a_method() -> None:
     assert quality(make_plan(LLAMA, AS_IS)) == ""

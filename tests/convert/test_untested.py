@@ -118,6 +118,15 @@ def test_what_one_of_several_runtimes_does_wrong_is_not_accepted() -> None:
     assert FLAG not in both
 
 
+def test_the_runtime_to_leave_out_is_the_one_that_computes_no_encoding() -> None:
+    """vLLM computes the native encoding of YaRN, and torchtitan none."""
+    assert select(request(YARN, CONFIG, runtimes=("vllm",))).encoding == "native"
+    assert refusal(request(YARN, CONFIG, runtimes=("torchtitan",)))
+    both = refusal(request(YARN, CONFIG, runtimes=("vllm", "torchtitan")))
+    assert "leave torchtitan out" in both
+    assert "leave vllm out" not in both
+
+
 def test_a_runtime_that_was_tested_is_preferred_to_one_that_was_not() -> None:
     """For the same recipe, with and without the word, the same is selected where anything is
     exact.

@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -155,6 +155,7 @@ class Quantisation:
                 " llama-cpp-python does; install that"
             )
         self._check(header.tensors, types)
+        self._check_patterns(header.tensors)
         return types
 
     def run(self, source: Path, target: Path) -> None:
@@ -251,6 +252,21 @@ class Quantisation:
             self._refuse(
                 f"{self.imatrix_name} has no weight of this model",
                 "give the importance matrix of this model",
+            )
+
+    def _check_patterns(self, tensors: Collection[str]) -> None:
+        """Refuse a pattern that fits the name of no tensor, which llama.cpp ignores.
+
+        Raises:
+            UsageError: For the first such pattern.
+        """
+        for pattern, number in self.tensor_types:
+            # llama.cpp's patterns are those of ECMAScript; Python's have no [[:digit:]]
+            if "[:" in pattern or any(re.search(pattern, name) for name in tensors):
+                continue
+            raise UsageError(
+                f"--tensor-type {pattern}={TYPES[number].name.lower()} fits no tensor of this"
+                f" model; correct the name ({next(iter(tensors))} is one), or leave it out"
             )
 
     @property

@@ -19,7 +19,7 @@ from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.formats.kind import is_gguf, refusal
 from ropeconv.reporting import Reporter, SilentReporter
-from ropeconv.rope.errors import RopeconvError, counted
+from ropeconv.rope.errors import RopeconvError, command_line, counted
 from ropeconv.verbs.arguments import check_arguments
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -100,6 +100,9 @@ def imatrix(
     require("llama_cpp", "an importance matrix")
     reporter = reporter or SilentReporter()
     source = expand_home(Path(model))
+    if (source / "config.json").is_file():
+        convert = command_line("apply", str(source), "--as-is", "--to", "gguf", "--outtype", "bf16")
+        raise UsageError(f"{source} is a checkpoint; `{convert}` writes the GGUF file for it")
     if not is_gguf(source):
         raise UsageError(refusal(source, "a GGUF file"))
     GgufFile.open(source)  # raises for a damaged one

@@ -19,6 +19,7 @@ from ropeconv.inspection.kv_cache import config_cache
 from ropeconv.inspection.memory.shape import ModelShape, config_shape
 from ropeconv.inspection.receipts.folder import valid_receipt
 from ropeconv.inspection.receipts.receipt import FineTuningRecord
+from ropeconv.models.config import reads_both_directions, text_part
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
 from ropeconv.models.purpose import checkpoint_purpose
@@ -177,7 +178,7 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
         spec=read_spec(config, family),
         two_lists=receipt.schedule.short_inv_freq is not None,
         own_code="auto_map" in config,
-        encoder=family.encoder,
+        encoder=family.encoder or reads_both_directions(config, text_part(config, family), family),
         verdicts={row.runtime: (row.status, row.reason) for row in receipt.runtimes},
         fine_tuning=receipt.fine_tuning,
         shape=shape,

@@ -250,6 +250,18 @@ def test_an_override_without_effect_or_sense_is_refused(
         choose_quantisation(TargetOptions(**options))
 
 
+def test_a_pattern_that_fits_no_tensor_is_refused(source: Path, tmp_path: Path) -> None:
+    """llama-quantize ignores it, so that a typing error would have no effect."""
+    out = tmp_path / "out.gguf"
+    with pytest.raises(UsageError, match="--tensor-type atn_v=q8_0"):
+        make_plan(
+            source, YARN, out, to="gguf", outtype="q4_0", tensor_type=("attn_k=q8_0", "atn_v=q8_0")
+        )
+    assert make_plan(
+        source, YARN, out, to="gguf", outtype="q4_0", tensor_type=(r"\.[01]\.attn_v=q8_0",)
+    )
+
+
 def test_the_receipt_has_the_digest_and_verify_finds_the_matrix_again(
     source: Path, matrix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

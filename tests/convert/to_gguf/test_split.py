@@ -18,6 +18,7 @@ from ropeconv.rope.errors import RopeconvError
 from ...support.baking import YARN, apply, make_plan
 from ...support.corruptions import verified
 from ...support.gguf_files import contents
+from ...support.in_process import command
 from ...support.llama_tools import llama_tool
 from ...support.llamacpp import bake, checkpoint, sequence
 
@@ -126,6 +127,16 @@ def test_what_fits_into_one_file_is_one(source: Path, tmp_path: Path) -> None:
     bake(source, YARN, tmp_path / "model.gguf", split_max_size="1G")
     assert (tmp_path / "model.gguf").exists()
     assert GgufFile.open(tmp_path / "model.gguf").get("split.count") is None
+
+
+def test_no_modelfile_names_one_file_of_several(source: Path, tmp_path: Path) -> None:
+    """`FROM ./out-00001-of-00006.gguf` gives Ollama a part of the tensors."""
+    line = ("apply", source, "--yarn", 4, "--to", "gguf", "--outtype", "q8_0", "--ollama")
+    out = ("-o", tmp_path / "out.gguf", "--dry-run")
+    done = command(tmp_path, *line, "--split-max-size", "200K", *out, code=2)
+    assert "leave --split-max-size out" in done.stderr
+    done = command(tmp_path, *line, "--split-max-size", "1G", *out, code=0)
+    assert "out.Modelfile" in done.stdout
 
 
 def test_a_limit_below_a_tensor_and_a_source_in_gguf_are_refused(

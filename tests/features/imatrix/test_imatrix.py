@@ -158,6 +158,13 @@ def test_a_short_text_and_other_files_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_checkpoint_is_refused_with_the_command_that_converts_it(
+    llama: tuple[Path, Path], text: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"ropeconv apply \S+ --as-is --to gguf --outtype bf16"):
+        imatrix(llama[0], text)
+
+
 def test_a_matrix_is_written_whole_or_not(
     llama: tuple[Path, Path], text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

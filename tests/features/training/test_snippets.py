@@ -31,6 +31,8 @@ from ropeconv.runtimes.runtime import runtimes
 
 from ...conftest import CONFIGS
 from ...support.baking import apply, make_plan
+from ...support.in_process import command
+from ...support.models import make
 
 yaml = pytest.importorskip("yaml")
 TEMPLATES = Path(__file__).parents[3] / "templates" / "training"
@@ -255,3 +257,19 @@ def test_a_config_says_how_much_training_the_plan_says(times: int, tmp_path: Pat
     said = snippet.to_dict()["fine_tuning"]
     assert (said["level"], said["factor"]) == (need.level, times)
     assert any(need.times in note for note in snippet.notes)
+
+
+@pytest.mark.parametrize("both_directions", [True, False])
+def test_an_encoder_made_of_a_decoder_is_not_trained_on_the_next_token(
+    both_directions: bool, tmp_path: Path
+) -> None:
+    """EmbeddingGemma is a Gemma 3 with this key, which `advise` offers no training for either."""
+    model = make("gemma3_text", tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    config["use_bidirectional_attention"] = both_directions
+    (model / "config.json").write_text(json.dumps(config))
+    line = ("apply", model, "--linear", 4, "-o", "out", "--validate", "off")
+    screen = command(tmp_path, *line, code=0).stdout
+    assert ("Train: " in screen) is not both_directions
+    done = command(tmp_path, "train-config", "out", "--for", "axolotl")
+    assert (done.returncode != 0, "encoder" in done.stderr) == (both_directions, both_directions)

@@ -225,6 +225,16 @@ SPARE = 16
 """Tokens that a model may generate beyond those of the answer: it may begin with its own words."""
 
 
+def choose_haystacks(texts: Texts, sizes: EvaluationSizes) -> Iterator[Haystack]:
+    """Yield a place for each window: all documents in turn, each from a random token on."""
+    random_places = np.random.default_rng(sizes.seed)
+    order = random_places.permutation(len(texts.documents))
+    for window in range(sizes.windows):
+        document = int(order[window % len(order)])
+        start = int(random_places.integers(len(texts.documents[document].ids)))
+        yield Haystack(texts, document, start)
+
+
 class Retrieval(Measure):
     """A question whose answer is in the sequence.
 
@@ -259,13 +269,7 @@ class Retrieval(Measure):
         if sizes.depths > 1:
             depths = np.linspace(0, 1, sizes.depths).tolist()
 
-        # windows are from all documents in turn, each from a random token on
-        random_places = np.random.default_rng(sizes.seed)
-        order = random_places.permutation(len(texts.documents))
-        for window in range(sizes.windows):
-            document = int(order[window % len(order)])
-            start = int(random_places.integers(len(texts.documents[document].ids)))
-            haystack = Haystack(texts, document, start)
+        for window, haystack in enumerate(choose_haystacks(texts, sizes)):
             for length in sizes.lengths:
                 for number, depth in enumerate(depths):
                     # the seed does not have the length, so that all lengths ask for the same fact
@@ -281,7 +285,7 @@ class Retrieval(Measure):
                     yield Case(
                         measure=self.name,
                         column=length,
-                        document=document,
+                        document=haystack.document,
                         window=window,
                         ids=np.array(ids, np.int32),
                         targets=np.array(targets, np.int32),
@@ -390,12 +394,7 @@ class Keys(Measure):
 
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """Yield a sequence with all words and questions for each window and length."""
-        random_places = np.random.default_rng(sizes.seed)
-        order = random_places.permutation(len(texts.documents))
-        for window in range(sizes.windows):
-            document = int(order[window % len(order)])
-            start = int(random_places.integers(len(texts.documents[document].ids)))
-            haystack = Haystack(texts, document, start)
+        for window, haystack in enumerate(choose_haystacks(texts, sizes)):
             draw = np.random.default_rng((sizes.seed, window))
             prompts = self.prompts(haystack, KEYS_PER_DEPTH * sizes.depths, draw)
             for length in sizes.lengths:
@@ -404,7 +403,7 @@ class Keys(Measure):
                 yield Case(
                     measure=self.name,
                     column=length,
-                    document=document,
+                    document=haystack.document,
                     window=window,
                     ids=np.array(asked.ids, np.int32),
                     targets=targets.astype(np.int32),

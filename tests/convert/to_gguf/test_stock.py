@@ -4,7 +4,6 @@ becomes of its file.
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from ropeconv.models.source import Source
 from ropeconv.rope.errors import RopeconvError
 
 from ...support.baking import AS_IS, MIXED, YARN, apply, make_plan, recipe_of, stored_as
-from ...support.converter_server import Convert, converter_server
 from ...support.corruptions import verified
 from ...support.extent import sample
 from ...support.llamacpp import bake, beyond, checkpoint, of_llamacpp, of_transformers
@@ -33,27 +31,10 @@ from ...support.models import TRAINED
 from ...support.optional import MISSING, skip
 from ...support.quantised import CASES as QUANTISED
 from ...support.quantised import SIZES, write_both
-from ...support.stock_tree import published, stock_tree, tree_for_tiny_models
+from ...support.stock_tree import published
 
 UNKNOWN = "dbrx"
 """A model type that only llama.cpp's converter knows."""
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tree_for_tiny_models(tmp_path_factory.mktemp("stock") / "llama.cpp", stock_tree())
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Convert]:
-    with converter_server(stock_tree()) as convert:
-        yield convert
-
-
-@pytest.fixture
-def quick(server: Convert, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The converter in forks of a process that has imported torch; other tests run it as users do."""
-    monkeypatch.setattr(StockConverter, "convert", server)
 
 
 @pytest.fixture(scope="module")

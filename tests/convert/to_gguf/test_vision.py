@@ -1,6 +1,5 @@
 """Vision models in GGUF: the text part by ropeconv, and the projector by llama.cpp's converter."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
@@ -9,15 +8,12 @@ import pytest
 import ropeconv
 from ropeconv.bake.gguf import ExportPlan
 from ropeconv.bake.projector import projector_command, projector_path
-from ropeconv.convert.to_gguf.stock import StockConverter
 from ropeconv.formats.gguf.file import GgufFile
 
 from ...support.baking import AS_IS, YARN, make_plan
-from ...support.converter_server import Convert, converter_server
 from ...support.extent import sample
 from ...support.llamacpp import bake, beyond, of_llamacpp, of_transformers
 from ...support.optional import MISSING, skip
-from ...support.stock_tree import stock_tree, tree_for_tiny_models
 from ...support.vision import MODELS, vision_checkpoint
 from .test_stock import contents
 
@@ -25,23 +21,6 @@ OWN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 """Models whose text part ropeconv converts."""
 OURS_ALONE = ("vocab_size", "rope.dimension_count", "key_length", "value_length", "basename")
 """Ends of keys that only ropeconv writes, with the values that llama.cpp takes without them."""
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tree_for_tiny_models(tmp_path_factory.mktemp("stock") / "llama.cpp", stock_tree())
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Convert]:
-    with converter_server(stock_tree()) as convert:
-        yield convert
-
-
-@pytest.fixture
-def quick(server: Convert, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The converter in forks of a process that has imported torch."""
-    monkeypatch.setattr(StockConverter, "convert", server)
 
 
 @pytest.mark.parametrize("model_type", sample(OWN, 1))

@@ -560,7 +560,7 @@ def judge_with_option(
         changed = PlannedConfig(config, family, planned.schedule, planned.before)
     reading = changed.read_by(rules)
 
-    # the evidence is about the config as it is written
+    # the evidence is about the written config
     written_type = planned.read_by(rules).rope_type
     known = evidence(runtime, family.name, written_type, model_type, option.words)
     if known.grade != "run" or reading.of_model or reading.of_rope:

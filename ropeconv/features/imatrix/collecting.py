@@ -91,7 +91,7 @@ def imatrix(
         chunk_size: The tokens of a piece of text.
         chunks: The most pieces; 0 for the whole text.
         force: Replace a file that is there.
-        reporter: Is told about the progress.
+        reporter: Gets the progress.
 
     Raises:
         UsageError: For another file than a GGUF model, and a text that is too short.

@@ -242,24 +242,34 @@ def load_skeleton(
 ) -> PreTrainedModel:
     """Return a model without weights, on torch's meta device, with the attention of `load_model`.
 
-    Parameters and errors are those of `load_model`.
+    Args:
+        auto_class: An auto class of transformers, or the class of the model.
+        folder: The checkpoint.
+        trust: Run the code of the checkpoint.
+        pickles: Accept pickled weights and kernels of the Hub.
+        config: The config of the model.
+        dtype: The name of a dtype of torch, such as "bfloat16".
+
+    Raises:
+        BadSource: As `load_model` does.
     """
     import torch
 
     _check_trusted(folder, trust or pickles)
 
     # only auto classes have from_config; the class of a model has _from_config, which runs no code
-    code: dict[str, bool] = {}
+    permission: dict[str, bool] = {}
     if hasattr(auto_class, "from_config"):
-        code = {"trust_remote_code": trust}
         make = auto_class.from_config
+        permission = {"trust_remote_code": trust}
     else:
         make = auto_class._from_config
+
     with (
         _explain_failures(folder, trust, f"transformers does not load {folder}"),
         torch.device("meta"),
     ):
-        model: PreTrainedModel = make(config, dtype=getattr(torch, dtype), **code)
+        model: PreTrainedModel = make(config, dtype=getattr(torch, dtype), **permission)
         return model.eval()
 
 
@@ -342,14 +352,14 @@ def load_numbers(path: Path) -> object:
 
     # torch.save writes a zip archive without compression; a compressed one can be a bomb, small
     # here and many gigabytes in memory
-    size = len(content)
+    unpacked_size = 0
     try:
         if zipfile.is_zipfile(io.BytesIO(content)):
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                size = max(size, sum(entry.file_size for entry in archive.infolist()))
+                unpacked_size = sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, NotImplementedError, struct.error, ValueError):
         raise BadSource(f"{path.name} is damaged; save it again") from None
-    if size > MOST_NUMBERS:
+    if max(len(content), unpacked_size) > MOST_NUMBERS:
         raise BadSource(
             f"{path.name} has more than {MOST_NUMBERS:,} bytes; save only the list of numbers"
         )

@@ -143,19 +143,22 @@ def option_of(name: str, hint: Any, default: Any, details: Mapping[str, Any]) ->
         default: Its default.
         details: Fields of `Option` that do not follow from these.
     """
-    # `int | None` is an int that may be left out, and `tuple[str, ...]` an option that may be
-    # repeated
+    # `int | None` is an int that may be left out
+    value_type = hint
     if NoneType in get_args(hint):
-        hint = next(kind for kind in get_args(hint) if kind is not NoneType)
-    many = get_origin(hint) in (tuple, list)
-    if many:
-        hint = get_args(hint)[0]
+        value_type = next(part for part in get_args(hint) if part is not NoneType)
 
+    # `tuple[str, ...]` is an option that may be repeated, such as `--runtime vllm --runtime sglang`
+    many = get_origin(value_type) in (tuple, list)
+    if many:
+        value_type = get_args(value_type)[0]
+
+    # `Literal["auto", "off"]` is a text with these choices
     derived: dict[str, Any] = {"flag": f"--{name.replace('_', '-')}"}
-    if get_origin(hint) is Literal:
-        derived["choices"] = get_args(hint)
-        hint = str
-    return Option(name=name, kind=hint, default=default, many=many, **{**derived, **details})
+    if get_origin(value_type) is Literal:
+        derived["choices"] = get_args(value_type)
+        value_type = str
+    return Option(name=name, kind=value_type, default=default, many=many, **{**derived, **details})
 
 
 def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any) -> T:

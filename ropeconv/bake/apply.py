@@ -158,19 +158,21 @@ class OutputCheck:
         return record
 
     def _refuse_wrong_config(self, folder: Path) -> None:
-        """Raise Disagreement where config.json, read again, does not give the schedule.
+        """Raise Disagreement where the written config.json does not give the planned frequencies.
 
-        It is for outputs that no transformers here computes, such as an EAGLE head. The config is
-        read by the rules for those of others, which know nothing of the encodings.
+        This replaces the check by transformers for outputs that the installed one cannot load, such
+        as an EAGLE head. The file is read as the config.json of any other model would be, so a
+        mistake of the code that wrote it shows.
         """
         result = self.plan.result
         if result.encoding not in READ_AGAIN:
             return
         spec = read_spec(read_json(folder / "config.json"), result.family)
         schedule = result.in_config
-        wrong = difference(schedule, self.plan.before, spec)
         if spec.context != schedule.context:
             wrong = f"it declares {spec.context:,} tokens, not {schedule.context:,}"
+        else:
+            wrong = difference(schedule, self.plan.before, spec)
         if wrong:
             raise Disagreement(
                 f"config.json does not hold the schedule: {wrong}; report it; nothing was kept"
@@ -206,7 +208,8 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
         probe: The process that has imported transformers, or is importing it now. It is asked
             where the cache does not have the answer.
     """
-    # transformers loads a model type that it does not know as that of a family with the same layers
+    # A model_type that transformers does not know is loaded as one with the same layers, such as
+    # "llama", if the user named that with --family.
     family = plan.result.family
     stands_for = family.text_type if family.assumed else ""
     model_type = stands_for or str(plan.result.config.get("model_type", ""))
@@ -226,6 +229,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
             probe.prefetch(model_type)
 
     def query(folder: Path) -> JsonObject:
+        """Return what transformers computes from the config in a folder."""
         return cache.answer(folder, model_type, context, has_code, stands_for, probe)
 
     return query
@@ -539,7 +543,9 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     family = detect(config)
     spec = read_spec(config, family)
 
-    # a recipe is applied to the model in memory, and a plan must have been made for it
+    # The frequencies to compute, and the factor by which queries grow with their position (log-n
+    # attention); None without one.
+    query_scaling: LogN | QueryScaling | None
     if isinstance(recipe_or_plan, Recipe):
         recipe = recipe_or_plan
         # `start` returns the same object for a recipe that keeps the scaling of the model
@@ -550,7 +556,7 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
                 " Target(replace=True) and patch with that, or set on_top in the recipe"
             )
         schedule = recipe.schedule(spec)
-        scale: LogN | QueryScaling | None = schedule.log_n
+        query_scaling = schedule.log_n
     else:
         plan = recipe_or_plan
         before = plan.before
@@ -561,6 +567,10 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
                 " load the source of the plan"
             )
         schedule = plan.schedule
+        # an output may only approximate log-n, by steps as Ministral 3 has them; the patch follows
+        # the output
         result = plan.result
-        scale = effective_scaling(schedule.log_n, result.log_n_approximation, result.deviation)
-    return patch_modules(model, schedule, spec.mla, scale, family.weights.queries)
+        query_scaling = effective_scaling(
+            schedule.log_n, result.log_n_approximation, result.deviation
+        )
+    return patch_modules(model, schedule, spec.mla, query_scaling, family.weights.queries)

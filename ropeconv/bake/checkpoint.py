@@ -67,23 +67,25 @@ def extra_shard(source: Source, tensors: Mapping[str, NDArray[np.float32]]) -> E
     entries = [(name, "F32", data.shape) for name, data in tensors.items()]
     header = header_bytes(entries, {"format": "pt"})
     sizes = {name: data.nbytes for name, data in tensors.items()}
+    file_size = len(header) + sum(sizes.values())
 
     def blocks() -> Iterator[bytes | memoryview]:
+        """Yield the bytes of the file: the header, then the tensors in little-endian order."""
         yield header
         for data in tensors.values():
             yield np.ascontiguousarray(data, "<f4").data.cast("B")
 
-    # the index; a checkpoint in one file gets its first one
+    # model.safetensors.index.json; a checkpoint in one file gets its first one
     index = source.text(INDEX)
     renamed = dict[str, str]()
     if index is None:
         total = sum(tensor.stop - tensor.start for tensor in source.tensors.values())
         index = index_text(total, dict.fromkeys(source.tensors, RENAMED))
         renamed = {SINGLE: RENAMED}
+    new_index = with_shard(index, SHARD, sizes)
 
-    size = len(header) + sum(sizes.values())
-    file = PlannedFile("write", SHARD, size, make=partial(write_blocks, blocks))
-    return ExtraShard([file], {INDEX: with_shard(index, SHARD, sizes)}, renamed)
+    file = PlannedFile("write", SHARD, file_size, make=partial(write_blocks, blocks))
+    return ExtraShard([file], {INDEX: new_index}, renamed)
 
 
 @dataclass(frozen=True)
@@ -96,15 +98,17 @@ class CheckpointPlan(Plan):
     @cached_property
     def original(self) -> OriginalRecord:
         """The checkpoint that `restore` leads back to, and how the output differs from it."""
-        texts = {}  # small files of the output with another text
+        texts = {}  # small files of the output with another text, such as config.json
         added = []  # large files that the source lacks
-        renamed = {}  # files with another name in the source (`origin`)
+        renamed = {}  # by the name in the output, the name in the source (`origin`)
         for file in self.files:
+            is_new = not file.origin and file.action in ("write", "convert")
             if file.text is not None:
                 texts[file.name] = file.text
-            elif not file.origin and file.action in ("write", "convert"):
+            elif is_new:
                 added.append(file.name)
-            if file.origin and file.origin != file.name:
+            has_other_name = file.origin not in ("", file.name)
+            if has_other_name:
                 renamed[file.name] = file.origin
 
         # tensors that a fold multiplied, which cannot be restored exactly
@@ -250,6 +254,7 @@ def _lost_keys(
         result: The config of the output, with its family.
         recipe: The method and its modifiers.
     """
+    # both dictionaries, e.g. {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32}
     before, class_default = rope_dict(text_part(config, family), family)
     after, _ = rope_dict(text_part(result.config, result.family), result.family)
     if class_default:  # config.json has no settings, so none of them can be lost
@@ -287,11 +292,18 @@ def _notes(
         limits: The limits of the length that the output raises.
         sections: The mrope_section of the source.
     """
+    # one list of frequencies for short prompts and one for long ones, as LongRoPE has
     if schedule.short_inv_freq is not None:
         yield from switch_notes(result.family, schedule.original_context, result.verdicts)
-    for note in (mtp_note(source.config()), modality_note(source.config(), sections)):
-        if note:
-            yield note
+
+    # layers that predict further tokens (MTP), and positions of images (M-RoPE)
+    prediction_note = mtp_note(source.config())
+    if prediction_note:
+        yield prediction_note
+    image_note = modality_note(source.config(), sections)
+    if image_note:
+        yield image_note
+
     if target.dual_chunk == "drop":
         yield f"the config is written without {DUAL_CHUNK}"
     if limits:
@@ -465,15 +477,19 @@ def with_readme(
     if plan.source.kind == "config":
         return plan
 
-    # the card of the source keeps its text under another name
+    # a card that ropeconv wrote into the source is replaced
     files = {file.name: file for file in plan.files}
     if _has_own_card(plan.source):
         files.pop(CARD, None)
-    if CARD in files:
-        if SOURCE_CARD in files:
-            return plan
-        card = files.pop(CARD)
-        files[SOURCE_CARD] = replace(card, name=SOURCE_CARD, origin=card.origin or CARD)
+
+    # any other card of the source keeps its text under another name
+    if CARD in files and SOURCE_CARD in files:
+        return plan
+    source_card = files.pop(CARD, None)
+    if source_card is not None:
+        files[SOURCE_CARD] = replace(
+            source_card, name=SOURCE_CARD, origin=source_card.origin or CARD
+        )
 
     files[CARD] = PlannedFile(
         action="write", name=CARD, size=size, sha256=sha256, make=make, estimated=True

@@ -41,7 +41,7 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
     Each difference is a clause for a message, such as "it has no adapter_config.json"; an empty
     list means that nothing differs.
     """
-    # the files of the receipt; those for people, such as a card, may be changed or added
+    # files that the receipt lists; those for people, such as a card, may be changed
     faults = []
     is_set = receipt.companion == "profiles"
     for file in receipt.files:
@@ -49,11 +49,14 @@ def companion_faults(folder: Path, receipt: CompanionReceipt) -> list[str]:
         if fault and not is_document(file.name):
             faults.append(fault)
 
-    # other files
-    listed = {file.name for file in receipt.files} | {RECEIPT}
-    listed |= {f"{member}/{RECEIPT}" for member in receipt.members}
+    # files that were added; again, those for people may be, and so may whole other outputs
+    listed = {file.name for file in receipt.files}
+    listed.add(RECEIPT)
+    for member in receipt.members:
+        listed.add(f"{member}/{RECEIPT}")
     for name in sorted(set(files_of(folder)) - listed):
-        if not is_document(name) and not _is_of_another(folder, name, receipt):
+        may_be_added = is_document(name) or _is_of_another(folder, name, receipt)
+        if not may_be_added:
             faults.append(f"{name} was added (a runtime may load it: move it out of the folder)")
 
     # an adapter has no RoPE of its own: it was trained or copied for an output beside it, which
@@ -116,26 +119,28 @@ def _faults_of_adapter(adapter: Path, output_receipt: Receipt) -> list[str]:
 
 
 def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
-    """Return what is wrong with the other one of a model and its draft, as clauses.
+    """Return what is wrong with the draft model beside its target, or with that target, as clauses.
 
-    The model (the target) and the small draft model that speculates for it were written together,
-    and the receipt of each has a digest of what made the other one.
+    A model (the target) and the small draft model that speculates for it are written together. The
+    receipt of each has a digest of the recipe, the source and the target options of the other, so
+    that a draft for another target is noticed.
 
     Args:
-        place: The other one.
-        digest: The digest of what made it, from the receipt; empty in one of an earlier version.
-        kind: Which of the two it is, "draft" or "target".
+        place: The draft or the target that is checked.
+        digest: The digest of it in the receipt of the other; empty in one of an earlier version.
+        kind: Which of the two is checked, "draft" or "target".
     """
-    faults = []
     try:
         receipt = read_receipt(place)
-        if digest and digest != member_digest(receipt):
+        is_of_pair = not digest or digest == member_digest(receipt)
+        if not is_of_pair:
             return [f"{place.name} is not the {kind} that it was written with"]
-        # here only the files of a draft are compared; `validate` of the target itself compares the
-        # files of that one
+
+        # only the files of a draft are compared here; `validate` of a target compares its own
         if kind != "draft" or not place.is_dir():
             return []
         check_files(place, receipt)
+        faults = []
         listed = {file.name for file in receipt.files} | {RECEIPT}
         for name in sorted(set(files_of(place)) - listed):
             if not is_document(name):
@@ -143,9 +148,9 @@ def _faults_of_pair(place: Path, digest: str, kind: str) -> list[str]:
                     f"{place.name}: {name} was added (a runtime may load it: move it out of the"
                     " folder)"
                 )
+        return faults
     except BadSource as problem:
         return [f"its {kind} {place.name}: {problem}"]
-    return faults
 
 
 def copies_digest(digests: Mapping[str, str]) -> str:

@@ -19,6 +19,7 @@ import filecmp
 import json
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -86,18 +87,21 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
             " --to gguf out, and convert it with llama.cpp's convert_hf_to_gguf.py"
             " --target-model-dir TARGET"
         )
+
     # warnings: another vocabulary, and a length that may not be the trained one
-    notes = [misfit(source, inspection, plan.source)]
-    if not trained:
-        notes.append(declared_length(inspection, plan))
-    notes = [note for note in notes if note]
+    warnings = []
+    other_vocabulary = misfit(source, inspection, plan.source)
+    if other_vocabulary:
+        warnings.append(other_vocabulary)
+    doubtful_length = "" if trained else declared_length(inspection, plan)
+    if doubtful_length:
+        warnings.append(doubtful_length)
 
     # The same recipe and target as those of the model, for the place beside it. The receipts of the
-    # two name each other (`paired`), with a digest of what made the other one.
-    out = draft_out(plan.out)
+    # two name each other (`paired`), each with a digest of the recipe and source of the other.
     target = dataclasses.replace(
         plan.target,
-        out=out,
+        out=draft_out(plan.out),
         draft="",
         draft_digest="",
         drafts_for=plan.out.name,
@@ -105,7 +109,7 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
     )
     recipe = draft_recipe(inspection, plan, trained)
     planned_draft = make_plan(source, recipe, target)
-    return dataclasses.replace(planned_draft, warnings=(*notes, *planned_draft.warnings))
+    return dataclasses.replace(planned_draft, warnings=(*warnings, *planned_draft.warnings))
 
 
 def declared_length(inspection: Inspection, plan: Plan) -> str:
@@ -148,26 +152,20 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
     # scaling declares, else what it was trained on before any scaling
     on_top = recipe.on_top and spec.scaled
     if trained is not None:
-        length = trained
+        start_length = trained
     elif on_top:
-        length = spec.context
+        start_length = spec.context
     else:
-        length = inspection.first_spec.original_context
+        start_length = inspection.first_spec.original_context
 
     # The same method for the context of the target. A method with a factor gets the one that leads
     # there from the length of the draft. One with a target length (LengthMethod) has it already.
     # Any other, such as a file of frequencies, fits only a draft with the RoPE of the target.
     method = recipe.method
     if isinstance(method, ScaledMethod):
-        factor = context / length
-        has_few_digits = round(factor, 2) == factor
-        can_be_length = context >= SMALLEST_LENGTH  # smaller numbers are read as factors
-        if has_few_digits or not can_be_length:
-            method = dataclasses.replace(method, factor=factor)
-        else:  # --yarn 128k reads better than --yarn 5.333333
-            method = dataclasses.replace(method, factor=format_tokens(context))
+        method = _scale_to(method, start_length, context)
     elif not isinstance(method, LengthMethod):
-        _refuse_other_rope(inspection, plan, length)
+        _refuse_other_rope(inspection, plan, start_length)
 
     # --context, where the target has it too, or where the trained length is not the declared one
     explicit_context = None
@@ -178,15 +176,27 @@ def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None)
     )
 
 
+def _scale_to(method: ScaledMethod, start_length: int, context: int) -> ScaledMethod:
+    """Return a method with the factor from one length to another: `--yarn 4` or `--yarn 128k`."""
+    factor = context / start_length
+    has_few_digits = round(factor, 2) == factor
+    can_be_length = context >= SMALLEST_LENGTH  # smaller numbers are read as factors
+    if can_be_length and not has_few_digits:  # --yarn 128k reads better than --yarn 5.333333
+        return dataclasses.replace(method, factor=format_tokens(context))
+    return dataclasses.replace(method, factor=factor)
+
+
 def _refuse_length(inspection: Inspection, context: int, trained: int | None) -> None:
     """Raise UsageError for a draft that is as long as its target, or is said to be."""
-    declared = inspection.spec.context
-    if trained is not None and not 0 < trained < context:
+    if trained is not None:
+        if 0 < trained < context:
+            return
         raise UsageError(
             f"--draft-original-context {trained}: the draft is extended to the {context:,} tokens"
             " of its target; give the fewer tokens that it was trained on"
         )
-    if trained is None and declared >= context:
+    declared = inspection.spec.context
+    if declared >= context:
         raise UsageError(
             f"--draft {inspection.source.reference} declares {declared:,} tokens already, which"
             f" covers the {context:,} of its target; leave --draft out and use it unchanged, or"
@@ -254,14 +264,16 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
     Raises:
         BadSource: A head has other sizes than its target.
     """
-    # Sizes that both must share, by the key that has them, such as hidden_size. For whole models in
-    # GGUF nothing is compared: llama.cpp compares their tokens itself (common/speculative.cpp,
-    # common_speculative_are_compatible).
+    # sizes that both must share, e.g. {"hidden_size": 4096, "vocab_size": 128256}
     is_head = inspection.draft is not None
     if isinstance(draft, Source) and isinstance(target, Source):
         sizes_of_draft = draft_sizes(draft.config())
         sizes_of_target = draft_sizes(target.config())
-    elif isinstance(draft, GgufSource) and isinstance(target, GgufSource) and is_head:
+    elif isinstance(draft, GgufSource) and isinstance(target, GgufSource):
+        # llama.cpp compares the tokens of two whole models itself (common/speculative.cpp,
+        # common_speculative_are_compatible)
+        if not is_head:
+            return ""
         sizes_of_draft = header_sizes(draft.file)
         sizes_of_target = header_sizes(target.file)
     else:
@@ -269,7 +281,7 @@ def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -
 
     for key, size in sizes_of_draft.items():
         target_size = sizes_of_target[key]
-        is_unknown = not size or not target_size
+        is_unknown = not size or not target_size  # the config does not say it
         if is_unknown or size == target_size:
             continue
         if is_head:
@@ -415,15 +427,17 @@ def _check_adapter(plan: AdapterPlan, folder: Path) -> None:
             f"{name} of the adapter {plan.out.name} is not as planned; check the disk, and report"
             " it if that is sound; the adapter was not kept"
         )
-    # the same adapter as was given, but for the base that it names
+    # its config, such as {"r": 16, "base_model_name_or_path": "./out"}, must name the output as the
+    # base; all else must be as the user gave it, except for the revision of the earlier base
     assert isinstance(plan.source, Source)
     written = read_json(folder / ADAPTER)
     given = json.loads(plan.source.text(ADAPTER) or "{}")
-    base = written.pop("base_model_name_or_path", "")
+    written_base = written.pop("base_model_name_or_path", "")
     given.pop("base_model_name_or_path", "")
-    for settings in (written, given):
-        settings.pop("revision", None)
-    if base != str(plan.base.out) or written != given:
+    written.pop("revision", None)
+    given.pop("revision", None)
+    names_output = written_base == str(plan.base.out)
+    if not names_output or written != given:
         raise Disagreement(
             f"the adapter {plan.out.name} names another base than {plan.base.out}, or has other"
             " settings than the given one; report it; the adapter was not kept"
@@ -436,10 +450,7 @@ def write_adapter(plan: AdapterPlan, fsync: bool = True) -> None:
     Raises Disagreement where the written adapter is not as planned, and what `execute_plan` raises.
     """
     if not has_files(plan):
-
-        def check(folder: Path) -> None:
-            _check_adapter(plan, folder)
-
+        check = partial(_check_adapter, plan)  # called with the folder before it gets its name
         execute_plan(plan, ApplyOptions(checksum=True, fsync=fsync), check)
         return
 

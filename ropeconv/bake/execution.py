@@ -186,13 +186,15 @@ def write_ahead(
             writers.append(_begin(plan, hidden, journal, options, advance))
 
         try:
-            pending = [writer.resume() for writer in writers]
-            if all(len(files) == 1 for files in pending):
+            unwritten = [writer.resume() for writer in writers]
+            # an output that an earlier run finished has no unwritten file; then nothing is written
+            # together, and `execute_plan` writes the others one by one
+            if all(len(files) == 1 for files in unwritten):
                 drafts = []
-                for writer, [file] in zip(writers, pending, strict=True):
+                for writer, [file] in zip(writers, unwritten, strict=True):
                     drafts.append(writer.draft(file))
                 make(drafts, advance)
-                for writer, [file] in zip(writers, pending, strict=True):
+                for writer, [file] in zip(writers, unwritten, strict=True):
                     writer.finish(file)
         except Exception:
             for hidden in folders:
@@ -273,8 +275,8 @@ def _write(
     # source, and the receipt lists them too
     plan = whole
     if options.staged:
-        written = tuple(file for file in whole.files if file.action != "copy")
-        plan = replace(whole, files=written)
+        not_copied = tuple(file for file in whole.files if file.action != "copy")
+        plan = replace(whole, files=not_copied)
 
     writer = _begin(plan, hidden, journal, options, advance)
     root = writer.root
@@ -284,6 +286,7 @@ def _write(
     receipt = whole.receipt() if plan.is_folder else None
     companion = whole.companion()
 
+    # the files, but for those that an earlier run has finished; then the check of the output
     pending = writer.resume()
     refuse_full(plan, pending, hidden.root, options.link)
     writer.write(pending)
@@ -297,6 +300,8 @@ def _write(
     if companion is not None:
         companion = msgspec.structs.replace(companion, files=records)
         write_receipt(root, companion, options.fsync)
+
+    # a small file that gets its name with the output, such as a Modelfile
     if beside is not None:
         place = hidden.new / beside.name
         place.write_bytes(beside.text.encode())
@@ -342,18 +347,22 @@ def _begin(
 
 
 def _stamp(plan: FilePlan, options: ApplyOptions) -> str:
-    """A digest that two runs share where the second can continue from the files of the first."""
-    # the plan, the state of the source, and the options that change what is written or recorded
-    files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
-    identities = []
-    for path, before in plan.identities.items():
-        identities.append((str(path), msgspec.to_builtins(before)))
+    """A digest of all that two runs must share, so that one can continue with files of the other.
 
-    boot = ""
+    This is the plan, the state of its source, and the options that change what is written.
+    """
+    files = [(file.action, file.name, file.size, file.sha256, file.text) for file in plan.files]
+    # the inode, size and time of each local file of the source
+    identities = []
+    for path, identity_before in plan.identities.items():
+        identities.append((str(path), msgspec.to_builtins(identity_before)))
+
+    # a loss of power undoes files that were not synced, so only the same boot may use them
+    boot_id = ""
     if not options.fsync and BOOT.exists():
-        # a loss of power undoes files that were not synced, so only this boot may use them
-        boot = BOOT.read_text()
-    settings = [options.link, options.checksum, options.fsync, boot, __version__]
+        boot_id = BOOT.read_text()
+    settings = [options.link, options.checksum, options.fsync, boot_id, __version__]
+
     common = [
         plan.source.reference,
         plan.source.identity,
@@ -579,26 +588,22 @@ class Writer:
         # Size and samples: samples of 4 MB in all are enough to see a file that was replaced while
         # it was copied.
         sample = sample_digest(draft)
-        is_same = _has_planned_size(file, draft.stat().st_size)
-        origin = self.plan.origin(file) if file.action == "copy" else None
-        if is_same and origin is not None:
-            is_same = sample == sample_digest(origin)
-        if not is_same:
+        if not self._is_as_planned(file, draft, sample):
             raise BadSource(
                 f"{file.name} changed while it was copied; leave the source unchanged and run again"
             )
 
-        # the sha256, which needs the whole file to be read: of a copy only on request, and of what
-        # was made here wherever the receipt or the plan has it
+        # The sha256 needs the whole file to be read. A copy is hashed only with --checksum. A file
+        # that was made here is hashed where its digest is in the plan, or goes into the receipt of
+        # a folder. (The receipt of a GGUF file is in that file, and cannot have its digest.)
         planned_digest = file.sha256
         if file.text is not None:
             planned_digest = hashlib.sha256(file.text.encode()).hexdigest()
         if file.action in COPIED:
-            is_hashed = self.options.checksum
+            needs_digest = self.options.checksum
         else:
-            # the receipt of a GGUF file is in the file, so it cannot have the digest of it
-            is_hashed = self.plan.is_folder or planned_digest is not None
-        if not is_hashed:
+            needs_digest = self.plan.is_folder or planned_digest is not None
+        if not needs_digest:
             return sample, None
 
         digest = sha256(draft)
@@ -607,6 +612,15 @@ class Writer:
                 f"{file.name} has another content than was planned; check the disk and the source"
             )
         return sample, digest
+
+    def _is_as_planned(self, file: PlannedFile, draft: Path, sample: str) -> bool:
+        """Whether a written file has the planned size, and a copy the samples of its origin."""
+        if not _has_planned_size(file, draft.stat().st_size):
+            return False
+        if file.action != "copy":
+            return True
+        origin = self.plan.origin(file)
+        return origin is None or sample == sample_digest(origin)
 
 
 def _has_planned_size(file: PlannedFile, size: int) -> bool:

@@ -74,8 +74,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
 def _differences(actual: JsonObject, planned: JsonObject, prefix: str) -> Iterator[tuple[str, str]]:
     """Yield the keys in which two JSON objects differ, as (key, clause).
 
-    A clause follows the name of the file in a message: "config.json has no rope_theta, which is
-    10000.0 there", where "there" is the plan.
+    A clause follows the name of the file in a message: ("rope_theta", "has rope_theta = 1e6, where
+    10000.0 belongs") becomes "config.json has rope_theta = 1e6, where 10000.0 belongs".
 
     Args:
         actual: The object in the file.
@@ -91,12 +91,15 @@ def _differences(actual: JsonObject, planned: JsonObject, prefix: str) -> Iterat
             yield name, f"has {name} = {shown(actual[key])}, which is not there"
             continue
         value = actual[key]
-        belongs = planned[key]
-        # a nested object: the keys in it
-        if isinstance(value, dict) and isinstance(belongs, dict):
-            yield from _differences(value, belongs, f"{name}.")
-        elif type(value) is not type(belongs) or value != belongs:  # 1 is not True, nor 1.0
-            yield name, f"has {name} = {shown(value)}, where {shown(belongs)} belongs"
+        wanted = planned[key]
+        # a nested object, such as rope_scaling: the keys in it
+        if isinstance(value, dict) and isinstance(wanted, dict):
+            yield from _differences(value, wanted, f"{name}.")
+            continue
+        # in JSON 1, 1.0 and true are different values, which Python takes for equal
+        has_same_type = type(value) is type(wanted)
+        if not has_same_type or value != wanted:
+            yield name, f"has {name} = {shown(value)}, where {shown(wanted)} belongs"
 
 
 DOCUMENTS = (
@@ -212,8 +215,8 @@ class FolderCheck:
             path: The file.
             planned: The text of the plan; None for one that is too long to be read.
         """
-        # the keys that differ; None where the texts cannot be compared as JSON
-        differences = None
+        # the keys that differ, e.g. [("rope_theta", "has rope_theta = 1e6, where 10000.0 belongs")]
+        differences: list[tuple[str, str]] | None = None
         if planned is not None and path.stat().st_size <= LONGEST:
             content = read_bytes(path, name)
             if content == planned:
@@ -222,6 +225,7 @@ class FolderCheck:
                 with suppress(UnicodeDecodeError):
                     differences = json_differences(content.decode(), planned.decode())
 
+        # a text that cannot be compared as JSON
         if differences is None:
             harmless = self._is_harmless(name)
             self.findings.differs(f"{name} has other contents", harmless=harmless)
@@ -421,25 +425,34 @@ class GgufCheck:
         self._compare_edit(self.plan)
 
     def _compare_conversion(self, plan: ExportPlan) -> None:
-        """Compare a conversion. One of llama.cpp's own tools is made again, unless `quick`.
+        """Compare a GGUF file that was converted from a checkpoint with its plan.
 
-        The tensors that its converter wrote in this process are compared by their digests.
+        The numbers of ropeconv's own converter can be computed again, tensor by tensor. Those of
+        llama.cpp's converter and quantiser cannot, so these are run again, unless `quick`.
         """
         planned = rewrite(plan.exported.model.header, plan.edit)
-        is_remade = isinstance(plan.exported, StockExport) and not self.findings.options.quick
-        if isinstance(plan.exported, StockExport) and is_remade:
-            # a quantiser, and rows in another order, are made again
-            is_unchanged = plan.quantisation is None and not plan.edit.changes
-            digests = plan.exported.written_digests() if is_unchanged else None
+        is_quantised = plan.quantisation is not None
+        if self.findings.options.quick:
+            if is_quantised:
+                self._compare_quantised(plan, planned)
+            else:
+                self._compare_first(planned, 0)
+            return
+
+        # Tensors that llama.cpp's converter wrote in this process: their digests are known, if
+        # nothing changed them afterwards.
+        if isinstance(plan.exported, StockExport):
+            is_changed = is_quantised or bool(plan.edit.changes)
+            digests = None if is_changed else plan.exported.written_digests()
             if digests is not None:
                 self._compare_first(planned, 0, digests=digests)
                 return
-        if plan.quantisation is None and not is_remade:
-            self._compare_first(planned, 0)
-        elif self.findings.options.quick:
-            self._compare_quantised(plan, planned)
-        else:
+
+        is_by_llama_cpp = is_quantised or isinstance(plan.exported, StockExport)
+        if is_by_llama_cpp:
             self._compare_remade(plan)
+        else:
+            self._compare_first(planned, 0)
 
     def _compare_edit(self, plan: GgufPlan) -> None:
         """Compare all shards of an edited model."""
@@ -496,29 +509,18 @@ class GgufCheck:
         """
         header = self.file.header
         path = self.file.path
-        options = self.findings.options
         self.findings.files += 1
 
-        # the keys and the tensors of the header
-        clauses = list(unlike_keys(header, planned))
-        self._record_keys(clauses)
-        has_same_order = list(header.tensors) == list(planned.tensors)
-        if header.tensors != planned.tensors or not has_same_order:
-            self.findings.differs(_unlike_tensors(header.tensors, planned.tensors))
+        is_comparable = self._compare_header(planned, by_llama_cpp=remade is not None)
+        if not is_comparable:
             return
-        # The bytes of the header, which ropeconv writes in one way. They are passed over where keys
-        # differ, which is recorded already, and where llama.cpp wrote the planned header.
-        has_planned_keys = not clauses
-        if has_planned_keys and remade is None and not _has_layout(path, header, planned):
-            self.findings.differs("its header has another layout", harmless=options.edited)
-
         extra = header.size - header.data_start - planned.data_size
         if extra not in (0, tail):
             self.findings.differs(f"it has {extra:,} bytes after its last tensor")
             return
 
-        # the data
-        if options.quick:
+        # the data: with --quick only the tensors that hold the schedule
+        if self.findings.options.quick:
             self._compare_small(path, header.tensors, header.data_start, shard=0)
             return
         if digests is not None:
@@ -532,6 +534,33 @@ class GgufCheck:
         else:
             ranges += self._expect_data(planned.tensors, header.data_start, shard=0)
         self._compare_ranges(path, header, ranges)
+
+    def _compare_header(self, planned: RewrittenHeader, by_llama_cpp: bool) -> bool:
+        """Compare the header of the first shard, and return whether it has the planned tensors.
+
+        Without them their data cannot be compared.
+
+        Args:
+            planned: The header that it should have.
+            by_llama_cpp: Whether llama.cpp wrote it, in a layout of its own.
+        """
+        header = self.file.header
+        clauses = list(unlike_keys(header, planned))
+        self._record_keys(clauses)
+
+        # equal dictionaries may have their tensors in another order
+        has_same_order = list(header.tensors) == list(planned.tensors)
+        if header.tensors != planned.tensors or not has_same_order:
+            self.findings.differs(_unlike_tensors(header.tensors, planned.tensors))
+            return False
+
+        # ropeconv writes the bytes of a header in one way; where keys differ, bytes do too
+        has_planned_keys = not clauses
+        has_one_layout = has_planned_keys and not by_llama_cpp
+        if has_one_layout and not _has_layout(self.file.path, header, planned):
+            harmless = self.findings.options.edited
+            self.findings.differs("its header has another layout", harmless=harmless)
+        return True
 
     def _compare_digests(self, header: GgufHeader, digests: Mapping[str, str]) -> None:
         """Compare each tensor with its digest, and those that the edit adds with their bytes."""
@@ -600,7 +629,8 @@ class GgufCheck:
         changed = {*self.plan.edit.changes, *self.plan.edit.added}
         for name, info in tensors.items():
             is_small_change = name in changed and info.size <= SMALL
-            if name not in ROPE_TENSORS and not is_small_change:
+            holds_schedule = name in ROPE_TENSORS or is_small_change
+            if not holds_schedule:
                 continue
             expected = self._expect_data({name: info}, start, shard)
             place = first_difference(path, expected, whole=False)
@@ -685,10 +715,10 @@ def _tail(header: GgufHeader) -> int:
 def _edit_ranges(
     plan: GgufPlan, tensors: Mapping[str, TensorInfo], start: int, shard: int
 ) -> Iterator[Range]:
-    """The bytes that an edited shard should have: of each tensor of the source, and of padding.
+    """The bytes that an edited shard should have: each tensor of the source, and the padding.
 
-    A tensor is copied from the shard of the source, from another place in it, or changed by the
-    edit. Tensors that the edit adds are not among these.
+    A tensor is a copy of the tensor of that name in the source, or is changed by the edit. Tensors
+    that the edit adds are not among these.
 
     Args:
         plan: The plan, with the source and the edit.
@@ -707,7 +737,8 @@ def _edit_ranges(
             return change.whole(reader.read(size))
 
     infos = list(tensors.values())
-    for number, info in enumerate(infos):
+    following_infos = [*infos[1:], None]
+    for info, following in zip(infos, following_infos, strict=True):
         first = start + info.offset
         stop = first + info.size
         source_info = source_header.tensors[info.name]
@@ -723,17 +754,20 @@ def _edit_ranges(
             make = partial(change_bytes, change, source_start)
             yield GeneratedRange(start=first, stop=stop, make=make, unit=change.unit)
 
-        # tensors that follow each other as in the source are copied with the padding between them,
-        # which may have any bytes there
-        if number + 1 == len(infos):
+        # Two tensors that follow each other as in the source are copied in one piece, so that the
+        # padding between them has the bytes of the source. Other padding is zeros.
+        if following is None:
             continue
-        following = infos[number + 1]
         distance = following.offset - info.offset
         source_distance = source_header.tensors[following.name].offset - source_info.offset
-        gap = distance - info.size
-        if gap and distance == source_distance:
-            gap_in_source = source_start + info.size
-            yield CopiedRange(start=stop, stop=stop + gap, origin=source_path, place=gap_in_source)
+        padding = distance - info.size
+        if padding and distance == source_distance:
+            yield CopiedRange(
+                start=stop,
+                stop=stop + padding,
+                origin=source_path,
+                place=source_start + source_info.size,
+            )
 
 
 def _convert_ranges(
@@ -748,6 +782,7 @@ def _convert_ranges(
     """
 
     def convert_again(name: str) -> Iterator[bytes]:
+        """Yield the bytes of a tensor, as the conversion and the edit make them."""
         blocks = plan.exported.blocks(name)
         change = plan.edit.changes.get(name)
         if change is None:
@@ -763,6 +798,7 @@ def _convert_ranges(
 def unlike_keys(header: GgufHeader, planned: RewrittenHeader) -> Iterator[tuple[str, str]]:
     """Yield the keys of a header that differ from the planned ones, as (key, clause).
 
+    Such as ("llama.rope.freq_base", "it has llama.rope.freq_base = 1e6, where 10000.0 belongs").
     The receipt, and the spaces that ropeconv keeps for later edits, are not compared. The key is
     empty for a difference of the whole header.
     """

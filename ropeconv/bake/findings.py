@@ -320,12 +320,14 @@ def first_difference(
             advance(done)
 
     def next_task() -> Task | None:
+        """Return a piece that no thread has; None where all have one, or a difference is found."""
         with lock:
             if differing_places:  # one difference is enough
                 return None
             return next(tasks, None)
 
     def run_tasks() -> None:
+        """Compare pieces until none is left; each thread runs this."""
         with RangeReader(path, count) as reader:
             task = next_task()
             while task is not None:
@@ -334,7 +336,6 @@ def first_difference(
                     differing_places.append(place)
                 task = next_task()
 
-    # every thread takes the next task until none is left
     with ThreadPoolExecutor(THREADS) as pool:
         workers = [pool.submit(run_tasks) for _ in range(THREADS)]
         for worker in workers:
@@ -433,20 +434,24 @@ def _multiply_piece(
         start: The first byte of the piece, counted from the beginning of the tensor.
         size: The bytes of the piece.
     """
-    # the same function as when it was written, over any piece of the tensor
+    # the numbers of the piece: how many precede it in the tensor, and how many it has
     stored = np.dtype(STORED[dtype])
-    first = start // stored.itemsize
+    numbers_before = start // stored.itemsize
     count = size // stored.itemsize
     data = read(place + start, place + start + size)
     numbers: NDArray[np.generic] = np.frombuffer(data, stored).copy()
 
+    # `scale_numbers` has also written the output
     for scaling in scalings:
-        for begin, end in scaling.spans:
-            # the span may begin before the piece and end after it
-            part = slice(max(begin - first, 0), min(end - first, count))
-            if part.start < part.stop:
-                factor = scaling.factor
-                numbers[part] = scale_numbers(numbers[part], dtype, factor, scaling.plus_one)
+        for span_start, span_stop in scaling.spans:
+            # the span is counted from the first number of the tensor; it may begin before the piece
+            # and end after it
+            first = max(span_start - numbers_before, 0)
+            stop = min(span_stop - numbers_before, count)
+            if first < stop:
+                part = numbers[first:stop]
+                scaled = scale_numbers(part, dtype, scaling.factor, scaling.plus_one)
+                numbers[first:stop] = scaled
     return numbers.tobytes()
 
 

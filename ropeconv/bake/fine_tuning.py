@@ -63,11 +63,10 @@ def _is_same(schedule: Schedule, first: RopeSpec) -> bool:
     `--llama3 8 --replace` does for Llama 3.1.
     """
     current = first.current()
-    return (
-        np.array_equal(schedule.inv_freq, current.inv_freq)
-        and schedule.attention_factor == current.attention_factor
-        and schedule.softmax_scale == current.softmax_scale
-    )
+    has_same_frequencies = np.array_equal(schedule.inv_freq, current.inv_freq)
+    has_same_scale = schedule.softmax_scale == current.softmax_scale
+    has_same_factor = schedule.attention_factor == current.attention_factor
+    return has_same_frequencies and has_same_factor and has_same_scale
 
 
 def _is_wider(schedule: Schedule, first: RopeSpec) -> bool:
@@ -141,26 +140,27 @@ def _from_unscaled(
     if method is InvFreq:
         return "recommended", "nothing is known of these frequencies without training"
 
-    # the publisher of the model knows more than a paper about other models, and a paper more than
-    # single measurements
+    # first what the publisher of the model recommends, such as YaRN up to a factor of 4 for Qwen3
     recommended = recommendation_of(method.name, inspection, trained, factor)
     if recommended:
         return "none", recommended
 
+    # then what was measured of the method on other models; a method on top of an untrained scaling
+    # works only if that scaling works too
     untuned = works_untuned(method.name, factor)
     if recipe.on_top:
-        # a scaling that was written into a config counts as a method too
-        kind = inspection.spec.form.kind
-        of_scaling = works_untuned(kind, factor)
-        if untuned.works and not of_scaling.works:
-            untuned = of_scaling
+        untuned_scaling = works_untuned(inspection.spec.form.kind, factor)
+        if untuned.works and not untuned_scaling.works:
+            untuned = untuned_scaling
     level, reason = _by_the_bar(untuned)
-    if untuned.works is None and method.finetuning_note:
-        reason += f"; {method.finetuning_note}"
-        # what its author reports is less than a measurement, and more than nothing
-        if factor <= method.max_untuned_factor:
-            level = "recommended"
-    return level, reason
+
+    # and for a method that was not measured, what its author reports
+    was_measured = untuned.works is not None
+    if was_measured or not method.finetuning_note:
+        return level, reason
+    if factor <= method.max_untuned_factor:
+        level = "recommended"
+    return level, f"{reason}; {method.finetuning_note}"
 
 
 def _method_of_output(recipe: Recipe, spec: RopeSpec) -> type[Method] | None:

@@ -73,32 +73,41 @@ def formulas_of(runtime: str) -> str:
 
 
 def with_own_types(fit: Fit, runtime: str, cache_type: str) -> Fit:
-    """Return a fit in llama.cpp with the way in which another runtime sets the type of the cache.
+    """Return a fit in llama.cpp with the words by which another runtime sets the type of KV cache.
+
+    Ollama runs the same code as llama-server, but has no option `--cache-type-k q8_0`: there, one
+    sets `OLLAMA_KV_CACHE_TYPE=q8_0` before it starts.
 
     Args:
-        fit: The fit.
-        runtime: The runtime that runs the file; one without a way of its own changes nothing.
+        fit: The memory that the model takes in llama.cpp, and the options that save some.
+        runtime: The runtime that runs the file; one with llama-server's options changes nothing.
         cache_type: The type of --cache-type; empty for the usual one.
 
     Raises:
         UsageError: The runtime does not have the type.
     """
-    own = CACHE_SETTINGS.get(runtime)
-    if own is None:
+    cache_setting = CACHE_SETTINGS.get(runtime)
+    if cache_setting is None:
         return fit
-    if cache_type and cache_type not in own.types:
+    words_by_type = cache_setting.types  # e.g. {"q8_0": "--quantkv 1 --flashattention"}
+
+    # the type that the user chose; where it is no option of the command, it is shown beside that
+    if cache_type and cache_type not in words_by_type:
         raise UsageError(
-            f"--cache-type {cache_type}: {own.title} does not have it; choose one of"
-            f" {', '.join(own.types)}"
+            f"--cache-type {cache_type}: {cache_setting.title} does not have it; choose one of"
+            f" {', '.join(words_by_type)}"
         )
-    if cache_type and not own.in_command:
-        fit = replace(fit, setting=own.types[cache_type])
-    thrift = fit.thrift
-    if thrift is not None and thrift.cache_type not in own.types:
-        thrift = None
-    elif thrift is not None:
-        thrift = replace(thrift, option=own.types[thrift.cache_type])
-    return replace(fit, thrift=thrift)
+    if cache_type and not cache_setting.in_command:
+        fit = replace(fit, setting=words_by_type[cache_type])
+
+    # a smaller type that is recommended, so that a longer context fits
+    smaller = fit.thrift
+    if smaller is None:
+        return fit
+    if smaller.cache_type not in words_by_type:
+        return replace(fit, thrift=None)
+    in_runtime = replace(smaller, option=words_by_type[smaller.cache_type])
+    return replace(fit, thrift=in_runtime)
 
 
 def runtimes_with(cache_type: str, shape: ModelShape | None, is_folder: bool) -> tuple[str, ...]:
@@ -123,18 +132,21 @@ def runtimes_with(cache_type: str, shape: ModelShape | None, is_folder: bool) ->
 
 
 def _who_has(cache_type: str, shape: ModelShape, is_folder: bool) -> str:
-    """Return a message on a type that no runtime which runs a model has, with those that do."""
-    option = ""
+    """Return the message on a type of KV cache that the runtimes of a model do not have.
+
+    It names the runtimes that have it: of the same format of models, else of the other one.
+    """
     names = runtimes_with(cache_type, shape, is_folder)
     if names:
         option = f"--runtime {names[0]}"
     else:
         names = runtimes_with(cache_type, shape, not is_folder)
         option = "--to gguf" if is_folder else "--to safetensors"
-    has = " and ".join(MEMORY[name].display_name for name in names) or "none"
+    titles = [MEMORY[name].display_name for name in names]
+    listed = " and ".join(titles) or "none"
     return (
         f"--cache-type {cache_type}: no runtime that is known to run the model has it; it is of"
-        f" {has} (`ropeconv apply` with {option})"
+        f" {listed} (`ropeconv apply` with {option})"
     )
 
 
@@ -166,14 +178,19 @@ def shown_fit(
     """
     if shape is None:
         return None
+
+    # the first runtime that supports the model and has the type of --cache-type
     verdicts = tuple(verdicts)
-    usual = runtimes_with(options.cache_type, shape, is_folder)
+    with_type = runtimes_with(options.cache_type, shape, is_folder)
     shown = ""
-    if usual or named:
-        shown = shown_runtime(verdicts, is_folder, named, usual=usual)
-    # a type that decided against each runtime which would be shown without it
-    if not shown and shown_runtime(verdicts, is_folder, named):
-        raise UsageError(_who_has(options.cache_type, shape, is_folder))
+    if with_type or named:
+        shown = shown_runtime(verdicts, is_folder, named, usual=with_type)
+    if not shown:
+        would_be_shown = shown_runtime(verdicts, is_folder, named)
+        if would_be_shown:  # only the type of the cache is in the way
+            raise UsageError(_who_has(options.cache_type, shape, is_folder))
+
+    # the runtime whose formulas for memory hold, such as llama.cpp's for koboldcpp
     runtime = formulas_of(shown)
     if not runtime:
         return None

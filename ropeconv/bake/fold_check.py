@@ -9,6 +9,7 @@ follow from the fold that was planned.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,22 +51,24 @@ class _Weights:
         return self.files[name][1].tensors[name]
 
     def sample(self, name: str) -> Numbers:
-        """Some numbers of a tensor, float64 [rows, columns]; each number of a vector is a row."""
+        """The first numbers of some rows of a tensor, float64 [rows, columns].
+
+        Each number of a vector, such as a bias, is a row.
+        """
         path, header = self.files[name]
         tensor = header.tensors[name]
-        count = tensor.shape[0]
-        width = 1
-        for size in tensor.shape[1:]:
-            width *= size
-        columns = min(width, COLUMNS)
-        item = STORED[tensor.dtype]
-        size = np.dtype(item).itemsize
+        row_count, *row_shape = tensor.shape
+        row_width = math.prod(row_shape)
+        columns = min(row_width, COLUMNS)
+        item = np.dtype(STORED[tensor.dtype])
 
         rows = []
+        first_byte = header.data_start + tensor.start
         with open_regular(path) as file:
-            for row in sample_rows(count):
-                start = header.data_start + tensor.start + row * width * size
-                raw = read_exactly(file, path.name, start, start + columns * size)
+            for row in sample_rows(row_count):
+                start = first_byte + row * row_width * item.itemsize
+                stop = start + columns * item.itemsize
+                raw = read_exactly(file, path.name, start, stop)
                 rows.append(widen(np.frombuffer(raw, item), tensor.dtype))
         return np.array(rows, np.float64)
 
@@ -96,27 +99,30 @@ class _FoldCheck:
     def run(self) -> None:
         """Compare each layer with the first of its kind. Raises Disagreement."""
         plan = self.plan
-        layers = plan.before.layers
+        layer_kinds = plan.before.layers  # e.g. ("local", "local", "global", ...)
         config = text_part(plan.source.config(), plan.source.family)
-        makers = key_layers(config, plan.source.family, len(layers))
+        # for each layer, the one that computes its keys: some models share them between layers
+        key_makers = key_layers(config, plan.source.family, len(layer_kinds))
 
         first_of_kind: dict[str, int] = {}
-        for layer, kind in enumerate(layers):
-            if makers[layer] != layer:  # it uses the keys of another layer
+        for layer, kind in enumerate(layer_kinds):
+            if key_makers[layer] != layer:  # it has no weights for keys
                 continue
             first = first_of_kind.setdefault(kind, layer)
             if first != layer:
                 self._compare(first, layer)
 
     def _compare(self, first: int, layer: int) -> None:
-        """Compare the factors of a layer with those of another one."""
+        """Compare the factors by which the rows of a layer were multiplied with another layer's."""
         for name, other in self._pairs(first, layer):
             expected = self._factors(name)
             measured = self._factors(other)
+            # rounding may change each of the two by the distance of neighbouring numbers
             precision = PRECISION[self.before.tensor(name).dtype]
-            off = np.abs(measured - expected)
-            if (off > 2 * precision * np.maximum(np.abs(expected), 1.0)).any():
-                row = int(np.argmax(off))
+            allowed = 2 * precision * np.maximum(np.abs(expected), 1.0)
+            differences = np.abs(measured - expected)
+            if (differences > allowed).any():
+                row = int(np.argmax(differences))
                 raise Disagreement(
                     f"layer {layer} is not changed as layer {first}: rows of {other} are"
                     f" multiplied by {measured[row]:.6g}, and those of {name} by"
@@ -131,22 +137,27 @@ class _FoldCheck:
         if prefix is None or other_prefix is None:
             return
         for name in self.before.files:
+            # "model.layers.0.self_attn.k_proj.weight" and "model.layers.5.self_attn.k_proj.weight"
             if not name.startswith(prefix) or EXPERTS in name:
                 continue
             other = other_prefix + name.removeprefix(prefix)
             if other not in self.before.files:
                 continue
-            # layers of one kind may have heads of other sizes
             tensor = self.before.tensor(name)
-            has_same_shape = tensor.shape == self.before.tensor(other).shape
-            if has_same_shape and tensor.shape and tensor.dtype in FLOATS:
+            is_scalar = not tensor.shape
+            if is_scalar or tensor.dtype not in FLOATS:
+                continue
+            # layers of one kind may have heads of other sizes
+            if tensor.shape == self.before.tensor(other).shape:
                 yield name, other
 
     def _factors(self, name: str) -> Numbers:
         """By what each row of a tensor is multiplied, float64 [rows]; 1 for a row of zeros."""
-        offset = float(name in self.stored_minus_one)
+        # norms of Gemma store w - 1
+        offset = 1.0 if name in self.stored_minus_one else 0.0
         before = self.before.sample(name) + offset
         after = self.after.sample(name) + offset
+        # the factor f with the least squares of after - f * before
         squares = (before * before).sum(axis=1)
         products = (before * after).sum(axis=1)
         factors = np.ones(len(before))
@@ -163,11 +174,15 @@ def refuse_uneven_fold(plan: CheckpointPlan, folder: Path) -> None:
         plan: The plan of the output.
         folder: The folder of its files; those that are copied may be missing there.
     """
+    if plan.result.fold is None:
+        return
     source = plan.source
     is_local = all(source.local(name) is not None for name in source.weights())
-    if plan.result.fold is None or source.generated_files() or not is_local:
+    is_converted = bool(source.generated_files())
+    if is_converted or not is_local:
         return
 
+    # where each tensor is in the source, and in the output: copied files are those of the source
     before: dict[str, tuple[Path, Header]] = {}
     for file, header in source.headers.items():
         for name in header.tensors:

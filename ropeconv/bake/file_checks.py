@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -736,9 +737,9 @@ def _edit_ranges(
             reader.seek(source_start + at)
             return change.whole(reader.read(size))
 
+    # each tensor with the one that follows it in the file; None after the last one
     infos = list(tensors.values())
-    following_infos = [*infos[1:], None]
-    for info, following in zip(infos, following_infos, strict=True):
+    for info, following in zip_longest(infos, infos[1:]):
         first = start + info.offset
         stop = first + info.size
         source_info = source_header.tensors[info.name]

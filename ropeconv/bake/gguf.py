@@ -232,12 +232,14 @@ def _wider_scaling(start: PlanStart) -> Recipe | None:
     """
     recipe = start.recipe
     form = start.spec.form
-    is_same_method = form.kind == recipe.method.name
+    is_other_method = form.kind != recipe.method.name
+    if not recipe.on_top or not is_other_method:
+        return None
     has_known_scaling = isinstance(form, (InterpolatedForm, Llama3, Yarn))
-    if not recipe.on_top or is_same_method or not has_known_scaling:
+    if not has_known_scaling:
         return None
 
-    # the factor of the method over the declared context
+    # the factor of the method over the declared context, such as 2 of `--linear 2`
     declared = start.spec.context
     trained = start.spec.original_context
     factor = recipe.method.relative(declared, trained).factor_over(trained)
@@ -300,10 +302,13 @@ def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
     Raises:
         BadSource: It declares another number.
     """
+    # what there is
     shards = len(file.shards)
     tensors = len(first.tensors)
-    for header in file.headers[1:]:
-        tensors += len(header.tensors)
+    for later_header in file.headers[1:]:
+        tensors += len(later_header.tensors)
+
+    # what the keys split.count and split.tensors.count of the new header say; 0 without them
     declared_shards = 0
     if SHARDS in first.values:
         declared_shards = first.values[SHARDS].decode()
@@ -312,16 +317,15 @@ def _check_split(file: GgufFile, first: RewrittenHeader) -> None:
         declared_tensors = first.values[COUNT].decode()
 
     # a file that is not split may have no such keys, or say that it is one of one
-    if shards == 1:
-        fits = declared_shards in (0, 1)
-    else:
-        fits = declared_shards == shards and declared_tensors == tensors
-    if not fits:
-        raise BadSource(
-            f"{file.name} would have {SHARDS} = {shown(declared_shards)} and {COUNT} ="
-            f" {shown(declared_tensors)} for {shards} shards of {tensors} tensors; fetch the file"
-            " again"
-        )
+    if shards == 1 and declared_shards in (0, 1):
+        return
+    if shards > 1 and declared_shards == shards and declared_tensors == tensors:
+        return
+    raise BadSource(
+        f"{file.name} would have {SHARDS} = {shown(declared_shards)} and {COUNT} ="
+        f" {shown(declared_tensors)} for {shards} shards of {tensors} tensors; fetch the file"
+        " again"
+    )
 
 
 @dataclass(frozen=True)
@@ -427,6 +431,7 @@ class ExportPlan(GgufOutput):
         exported = self.exported
 
         def convert_tensor(name: str) -> bytes:
+            """Return the bytes of a tensor, converted without the method."""
             return b"".join(exported.blocks(name))
 
         # keys that are not of the conversion: those of llama.cpp's quantiser, and about shards
@@ -554,28 +559,30 @@ def _plan_types(exported: GgufExport, header: RewrittenHeader) -> dict[str, int]
 
 
 def _with_parts(plan: ExportPlan, groups: list[list[str]], names: list[str]) -> ExportPlan:
-    """A plan with several files, whose sizes are without the exact length of the first header.
+    """A plan of a conversion that is split into several files, with the estimated size of each.
 
     Args:
         plan: The plan without files.
         groups: The names of the tensors of each file.
-        names: The names of the files.
+        names: The names of the files, as `model-00001-of-00003.gguf`.
     """
-    # the number of files is in the plan before the receipt is made, which has keys about shards
-    parts = tuple(PlannedFile("convert", name, size=0, estimated=True) for name in names)
-    plan = replace(plan, files=parts)
-    header = rewrite(plan.exported.model.header, plan.edit)
-    sizes = quantised_sizes(header.tensors, plan.planned_types)
-    first_header = len(header.place(0))
-    writer = PartWriter(plan, tuple(tuple(group) for group in groups))
+    # The header has keys about shards, which it gets from the number of files in the plan. So the
+    # plan first gets files without sizes.
+    unsized = tuple(PlannedFile("convert", name, size=0, estimated=True) for name in names)
+    plan_in_parts = replace(plan, files=unsized)
+    header = rewrite(plan_in_parts.exported.model.header, plan_in_parts.edit)
+    header_size = len(header.place(0))
+    tensor_sizes = quantised_sizes(header.tensors, plan_in_parts.planned_types)
+
+    writer = PartWriter(plan_in_parts, tuple(tuple(group) for group in groups))
     files = []
-    for number, name in enumerate(names):
-        size = sum(pad_size(sizes[tensor], header.alignment) for tensor in groups[number])
-        if number == 0:
-            size += first_header
+    for number, (name, tensors) in enumerate(zip(names, groups, strict=True)):
+        size = sum(pad_size(tensor_sizes[tensor], header.alignment) for tensor in tensors)
+        if number == 0:  # the keys of the model are in the first file
+            size += header_size
         make = partial(writer.write, number)
         files.append(PlannedFile("convert", name, size, make=make, estimated=True))
-    return replace(plan, files=tuple(files))
+    return replace(plan_in_parts, files=tuple(files))
 
 
 @dataclass(frozen=True)
@@ -602,12 +609,15 @@ class PartWriter:
             self.plan.write_whole(whole, advance)
             written = GgufFile.open(whole).header.tensors
             types = {name: info.type for name, info in written.items()}
+            # the order of tensors counts too, which equal dictionaries need not share
             if list(types.items()) != list(self.plan.planned_types.items()):
                 raise BadSource(
                     "llama.cpp's quantiser chose other types than it had planned; run again"
                 )
+
         write_part(whole, self.groups, number, target, advance)
-        if number == len(self.groups) - 1:
+        is_last = number == len(self.groups) - 1
+        if is_last:
             whole.unlink()
 
 
@@ -721,24 +731,28 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
     """
     # llama.cpp's quantiser reads a file of floats, which is written first and removed at the end
     try:
-        starts = []
-        files = []
+        # the header of each file, and then its tensors: llama.cpp's converter writes them one file
+        # after the other, ropeconv's all files together, from one reading of the weights
+        header_sizes = []
+        files_to_fill = []
         for each in conversions:
-            head = each.header.place(0)
-            floats = each.floats
-            floats.write_bytes(head)
-            advance(len(head))
-            starts.append(len(head))
+            header_bytes = each.header.place(0)
+            header_size = len(header_bytes)
+            each.floats.write_bytes(header_bytes)
+            advance(header_size)
+            header_sizes.append(header_size)
             if isinstance(each.exported, StockExport):
-                each.exported.write_data(floats, len(head), each.header, advance)
+                each.exported.write_data(each.floats, header_size, each.header, advance)
             else:
                 infos = each.header.tensors
-                files.append(TensorFile(floats, len(head), each.exported.tensors, infos))
-        if files:
-            write_tensors(files, advance)
+                file = TensorFile(each.floats, header_size, each.exported.tensors, infos)
+                files_to_fill.append(file)
+        if files_to_fill:
+            write_tensors(files_to_fill, advance)
 
-        for each, start in zip(conversions, starts, strict=True):
-            _write_edit(each, start)
+        # the method, where it changes or adds tensors, and the quantiser
+        for each, header_size in zip(conversions, header_sizes, strict=True):
+            _write_edit(each, header_size)
             if each.exported.quantisation is not None:
                 each.exported.quantisation.run(each.floats, each.target)
                 each.floats.unlink()

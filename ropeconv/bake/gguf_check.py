@@ -14,7 +14,7 @@ from ..engines.llamacpp import runtime
 from ..engines.probe import Probe
 from ..engines.transformers.load import folder_of
 from ..errors import BadSource, Disagreement
-from ..formats.gguf.edit import RESERVED, Edit, rewrite
+from ..formats.gguf.edit import RESERVED, Edit, RewrittenHeader, rewrite
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import GgufValue
 from ..formats.jsontext import JsonObject
@@ -229,44 +229,57 @@ def _unlike_plan(plan: GgufOutput, file: GgufFile) -> Iterator[str]:
 
     The caller stops at the first clause.
     """
-    # keys, but for the space that ropeconv reserves, two that llama.cpp's quantiser sets, and those
-    # about the files of a conversion that is split
-    quantisation = plan.quantisation if isinstance(plan, ExportPlan) else None
-    types = plan.planned_types if isinstance(plan, ExportPlan) else {}
+    planned_header = rewrite(plan.start.header, plan.edit)
+    yield from _unlike_keys(plan, planned_header, file)
+    yield from _unlike_tensors(plan, planned_header, file)
+
+    # a file that was cut off
+    for shard, header in zip(file.shards, file.headers, strict=True):
+        if header.data_start + header.data_size > header.size:
+            yield f"{shard.name} ends before its last tensor does"
+
+
+def _unlike_keys(
+    plan: GgufOutput, planned_header: RewrittenHeader, file: GgufFile
+) -> Iterator[str]:
+    """Yield the keys of a written header that differ from the planned ones, as clauses."""
+    # not compared: the space that ropeconv reserves, the keys of a split conversion about its
+    # files, and the two keys that llama.cpp's quantiser sets
     ignored = {RESERVED}
-    if quantisation is not None:
-        ignored.update(QUANTISER)
+    set_by_quantiser: dict[str, GgufValue] = {}
     if isinstance(plan, ExportPlan):
         ignored.update(SPLIT_KEYS)
-    header = rewrite(plan.start.header, plan.edit)
-    planned = _keys(header.values, ignored)
-    if quantisation is not None:
-        planned |= quantisation.values
+        if plan.quantisation is not None:
+            ignored.update(QUANTISER)
+            set_by_quantiser = dict(plan.quantisation.values)
+
+    planned = _keys(planned_header.values, ignored) | set_by_quantiser
     written = _keys(file.header.values, ignored)
     for key in dict.fromkeys((*planned, *written)):
         if written.get(key) != planned.get(key):
             yield f"the written header has another {key} than was planned"
 
+
+def _unlike_tensors(
+    plan: GgufOutput, planned_header: RewrittenHeader, file: GgufFile
+) -> Iterator[str]:
+    """Yield how the tensors of a written file differ from the planned ones, as clauses."""
     # the planned tensors of all shards; an edit adds and removes some of the first shard only
-    tensors = dict(header.tensors)
+    planned = dict(planned_header.tensors)
     if isinstance(plan, GgufPlan):
         for later_header in plan.source.file.headers[1:]:
-            tensors |= later_header.tensors
-    if file.tensors.keys() != tensors.keys():
-        yield f"the written file has {len(file.tensors)} tensors, and {len(tensors)} were planned"
-    for name, info in tensors.items():
-        other = file.tensors[name]
-        # without llama.cpp, the types that its quantiser chooses are not planned
-        planned_type = info.type
-        if quantisation is not None:
-            planned_type = types.get(name, other.type)
-        if info.shape != other.shape or other.type != planned_type:
-            yield f"the written tensor {name} has another shape or type than was planned"
+            planned |= later_header.tensors
+    if file.tensors.keys() != planned.keys():
+        yield f"the written file has {len(file.tensors)} tensors, and {len(planned)} were planned"
 
-    # a file that was cut off
-    for shard, written_header in zip(file.shards, file.headers, strict=True):
-        if written_header.data_start + written_header.data_size > written_header.size:
-            yield f"{shard.name} ends before its last tensor does"
+    for name, info in planned.items():
+        written = file.tensors[name]
+        planned_type = info.type
+        if isinstance(plan, ExportPlan) and plan.quantisation is not None:
+            # without llama.cpp, the types that its quantiser chooses are not planned
+            planned_type = plan.planned_types.get(name, written.type)
+        if info.shape != written.shape or written.type != planned_type:
+            yield f"the written tensor {name} has another shape or type than was planned"
 
 
 def _keys(values: dict[str, GgufValue], ignored: set[str]) -> dict[str, GgufValue]:

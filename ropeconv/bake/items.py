@@ -122,12 +122,13 @@ def compare_rows(
     """
     from ..inspection.receipts.metrics import metric_of
 
-    pairs: dict[str, dict[Hashable, Item]] = {first: {}, second: {}}
+    # by row, its items by their place (text, window and depth), which pairs them
+    items_of_row: dict[str, dict[Hashable, Item]] = {first: {}, second: {}}
     for item in items:
-        is_wanted = (item.length, item.measure, item.metric) == (length, measure, metric)
-        if is_wanted and item.row in pairs:
-            pairs[item.row][item.place] = item
-    return prove(pairs[first], pairs[second], metric_of(metric).share)
+        is_measured_so = (item.measure, item.metric) == (measure, metric)
+        if is_measured_so and item.length == length and item.row in items_of_row:
+            items_of_row[item.row][item.place] = item
+    return prove(items_of_row[first], items_of_row[second], metric_of(metric).share)
 
 
 def is_record(path: Path) -> bool:

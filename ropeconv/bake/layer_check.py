@@ -211,7 +211,8 @@ def _fetch_tensors(source: Source, needed_rows: Mapping[str, int], target: Path)
         needed_rows: The tensors, as `_needed_rows` returns them.
         target: The safetensors file to write.
     """
-    # the entries of the new file, and the ranges (file, start, stop) of the source with their bytes
+    # the entries of the new header (name, dtype and shape), and where their bytes are in the source
+    # (file, start and stop)
     remaining = dict(needed_rows)  # of a tensor that two files have, the first one counts
     entries = []
     ranges: list[tuple[str, int, int]] = []
@@ -222,21 +223,21 @@ def _fetch_tensors(source: Source, needed_rows: Mapping[str, int], target: Path)
             if rows is None:
                 continue
             shape = tensor.shape
-            if 0 < rows < shape[0]:
-                shape = (rows, *shape[1:])
+            row_count, *row_shape = shape
+            if 0 < rows < row_count:
+                shape = (rows, *row_shape)
             entries.append((tensor.name, tensor.dtype, shape))
 
-            # the projections of a layer follow each other in most files: one request reads them all
             start = header.data_start + tensor.start
             stop = start + tensor_bytes(tensor.dtype, shape)
-            if ranges:
-                last_file, last_start, last_stop = ranges[-1]
-                if last_file == file and last_stop == start:
-                    ranges.pop()
-                    start = last_start
+            # the projections of a layer follow each other in most files: one request reads them all
+            follows_last = bool(ranges) and ranges[-1][0] == file and ranges[-1][2] == start
+            if follows_last:
+                _, start, _ = ranges.pop()
             ranges.append((file, start, stop))
 
     def blocks() -> Iterator[bytes]:
+        """Yield the bytes of the new file, which are requested from the Hub range by range."""
         yield header_bytes(entries, {})
         for file, start, stop in ranges:
             yield source.read(file, start, stop)

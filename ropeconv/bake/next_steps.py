@@ -97,19 +97,20 @@ def run_commands(
     context = plan.context
     projector = find_projector(plan)
 
-    # vLLM's --speculative-config: the kind of the head, or "draft_model" for a whole smaller model
+    # vLLM's --speculative-config: the kind of the head such as "eagle3", or "draft_model" for a
+    # whole smaller model
     kind = "draft_model"
-    if draft is not None and draft.draft is not None:
-        kind = draft.draft.name
     speculation = ""
     if draft is not None:
+        if draft.draft is not None:
+            kind = draft.draft.name
         settings = {"method": kind, "model": str(draft.out), "num_speculative_tokens": 3}
         speculation = shlex.quote(json.dumps(settings))
 
-    runtime = runtime_to_show(plan, draft)
     # The template has the commands of each runtime and purpose, with these words in them, quoted
     # for a shell. `schedule` is the option of a diffusion model, `pipeline` the program of an
     # encoder.
+    runtime = runtime_to_show(plan, draft)
     text = render(
         "run.jinja",
         runtime=runtime,
@@ -204,7 +205,7 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         plan: The plan of the output.
         draft: The plan of its draft; None without one.
     """
-    # the verdicts on versions that run the draft too
+    # the verdict of each version of a runtime, such as "vllm@0.33", that runs the draft too
     verdicts = plan.result.verdicts
     if draft is not None:
         runs_draft = {
@@ -213,8 +214,14 @@ def runtime_to_show(plan: Plan, draft: Plan | None = None) -> str:
         verdicts = tuple(verdict for verdict in verdicts if verdict.runtime in runs_draft)
 
     target = plan.target
-    usual = runtimes_with(plan.asked.cache_type, plan.shape, plan.is_folder)
-    return shown_runtime(verdicts, plan.is_folder, target.runtimes, target.allow_untested, usual)
+    with_cache_type = runtimes_with(plan.asked.cache_type, plan.shape, plan.is_folder)
+    return shown_runtime(
+        verdicts,
+        plan.is_folder,
+        named=target.runtimes,
+        allow_untested=target.allow_untested,
+        usual=with_cache_type,
+    )
 
 
 def options_of(verdicts: Iterable[Verdict | RuntimeRecord], name: str) -> str:
@@ -239,11 +246,14 @@ def _cache_option(plan: Plan, runtime: str) -> str:
         plan: The plan of the output.
         runtime: Its name.
     """
+    # by the type, the option, e.g. {"q8_0": "--cache-type-k q8_0 --cache-type-v q8_0"}
     formulas = formulas_of(runtime)
     if not formulas:
         return ""
-    own = CACHE_SETTINGS.get(runtime)
-    options = own.types if own is not None else MEMORY[formulas].cache_options
+    options = MEMORY[formulas].cache_options
+    if runtime in CACHE_SETTINGS:  # it runs llama.cpp's code, with options of its own
+        options = CACHE_SETTINGS[runtime].types
+
     option = options.get(plan.asked.cache_type, "")
     return f" {option}" if option else ""
 

@@ -142,27 +142,7 @@ def removed_keys(before: Config, after: Config) -> Iterator[str]:
         before: The config of the source.
         after: The config of the output.
     """
-    # the settings of RoPE: the source may have them in rope_scaling, rope_parameters, or both, and
-    # the override has them in rope_parameters only
-    dictionary_name = ""
-    old = dict[str, object]()
-    for name in ROPE:
-        old.update(_settings(before.get(name)))
-        if before.get(name) and not dictionary_name:
-            dictionary_name = name
-    new = dict(_settings(after.get("rope_parameters")))
-
-    # A `type` in the source is the older name of `rope_type`, and the output has only that. It may
-    # stay if it is the same type, also under an older name of the type ("su" for "longrope").
-    new_type = new.get("rope_type")
-    old_type = OLDER.get(str(old.get("type")), old.get("type"))
-    for name in old:
-        if name == "type":
-            is_lost = old_type != new_type
-        else:
-            is_lost = name not in new
-        if is_lost:
-            yield f"{dictionary_name}.{name}"
+    yield from _removed_settings(before, after)
 
     # all other keys, level by level
     for key, value in before.items():
@@ -173,6 +153,28 @@ def removed_keys(before: Config, after: Config) -> Iterator[str]:
         elif isinstance(value, dict) and isinstance(after[key], dict):
             for name in removed_keys(value, after[key]):
                 yield f"{key}.{name}"
+
+
+def _removed_settings(before: Config, after: Config) -> Iterator[str]:
+    """Yield the settings of RoPE that a config loses, such as `rope_scaling.factor`."""
+    # the source may have them in rope_scaling, rope_parameters, or both, and the override has them
+    # in rope_parameters only
+    old = dict[str, object]()
+    for name in ROPE:
+        old.update(_settings(before.get(name)))
+    new = dict(_settings(after.get("rope_parameters")))
+    dictionary_name = next((name for name in ROPE if before.get(name)), "")
+
+    for name in old:
+        if name == "type":
+            # The older name of `rope_type`; the output has only that. It may stay if it is the same
+            # type, also under an older name of the type ("su" for "longrope").
+            old_type = OLDER.get(str(old["type"]), old["type"])
+            is_lost = old_type != new.get("rope_type")
+        else:
+            is_lost = name not in new
+        if is_lost:
+            yield f"{dictionary_name}.{name}"
 
 
 def _settings(rope: object) -> Iterator[tuple[str, object]]:

@@ -160,15 +160,18 @@ class Sample:
         The bootstrap is drawn only for a mean beyond the margin of Student's t, which is returned
         for others.
         """
-        margin = self.student_margin
-        if margin is None or self.error is None or abs(self.mean) <= margin:
-            return margin
-        if not self.by_cluster.std():  # equal numbers have no skew
-            return margin
+        student_margin = self.student_margin
+        if student_margin is None or self.error is None:
+            return None
+        if abs(self.mean) <= student_margin:
+            return student_margin
+        has_spread = self.by_cluster.std() > 0
+        if not has_spread:  # equal numbers have no skew, which the bootstrap is for
+            return student_margin
 
-        quantile = bootstrap_t(self.by_cluster)
+        # the error of as many independent numbers as the clusters are worth
         error = self.error * math.sqrt(self.count / self.effective_count)
-        return max(margin, quantile * error)
+        return max(student_margin, bootstrap_t(self.by_cluster) * error)
 
     @property
     def decided(self) -> bool:
@@ -187,17 +190,20 @@ def effective_count(values: NDArray[np.float64], documents: NDArray[np.int64]) -
         values: A number for each window, in the order of the text, float64 [n].
         documents: The text of each, int [n].
     """
+    # the correlation of each window with the one before it in its text
     count = len(values)
     deviations = values - values.mean()
     squares = float((deviations**2).sum())
     if squares == 0.0:
         return float(count)
-    is_neighbour = documents[1:] == documents[:-1]
+    is_of_same_text = documents[1:] == documents[:-1]
     products = deviations[1:] * deviations[:-1]
-    correlation = float(products[is_neighbour].sum()) / squares
+    measured = float(products[is_of_same_text].sum()) / squares
 
-    correlation += (1 + 4 * max(correlation, 0.0)) / count + 0.5 / math.sqrt(count)
-    correlation = min(max(correlation, 0.0), 0.95)
+    # the two additions of the docstring
+    bias = (1 + 4 * max(measured, 0.0)) / count
+    half_error = 0.5 / math.sqrt(count)
+    correlation = min(max(measured + (bias + half_error), 0.0), 0.95)
     return count * (1 - correlation) / (1 + correlation)
 
 
@@ -227,6 +233,8 @@ def bootstrap_t(values: NDArray[np.float64]) -> float:
     deviations = values - values.mean()
     if values.mean() < 0:
         deviations = -deviations
+
+    # how often each number is in each draw, [draws, count]; then the mean and variance of each draw
     draws = _draws(count)
     means = draws @ deviations / count
     variances = (draws @ deviations**2 / count - means**2) * count / (count - 1)

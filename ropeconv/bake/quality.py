@@ -21,22 +21,27 @@ def quality(plan: Plan) -> str:
     is_longer = plan.context > plan.before.original_context
     if isinstance(method, AsIs) or not is_longer:
         return ""
+    # "loss -2.10 nats beyond the trained length, +0.02 inside it, against the unchanged
+    # Qwen2.5-0.5B at 4 times"
     study = shown_study(plan)
     if study is not None:
         beyond = study.beyond[method.name] - study.beyond[BASE]
-        words = f"{beyond:+.2f} nats beyond the trained length"
+        losses = f"{beyond:+.2f} nats beyond the trained length"
         if method.name in study.inside:
             inside = study.inside[method.name] - study.inside[BASE]
-            words += f", {inside:+.2f} inside it"
-        words = f"loss {words}, against the unchanged {study.short_model} at {study.factor:g} times"
+            losses += f", {inside:+.2f} inside it"
+        model = f"the unchanged {study.short_model} at {study.factor:g} times"
+        limit = ""
         factor = factor_of(plan)
         if not study.reaches(factor):
-            words += f"; not measured at {factor:.3g} times"
-        return words
+            limit = f"; not measured at {factor:.3g} times"
+        return f"loss {losses}, against {model}{limit}"
 
-    # `eval` measures the loss of the next token of models with weights
-    has_lists = method.value is Value.FILE  # which no row of `eval` can name
-    if plan.source.kind == "config" or plan.draft or has_lists:
+    # the command, where `eval` can measure it: it needs weights and the loss of the next token, and
+    # no row of it can name a file of factors
+    has_no_loss = plan.source.kind == "config" or bool(plan.draft)
+    needs_file = method.value is Value.FILE
+    if has_no_loss or needs_file:
         return "not measured"
     rows = f"base,{recipe_text(plan.recipe)}"
     source = plan.source.reference

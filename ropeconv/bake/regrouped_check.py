@@ -32,19 +32,21 @@ def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
     Its number of shards differs, or the same tensors are in other shards. With as many shards and
     other tensors the answer is False: some are missing or were added.
     """
-    # the names of the tensors of each shard; a conversion is planned as one file
+    # the names of the tensors of each shard, as they are and as they were planned
     actual = [set(header.tensors) for header in file.headers]
     if isinstance(plan, GgufPlan):
         source = plan.source.file
         planned = [set(header.tensors) for header in source.headers]
+        # the edit adds tensors to the first shard, and removes some
         planned[0] = set(rewrite(source.header, plan.edit).tensors)
     else:
-        planned = [set(file.tensors)]
+        planned = [set(file.tensors)]  # a conversion is planned as one file
     if len(actual) != len(planned):
         return True
 
-    has_same_tensors = set().union(*actual) == set().union(*planned)
-    return has_same_tensors and actual != planned
+    all_actual = set().union(*actual)
+    all_planned = set().union(*planned)
+    return all_actual == all_planned and actual != planned
 
 
 def without_shards(receipt: Receipt) -> Receipt:
@@ -204,14 +206,7 @@ class RegroupedCheck(GgufCheck):
         """
         for path, header in zip(self.file.paths, self.file.headers, strict=True):
             self.findings.files += 1
-            # after the last tensor there may be padding, or as many bytes as the source has there
-            extra = _bytes_after_tensors(header)
-            allowed = header.alignment - 1
-            if source is not None:
-                for source_header in source.headers:
-                    allowed = max(allowed, _bytes_after_tensors(source_header))
-            if extra > allowed:
-                self.findings.differs(f"{path.name} has {extra:,} bytes after its last tensor")
+            self._compare_end(path, header, source)
 
             infos = [info for name, info in header.tensors.items() if name in names]
             infos.sort(key=lambda info: info.offset)
@@ -222,6 +217,7 @@ class RegroupedCheck(GgufCheck):
             place = first_difference(path, ranges, self.advance, whole=False)
             if place is None:
                 continue
+
             # name the tensor that has this byte
             offset = place - header.data_start
             for info in infos:
@@ -229,6 +225,17 @@ class RegroupedCheck(GgufCheck):
                     clause = f"{info.name} of {path.name} differs from byte {place:,} on"
                     self.findings.differs(clause)
                     break
+
+    def _compare_end(self, path: Path, header: GgufHeader, source: GgufFile | None) -> None:
+        """Record bytes after the last tensor of a shard that no padding explains."""
+        # padding to the alignment, or as many bytes as a shard of the source has there
+        allowed = header.alignment - 1
+        if source is not None:
+            for source_header in source.headers:
+                allowed = max(allowed, _bytes_after_tensors(source_header))
+        extra = _bytes_after_tensors(header)
+        if extra > allowed:
+            self.findings.differs(f"{path.name} has {extra:,} bytes after its last tensor")
 
     def _expected_range(self, info: TensorInfo, data_start: int, source: GgufFile | None) -> Range:
         """The bytes that a tensor should have, and its place in its shard.

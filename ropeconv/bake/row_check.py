@@ -53,8 +53,11 @@ class _RowCheck:
         Args:
             kinds: The kind of each layer.
         """
-        for kind in dict.fromkeys(kinds):
-            first, *others = [layer for layer, each in enumerate(kinds) if each == kind]
+        layers_by_kind: dict[str, list[int]] = {}  # e.g. {"global": [0, 6], "local": [1, 2, 3]}
+        for layer, kind in enumerate(kinds):
+            layers_by_kind.setdefault(kind, []).append(layer)
+
+        for first, *others in layers_by_kind.values():
             if not others:
                 continue
             self.rows_of_source.clear()
@@ -71,19 +74,30 @@ class _RowCheck:
                 yield name.removeprefix(prefix)
 
     def _find_origins(self, suffix: str, layer: int) -> dict[int, Origin]:
-        """Return where some rows of a matrix in the file came from, by the number of the row."""
-        name = f"blk.{layer}.{suffix}"
-        columns, rows = self.file.tensors[name].shape
-        wanted = sample_rows(rows)
-        written = _normalised(self._rows_of_file(name, wanted))
+        """Return where some rows of a matrix in the file came from, by the number of the row.
 
-        best = np.zeros(len(wanted))
+        Such as {0: ("self_attn.q_proj.weight", 0), 1: ("self_attn.q_proj.weight", 64)} for
+        `attn_q.weight` of a Llama, whose rows a conversion to GGUF interleaves.
+
+        Args:
+            suffix: The matrix without the number of its layer, such as "attn_q.weight".
+            layer: The layer.
+        """
+        # some rows of the file, as vectors of length 1, [rows, columns]
+        name = f"blk.{layer}.{suffix}"
+        columns, row_count = self.file.tensors[name].shape  # GGUF has the columns first
+        sampled_rows = sample_rows(row_count)
+        written = _normalised(self._rows_of_file(name, sampled_rows))
+        compared_columns = written.shape[1]
+
+        # among all rows of the checkpoint, those with the highest correlation to each of them
+        best = np.zeros(len(sampled_rows))
         origins: dict[int, Origin] = {}
         for tensor in self._tensors_like(layer, columns):
-            candidates = _normalised(self._all_rows(tensor, layer, written.shape[1]))
+            candidates = _normalised(self._all_rows(tensor, layer, compared_columns))
             correlations = written @ candidates.T
             nearest = correlations.argmax(axis=1)
-            for place, row in enumerate(wanted):
+            for place, row in enumerate(sampled_rows):
                 correlation = correlations[place, nearest[place]]
                 if correlation > max(best[place], ALIKE):
                     best[place] = correlation
@@ -91,26 +105,35 @@ class _RowCheck:
         return origins
 
     def _compare(self, suffix: str, layer: int, origins: dict[int, Origin]) -> None:
-        """Raise Disagreement where rows of a layer do not come from these places."""
+        """Raise Disagreement where rows of a layer do not come from these places.
+
+        Args:
+            suffix: The matrix without the number of its layer, such as "attn_q.weight".
+            layer: The layer.
+            origins: Where rows of the first layer came from, as `_find_origins` returns it.
+        """
         name = f"blk.{layer}.{suffix}"
         prefix = layer_prefix(layer, self.source.family, self.source.tensors)
         if name not in self.file.tensors or prefix is None or not origins:
             return
-        rows = self.file.tensors[name].shape[1]
-        wanted = [row for row in origins if row < rows]
-        written = _normalised(self._rows_of_file(name, wanted))
-        for place, row in enumerate(wanted):
-            tensor, from_row = origins[row]
-            full = prefix + tensor
-            if full not in self.source.tensors or from_row >= self.source.tensors[full].shape[0]:
+
+        # a layer may have fewer rows than the first one, in the file and in the checkpoint
+        _, row_count = self.file.tensors[name].shape
+        rows = [row for row in origins if row < row_count]
+        written_rows = _normalised(self._rows_of_file(name, rows))
+        for written, row in zip(written_rows, rows, strict=True):
+            tensor, origin_row = origins[row]
+            origin_name = prefix + tensor
+            origin = self.source.tensors.get(origin_name)
+            if origin is None or origin_row >= origin.shape[0]:
                 continue
-            original = _normalised(self._row_of_source(full, from_row, written.shape[1])[None])
-            correlation = float(written[place] @ original[0])
-            has_numbers = written[place].any() or original[0].any()
-            if has_numbers and correlation < ALIKE:
+            original_row = self._row_of_source(origin_name, origin_row, len(written))
+            original = _normalised(original_row[None])[0]
+            has_numbers = written.any() or original.any()
+            if has_numbers and float(written @ original) < ALIKE:
                 raise Disagreement(
-                    f"row {row:,} of {name} is not that of {full} from which the first layers have"
-                    " it; report it; nothing was kept"
+                    f"row {row:,} of {name} is not that of {origin_name} from which the first"
+                    " layers have it; report it; nothing was kept"
                 )
 
     def _tensors_like(self, layer: int, columns: int) -> Iterator[str]:

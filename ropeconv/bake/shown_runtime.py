@@ -30,24 +30,25 @@ def shown_runtime(
         allow_untested: Whether an untested runtime counts as supported if the user named it.
         usual: Those of the second rule, where they are others.
     """
-    # the names of the runtimes without a version, as in `vllm@0.20`
+    # `--runtime vllm@0.20` names a version too, which does not matter here
     names = [canonical(name).partition("@")[0] for name in named]
-    accepted_of_named = RUNS
-    if allow_untested:
-        accepted_of_named = (*RUNS, UNTESTED)
 
-    # Verdicts go from the oldest version of a runtime to the newest, so the last one is that of the
-    # newest. The tables have llama.cpp with GGUF files as a runtime of its own, llama-cpp-gguf.
+    # by runtime, whether some version supports the model, and whether the newest one does: the
+    # verdict of the newest comes last
     runs_in_some_version = set()
     runs_in_newest = {}
     for verdict in verdicts:
+        # the tables have llama.cpp with GGUF files as a runtime of its own, llama-cpp-gguf
         name = verdict.runtime.partition("@")[0].removesuffix("-gguf")
-        accepted = accepted_of_named if name in names else RUNS
-        is_supported = verdict.status in accepted
+        counts_untested = allow_untested and name in names
+        is_supported = verdict.status in RUNS
+        if verdict.status == UNTESTED and counts_untested:
+            is_supported = True
         runs_in_newest[name] = is_supported
         if is_supported:
             runs_in_some_version.add(name)
 
+    # the two rules of the docstring
     for name in names:
         if name in runs_in_some_version:
             return name

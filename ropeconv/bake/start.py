@@ -150,25 +150,24 @@ def _already_extended(inspection: Inspection) -> AlreadyExtended:
     # which of --replace, --on-top and --as-is fit depends on where the scaling is from
     reference = inspection.source.reference
     has = f"({describe(inspection.spec.form)})"
-    if inspection.spec.scaled:
-        short = (
-            f"{reference} is scaled already {has}; pass --replace to start from its unscaled RoPE"
-        )
-        others = "--on-top to extend its scaling, or --as-is to keep the scaling it has"
-        if trained_scaling(inspection):
-            message = (
-                f"{reference} is scaled already {has}; pass --on-top to extend the scaling that it"
-                " was trained with, --as-is to keep it, or --replace to start from its unscaled"
-                " RoPE"
-            )
-            return AlreadyExtended(message, short)
-    else:
+
+    # an output of ropeconv with another base, which is no scaling
+    if not inspection.spec.scaled:
         short = (
             f"{reference} was extended by ropeconv already {has}; pass --replace to start from its"
             " first source"
         )
-        others = "or --as-is to keep the RoPE it has"
-    return AlreadyExtended(f"{short}, {others}", short)
+        return AlreadyExtended(f"{short}, or --as-is to keep the RoPE it has", short)
+
+    # a scaling that was written into the config, and one that the model was trained with
+    short = f"{reference} is scaled already {has}; pass --replace to start from its unscaled RoPE"
+    message = f"{short}, --on-top to extend its scaling, or --as-is to keep the scaling it has"
+    if trained_scaling(inspection):
+        message = (
+            f"{reference} is scaled already {has}; pass --on-top to extend the scaling that it was"
+            " trained with, --as-is to keep it, or --replace to start from its unscaled RoPE"
+        )
+    return AlreadyExtended(message, short)
 
 
 @dataclass(frozen=True)
@@ -272,14 +271,14 @@ def _too_short(recipe: Recipe, spec: RopeSpec, context: int, today: int) -> Usag
         context: The tokens that the output would declare.
         today: The tokens that the source declares.
     """
-    # An example: the flags with which the same method goes beyond the length of today, by the
-    # factor that the user gave, or to twice that length.
+    # The message names a length beyond that of today, and the flags with which the method reaches
+    # it: today's times the factor of the user (`--yarn 4`), or twice that of today where the user
+    # gave a length (`--yarn 128k`).
     method = recipe.method
     longer_context = 2 * today
-    if not method.length:
-        factor = method.factor_over(spec.original_context)
-        if factor and factor > 1:
-            longer_context = round(today * factor)
+    factor = None if method.length else method.factor_over(spec.original_context)
+    if factor is not None and factor > 1:
+        longer_context = round(today * factor)
     repair = method.longer(longer_context, spec.original_context)
     if not repair:
         repair = f"--context {format_tokens(today)} to keep that"
@@ -360,6 +359,9 @@ def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[
 
 def _derive_on_top(recipe: Recipe, source: RopeSpec) -> str:
     """Return how the factor of a method on top of a scaling follows from two lengths, in words.
+
+    Such as "the yarn scaling is kept with factor 8 = 4 x 2 (2 = 262,144 / 131,072 declared
+    tokens)".
 
     Args:
         recipe: The method and its modifiers.

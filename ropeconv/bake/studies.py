@@ -5,6 +5,7 @@ them, and writes `evidence.toml`.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from .evidence import BASE, LEAST_FOUND, Study
@@ -36,6 +37,7 @@ def group_items(items: Iterable[RecordItem]) -> dict[Group, list[RecordItem]]:
 
     The unchanged model is part of every study of the model.
     """
+    # a row with settings of its own, such as yarn:4:beta_fast=16, is of no study
     groups: dict[Group, list[RecordItem]] = {}
     unchanged: list[RecordItem] = []
     for item in items:
@@ -44,6 +46,8 @@ def group_items(items: Iterable[RecordItem]) -> dict[Group, list[RecordItem]]:
         elif item.factor is not None and item.row == plain_row(item):
             group = Group(item.model, item.factor, item.on_top)
             groups.setdefault(group, []).append(item)
+
+    # the unchanged model, as far as it was measured on the texts of the study
     for group, members in groups.items():
         samples = {item.sample for item in members}
         for item in unchanged:
@@ -96,12 +100,12 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
         if above is not None:
             lost[name] = round(above.difference, DIGITS)
 
-    shares = {name: answers[name, longest] for name in methods if (name, longest) in answers}
+    answered = {name: answers[name, longest] for name in methods if (name, longest) in answers}
     if _fails_questions(answers.get((BASE, trained))):
-        shares = {}
-    retrieval, low, high = _describe_shares(shares)
+        answered = {}
+    shares = _answer_shares(answered)
     texts = max(len({item.text for item in row.values()}) for row in at_length.values())
-    questions = min((len(row) for row in shares.values()), default=0)
+    questions = min((len(row) for row in answered.values()), default=0)
     start = None
     if unchanged:
         start = round(sample_of(list(unchanged.values())).mean, DIGITS)
@@ -123,9 +127,9 @@ def study_of_items(group: Group, items: Sequence[RecordItem], source: str) -> St
         errors=errors,
         inside=inside,
         lost=lost,
-        retrieval=retrieval,
-        low=low,
-        high=high,
+        retrieval=shares.percent,
+        low=shares.low,
+        high=shares.high,
         better=_decided_pairs(at_length),
     )
 
@@ -150,33 +154,35 @@ def _by_place(items: Iterable[RecordItem], wanted: tuple[str, str]) -> dict[Plac
     return places
 
 
-def _describe_shares(
-    rows: dict[str, Items],
-) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """Return the right answers of each method in percent, and the ends of their interval."""
-    values = {}
-    low = {}
-    high = {}
-    for name, items in rows.items():
+class AnswerShares(NamedTuple):
+    """The right answers of each method in percent, and the 95 % interval of each share."""
+
+    percent: dict[str, float]
+    low: dict[str, float]
+    high: dict[str, float]
+
+
+def _answer_shares(answers: dict[str, Items]) -> AnswerShares:
+    """Return the share of right answers of each method, such as {"yarn": 93.8}."""
+    shares = AnswerShares({}, {}, {})
+    for name, items in answers.items():
         sample = sample_of(list(items.values()))
-        lower, upper = wilson(sample.mean, independent_answers(sample))
-        values[name] = round(100 * sample.mean, 1)
-        low[name] = round(100 * lower, 1)
-        high[name] = round(100 * upper, 1)
-    return values, low, high
+        low, high = wilson(sample.mean, independent_answers(sample))
+        shares.percent[name] = round(100 * sample.mean, 1)
+        shares.low[name] = round(100 * low, 1)
+        shares.high[name] = round(100 * high, 1)
+    return shares
 
 
 def _decided_pairs(rows: dict[str, Items]) -> tuple[tuple[str, str], ...]:
     """Return the pairs of methods whose losses differ, the better one first."""
     pairs = []
-    names = list(rows)
-    for place, first in enumerate(names):
-        for second in names[place + 1 :]:
-            proof = prove(rows[first], rows[second])
-            if proof is None or not proof.decided:
-                continue
-            is_lower = proof.difference < 0
-            pairs.append((first, second) if is_lower else (second, first))
+    for first, second in combinations(rows, 2):
+        proof = prove(rows[first], rows[second])
+        if proof is None or not proof.decided:
+            continue
+        is_lower = proof.difference < 0
+        pairs.append((first, second) if is_lower else (second, first))
     return tuple(pairs)
 
 
@@ -203,13 +209,11 @@ def pairs_of_means(losses: dict[str, Mean]) -> tuple[tuple[str, str], ...]:
         losses: The mean of each method.
     """
     pairs = []
-    names = list(losses)
-    for place, first in enumerate(names):
-        for second in names[place + 1 :]:
-            proof = _proof_of_means(losses[first], losses[second])
-            if proof.decided:
-                is_lower = proof.difference < 0
-                pairs.append((first, second) if is_lower else (second, first))
+    for first, second in combinations(losses, 2):
+        proof = _proof_of_means(losses[first], losses[second])
+        if proof.decided:
+            is_lower = proof.difference < 0
+            pairs.append((first, second) if is_lower else (second, first))
     return tuple(pairs)
 
 

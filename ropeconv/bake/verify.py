@@ -67,13 +67,46 @@ def plan_again(comparison: Comparison) -> Plan:
             the receipt has; or the converter of llama.cpp, or the importance matrix, that made
             the output is not here.
     """
-    # a receipt always states the format, and a plan from a GGUF file takes no `to`
     receipt = comparison.receipt
     source = comparison.source
     recipe = Recipe.from_dict(receipt.recipe)
+    target = _target_again(comparison)
+
+    # Names inside of models are made of the name of the source. It may be in another place today,
+    # so the plan is made with the name that it had.
+    name_today = source.name
+    source.name = receipt.source.name
+    try:
+        plan = make_plan(source, recipe, target)
+        has_same_schedule = plan.schedule.digest == receipt.schedule.digest
+        has_same_encoding = plan.result.encoding == receipt.encoding
+        if not has_same_schedule or not has_same_encoding:
+            raise BadSource("it has another encoding")
+        if isinstance(plan, CheckpointPlan):
+            return with_readme_of(plan, receipt)
+        return plan
+    except RopeconvError as problem:
+        raise BadSource(
+            f"{source.reference} and the recipe of {comparison.baked} do not give this output"
+            f" ({problem}); name the source it was made from"
+        ) from None
+    finally:
+        source.name = name_today
+
+
+def _target_again(comparison: Comparison) -> Target:
+    """The target options with which an output was made, from its receipt.
+
+    Raises:
+        BadSource: The converter or the importance matrix that it names is not here.
+    """
+    # a receipt always states the format, and a plan from a GGUF file takes no `to`
+    receipt = comparison.receipt
     to: Format | None = receipt.target.to
-    if isinstance(source, GgufSource):
+    if isinstance(comparison.source, GgufSource):
         to = None
+
+    # files that the receipt names by their digests
     converter = None
     if receipt.converter is not None:
         digest = receipt.converter.sha256
@@ -81,35 +114,13 @@ def plan_again(comparison: Comparison) -> Plan:
     imatrix = None
     if receipt.imatrix is not None:
         imatrix = _find_imatrix(receipt.imatrix, comparison)
-    target = copied(
+    return copied(
         Target,
         receipt.target,
         to=to,
         out=comparison.baked,
         converter=converter,
         imatrix=imatrix,
-    )
-
-    # Names inside of models are made of the name of the source. It may be in another place today,
-    # so the plan is made with the name that it had.
-    name_today = source.name
-    source.name = receipt.source.name
-    problem = "it has another encoding"
-    try:
-        plan = make_plan(source, recipe, target)
-        has_same_schedule = plan.schedule.digest == receipt.schedule.digest
-        has_same_encoding = plan.result.encoding == receipt.encoding
-        if has_same_schedule and has_same_encoding:
-            if isinstance(plan, CheckpointPlan):
-                plan = with_readme_of(plan, receipt)
-            return plan
-    except RopeconvError as refusal:
-        problem = str(refusal)
-    finally:
-        source.name = name_today
-    raise BadSource(
-        f"{source.reference} and the recipe of {comparison.baked} do not give this output"
-        f" ({problem}); name the source it was made from"
     )
 
 
@@ -307,10 +318,12 @@ def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | No
     Returns:
         The plan; None where the file was not changed so, or cannot be restored.
     """
-    if target.replace or RECEIPT not in source.file.header.values:
+    has_receipt = RECEIPT in source.file.header.values
+    if target.replace or not has_receipt:
         return None
-    # Most methods are planned from the file before the change, which --replace restores first.
-    # Methods that keep the scaling are planned from the file of today.
+
+    # The command as it is planned now. Most methods start from the file before the change, which
+    # --replace restores first. Methods that keep the scaling start from the file of today.
     keeps_scaling = recipe.on_top or isinstance(recipe.method, AsIs)
     target_again = replace(target, replace=not keeps_scaling)
     try:
@@ -322,18 +335,17 @@ def change_done(source: GgufSource, recipe: Recipe, target: Target) -> Plan | No
     if not recipe.on_top and _other_keys(source, plan):
         return None
 
-    # Compare the two receipts without what must differ: the schedule of a method on top of the file
-    # of today, which has the change already; and the --replace that was added here.
+    # The two receipts without what must differ: the --replace that was added here; and the schedule
+    # of a method on top of the file of today, which has the change already.
     planned = plan.receipt()
+    recorded_target = replace(receipt.target, replace=planned.target.replace)
+    recorded = msgspec.structs.replace(receipt, target=recorded_target)
     if keeps_scaling:
         planned = msgspec.structs.replace(
             planned, schedule=receipt.schedule, encoding=receipt.encoding
         )
-    recorded_target = replace(receipt.target, replace=planned.target.replace)
-    recorded = msgspec.structs.replace(receipt, target=recorded_target)
-    if made_from(recorded) != made_from(planned):
-        return None
-    return plan
+    is_same_change = made_from(recorded) == made_from(planned)
+    return plan if is_same_change else None
 
 
 def _other_keys(source: GgufSource, plan: Plan) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..convert.encoding import EncodeRequest, select
 from ..convert.target import Target
@@ -164,10 +164,10 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
         if verdict.status not in WRONG:
             continue
         # the first candidate that the newest version of the runtime computes exactly
-        for flags, recipe, dual_chunk in candidates:
-            if _helps(config, inspection, version, recipe, dual_chunk):
+        for candidate in candidates:
+            if _helps(config, inspection, version, candidate.recipe, candidate.dual_chunk):
                 message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"
-                yield Problem("runtime", message, f"{flags} --runtime {name}")
+                yield Problem("runtime", message, f"{candidate.flags} --runtime {name}")
                 break
 
 
@@ -179,22 +179,30 @@ def _last_verdict(verdicts: Sequence[Verdict], version: Runtime) -> Verdict:
     raise LookupError(f"no verdict on {version.key}")
 
 
-def _candidates(inspection: ConfigInspection) -> list[tuple[str, Recipe, DualChunk | None]]:
-    """Other ways to write a checkpoint for its context, with which more runtimes may compute it.
+class NewWriting(NamedTuple):
+    """Another way to write a checkpoint for the context that it has."""
 
-    Returns:
-        For each way the flags of `ropeconv apply`, the recipe, and what happens to the key of dual
-        chunk attention: "drop" to remove it, None to leave it.
-    """
+    flags: str
+    """The options of `ropeconv apply` that write it so."""
+
+    recipe: Recipe
+
+    dual_chunk: DualChunk | None = None
+    """What happens to the key of dual chunk attention: "drop" removes it, None leaves it."""
+
+
+def _candidates(inspection: ConfigInspection) -> list[NewWriting]:
+    """Other ways to write a checkpoint for its context, with which more runtimes may compute it."""
     # The same RoPE, written for every version of transformers (rope_scaling and rope_parameters).
     # Not if the settings contradict each other without a repair: it is then unknown with which of
     # them the model was trained.
-    candidates: list[tuple[str, Recipe, DualChunk | None]] = []
+    candidates = []
     without_repair = {problem.code for problem in inspection.problems if problem.repair is None}
-    if not without_repair & IN_DOUBT:
-        candidates.append(("--as-is", Recipe(AsIs()), None))
+    is_in_doubt = bool(without_repair & IN_DOUBT)
+    if not is_in_doubt:
+        candidates.append(NewWriting("--as-is", Recipe(AsIs())))
         if any(problem.code == "dual-chunk" for problem in inspection.problems):
-            candidates.append(("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
+            candidates.append(NewWriting("--as-is --dual-chunk drop", Recipe(AsIs()), "drop"))
 
     # A new base (NTK) instead of the scaling, since every runtime has a base. Only if the receipt
     # says that the weights were trained without the scaling.
@@ -205,7 +213,7 @@ def _candidates(inspection: ConfigInspection) -> list[tuple[str, Recipe, DualChu
         factor = spec.context / spec.original_context
         has_few_digits = round(factor, 2) == factor
         value = f"{factor:g}" if has_few_digits else factor_text(spec.context)
-        candidates.append((f"--ntk {value} --replace", Recipe(Ntk(factor)), None))
+        candidates.append(NewWriting(f"--ntk {value} --replace", Recipe(Ntk(factor))))
     return candidates
 
 
@@ -335,6 +343,7 @@ def _text(plan: Plan) -> str:
     model = f"./{plan.out.name}"
     _refuse_lines(model)
     context = plan.schedule.context
+
     # the vision part of a multimodal model, which lies beside it as a file of its own
     projector = ""
     projector_path = projector_beside(plan.source)
@@ -372,6 +381,7 @@ def _move_text(text: str, before: Path, after: Path, model: str) -> str:
     first_from = FROM.search(text)
 
     def move_line(line: re.Match[str]) -> str:
+        """Return a line such as `FROM ./model.gguf` with the path as seen from the new folder."""
         path = line["path"]
         is_first_from = first_from is not None and line.start() == first_from.start()
         if is_first_from:

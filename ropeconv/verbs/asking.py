@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -31,6 +31,7 @@ def asking_installed(
     Raises:
         UsageError: Where an interpreter is named, and nothing is asked in it.
     """
+    # the runtimes that can be asked, such as "vllm" and "mlx-lm"
     wanted = list(BEFORE_WRITING)
     if python:
         wanted = [askable.name for askable in ASKABLE]
@@ -38,9 +39,10 @@ def asking_installed(
         named = {canonical(name) for name in names}
         wanted = [name for name in wanted if name in named]
 
-    # nothing is imported where nothing could be asked
+    # nothing is imported where none of them is installed
     packages = [askable.package for askable in ASKABLE if askable.name in wanted]
-    if not python and not any(find_spec(package) for package in packages):
+    may_be_found = bool(python) or any(find_spec(package) for package in packages)
+    if not may_be_found:
         yield
         return
     from ..engines.probes.installed import find_installed
@@ -52,11 +54,16 @@ def asking_installed(
             installed.tell = tell
             found.append(installed)
     if python and not found:
-        if wanted:
-            problem = f"{' and '.join(wanted)} is not installed there"
-        else:
-            can_be_asked = ", ".join(askable.name for askable in ASKABLE)
-            problem = f"none of the runtimes that can be asked ({can_be_asked}) is named"
-        raise UsageError(f"--python {python} asks a runtime, and {problem}")
+        raise _nothing_to_ask(wanted, python)
     with asking(found):
         yield
+
+
+def _nothing_to_ask(wanted: Sequence[str], python: str) -> UsageError:
+    """The error for an interpreter in which none of the wanted runtimes is installed."""
+    if wanted:
+        problem = f"{' and '.join(wanted)} is not installed there"
+    else:
+        can_be_asked = ", ".join(askable.name for askable in ASKABLE)
+        problem = f"none of the runtimes that can be asked ({can_be_asked}) is named"
+    return UsageError(f"--python {python} asks a runtime, and {problem}")

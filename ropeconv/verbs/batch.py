@@ -64,6 +64,14 @@ Failure = tuple[OutputUnit, Exception]
 OnFailure = Callable[[OutputUnit, Exception], None]
 
 
+def _name_adapter(plan: Plan, adapter: AdapterPlan) -> Plan:
+    """Return the plan of an output whose receipt names the adapter that is written beside it."""
+    target = replace(
+        plan.target, out=plan.out, adapter=adapter.out.name, adapter_digest=adapter.digest
+    )
+    return replace(plan, target=target)
+
+
 def _reraise(unit: OutputUnit, problem: Exception) -> None:
     """Let a failure of one output end the batch."""
     raise problem
@@ -149,15 +157,19 @@ class Batch:
         self.reporter.note(recipe.method.slow_note)
         self._note_programs(targets)
 
-        plans: list[tuple[OutputUnit, Plan]] = []
+        named_runtimes: list[str] = []
+        for target in targets:
+            named_runtimes += target.runtimes
         opened = {source.reference: source for source in sources}
-        named = [name for target in targets for name in target.runtimes]
-        with asking_installed(named, self.request.python, self.reporter.note):
+
+        # `_failing` notes an error among the failures, and the next output is planned
+        plans: list[tuple[OutputUnit, Plan]] = []
+        with asking_installed(named_runtimes, self.request.python, self.reporter.note):
             for unit, target in zip(self.units, targets, strict=True):
                 with self._failing(unit):
                     if unit.is_draft:
-                        _, target_plan = plans[0]  # the model that it is a draft for comes first
-                        plan = self._plan_draft(unit, target_plan)
+                        _, large_model = plans[0]  # the model that it is a draft for comes first
+                        plan = self._plan_draft(unit, large_model)
                     else:
                         plan = self._plan_unit(unit, target, recipe, opened)
                     plans.append((unit, plan))
@@ -180,21 +192,14 @@ class Batch:
         Companions are the draft model or the PEFT adapter that go with the first output. Sets
         `plans`, `adapter`, `refused` and `_choices`.
         """
-        # the receipt of the first output names its companion
+        # the receipt of the first output names its draft (the second output), or its adapter
         if self.pair and len(plans) > 1:
-            unit, plan = plans[0]
-            _, draft = plans[1]
+            (unit, plan), (_, draft) = plans
             plans[0] = (unit, name_draft(plan, draft))
         if self.request.adapter:
             unit, plan = plans[0]
             self.adapter = adapter_plan(self.request.adapter, plan)
-            target = replace(
-                plan.target,
-                out=plan.out,
-                adapter=self.adapter.out.name,
-                adapter_digest=self.adapter.digest,
-            )
-            plans[0] = (unit, replace(plan, target=target))
+            plans[0] = (unit, _name_adapter(plan, self.adapter))
 
         for _, plan in plans:
             self._choices[plan.out] = choose_validation(plan, self._where_to_validate(plan))
@@ -228,8 +233,9 @@ class Batch:
             title = "Writing"
             if self.several:
                 title = f"Writing {number} of {len(self.plans)}"
-            # `_failing` adds an error to the failures and ends its block, so that `output` stays
-            # None
+
+            # after an error, which `_failing` adds to the failures, the block below ends before
+            # `output` has a value
             output = None
             with self._failing(unit, finished=len(self._finished)):
                 output = self._write_unit(unit, plan, probe, title)
@@ -269,19 +275,26 @@ class Batch:
             ) from None
 
     def _conversions_together(self) -> list[ExportPlan]:
-        """The conversions that are written together: those of the model of the first of them."""
+        """The conversions that are written from one reading of the weights.
+
+        These are the first conversion to GGUF, and those of the same model to other types; none
+        where the disk has no space for all of them at once.
+        """
         together = list[ExportPlan]()
         for _, plan in self.plans:
-            is_free = not os.path.lexists(plan.out) and not HiddenFolder(plan.out).root.exists()
-            if not isinstance(plan, ExportPlan) or not is_free:
+            if not isinstance(plan, ExportPlan):
                 continue
-            if together:
-                first = together[0]
-                is_beside = plan.out.parent == first.out.parent
-                if not is_beside or not share_reading(first, plan):
-                    continue
-            together.append(plan)
-        # else the disk may have room for one after the other
+            # something at the place, or files of an earlier run, are dealt with one by one
+            if os.path.lexists(plan.out) or HiddenFolder(plan.out).root.exists():
+                continue
+            if not together:
+                together.append(plan)
+                continue
+            first = together[0]
+            is_in_same_folder = plan.out.parent == first.out.parent
+            if is_in_same_folder and share_reading(first, plan):
+                together.append(plan)
+
         if together and bytes_together(together) > free_bytes(together[0].out.parent):
             return []
         return together
@@ -390,17 +403,18 @@ class Batch:
         return plan
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
-        """Whether an output can be written at its place; a taken place is a failure of the unit.
+        """Whether nothing else is at the place of an output; else that is a failure of the unit.
 
-        Where this is found out when the output is written, as for a single output, it is True here.
+        It is also True where the place need not be looked at before the output is written.
         """
-        # outputs that have no place of their own
+        # an output without a place of its own: a file is changed in place, or published only
         request = self.request
         if plan.target.in_place or self.publication_alone(plan):
             return True
-        # the writer refuses a taken place, which a dry run never reaches
-        writer_refuses = request.publication is not None or not self.several
-        if writer_refuses and not request.dry_run:
+        # A single output is refused by the function that writes it, and so is one that is published
+        # afterwards. A dry run writes nothing, so there it is refused here.
+        is_left_to_writer = request.publication is not None or not self.several
+        if is_left_to_writer and not request.dry_run:
             return True
         # the output of an earlier run of this command, which was stopped, is taken over
         takes_over = self._continues() and not request.force
@@ -454,15 +468,11 @@ class Batch:
         for other_unit, other_plan in self.plans:
             if other_unit.is_draft:
                 draft = other_plan
-        choice = self.validation_of(plan)
 
-        # an earlier run of the command may have changed the file in place, or written the output
-        was_changed_in_place = plan.out in self._changed_before
-        takes_over = self._continues() and not request.force and not plan.target.in_place
-        is_complete = was_changed_in_place or (takes_over and self._written_before(plan))
-        if is_complete:
+        choice = self.validation_of(plan)
+        if self._is_complete(plan):
             self.reporter.note(f"{plan.out} is complete from an earlier run of this command.")
-            if not was_changed_in_place:  # a file in place has no source beside it
+            if plan.out not in self._changed_before:  # a file in place has no source beside it
                 remember_source(plan.out, plan.source)
             done = AppliedPlan(plan.out)
             output = finish_output(plan, done, request.ollama, choice, self.reporter, draft)
@@ -480,6 +490,17 @@ class Batch:
             write_adapter(self.adapter, not request.no_fsync)
             output = replace(output, adapter=self.adapter.out)
         return output
+
+    def _is_complete(self, plan: Plan) -> bool:
+        """Whether an earlier run of the command has changed the file in place, or written it all.
+
+        Raises as `_written_before`.
+        """
+        if plan.out in self._changed_before:
+            return True
+        if plan.target.in_place or self.request.force or not self._continues():
+            return False
+        return self._written_before(plan)
 
     def _written_before(self, plan: Plan) -> bool:
         """Whether an earlier run of this command, which was stopped, has written the output.

@@ -56,18 +56,21 @@ class GivenModel:
         """
         if not self.recipes:
             return {self.name: self.spec.current()}
-        schedules: dict[str, Schedule] = {}
+
+        schedules: dict[str, Schedule] = {}  # e.g. {"yarn4": ..., "ntk4": ...}
         for recipe in self.recipes:
-            # the RoPE that the recipe changes: for a model that ropeconv extended, mostly that
-            # before
-            basis = self.source
+            # the RoPE of the model; for one that ropeconv has extended, that of before, unless the
+            # recipe goes on top of it
+            rope = self.source
             if self.inspection is not None:
-                basis = self.inspection.basis(recipe)
+                rope = self.inspection.basis(recipe)
+            # the same without its scaling, unless the recipe keeps that
+            start = recipe.start(rope)
+
             label = recipe.method.label
             if label in schedules:  # the same method, from a --recipe with other settings
                 label = f"{label}-{len(schedules)}"
-            start = recipe.start(basis)  # mostly without a scaling that it has
-            schedules[label] = recipe.schedule(start, basis)
+            schedules[label] = recipe.schedule(start, rope)
         return schedules
 
 
@@ -99,7 +102,7 @@ def in_numbers(values: dict[str, Any], head_dim: int | None, rotary_dim: int | N
     trained = parse_tokens(values.get("original_context") or "4096")
     recipes = build_recipes(recipe_values)
 
-    # the model
+    # the lengths, widths and base of the model
     declared = trained
     if not recipes and values.get("context") is not None:
         declared = parse_tokens(values["context"])
@@ -175,10 +178,11 @@ def of_inspection(inspection: Inspection, values: Values) -> GivenModel:
     without any it is the one that the model has now.
     """
     recipes = tuple(build_recipes(values))
-    first = inspection.first_spec
-    spec = inspection.spec
     if recipes:
-        spec = first.unscaled() if first.scaled else first
+        before_extension = inspection.first_spec  # of an output of ropeconv: that of its source
+        spec = before_extension.unscaled() if before_extension.scaled else before_extension
+    else:
+        spec = inspection.spec
     return GivenModel(
         name=inspection.source.name,
         spec=spec,

@@ -251,25 +251,37 @@ def refuse_untrained(plan: Plan, source: str) -> None:
     if need.works_untuned:
         return
 
-    # the same request with its method named, which is accepted
-    # some classes derive their attention factor from two lengths, so that a longer one is declared
-    wanted = plan.recipe.schedule(plan.recipe.start(plan.before)).context
+    # The length that the user wanted. It is computed again, since the plan may declare a longer
+    # one: some model classes derive their attention factor from two declared lengths.
+    recipe = plan.recipe
+    wanted = recipe.schedule(recipe.start(plan.before)).context
     length = format_tokens(wanted)
-    flags = f"--yarn {length}"
-    if plan.recipe.on_top and plan.before.form.kind == "llama3":
-        flags = f"--llama3 {length}"
-    if plan.recipe.on_top:
-        flags += " --on-top"
-    if plan.target.replace:
-        flags += " --replace"
-    if plan.recipe.attention_factor is not None and not plan.recipe.on_top:
-        flags += f" --attention-factor {plan.recipe.attention_factor:.9g}"
-    # such as "--context 1M is 32 times ..., where YaRN needs fine-tuning"
+
+    # such as "--context 1M is 32 times ..., where yarn needs fine-tuning"
+    compare = command_line("advise", source, "--context", length)
     raise UsageError(
-        f"--context {length} is {need.times}, where {plan.recipe.method.name} {need.need}, and"
+        f"--context {length} is {need.times}, where {recipe.method.name} {need.need}, and"
         " --context chooses only what works without training; to train the model, pass"
-        f" {flags}, or compare methods with `{command_line('advise', source, '--context', length)}`"
+        f" {_named_method(plan, length)}, or compare methods with `{compare}`"
     )
+
+
+def _named_method(plan: Plan, length: str) -> str:
+    """Return the options that name the method of a plan which --context chose: `--yarn 1M`.
+
+    With them the output is written, also if it needs training.
+    """
+    recipe = plan.recipe
+    if recipe.on_top:
+        method = "llama3" if plan.before.form.kind == "llama3" else "yarn"
+        options = [f"--{method} {length}", "--on-top"]
+    else:
+        options = [f"--yarn {length}"]
+    if plan.target.replace:
+        options.append("--replace")
+    if recipe.attention_factor is not None and not recipe.on_top:
+        options.append(f"--attention-factor {recipe.attention_factor:.9g}")
+    return " ".join(options)
 
 
 def _interruption(plan: Plan) -> Interruption:

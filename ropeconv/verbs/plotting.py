@@ -146,14 +146,20 @@ class SchedulePlot(TableSummary):
         Args:
             picture: The file that was written; None without one.
         """
+        # each schedule with the recipe that it is from; without recipes there is the one that the
+        # model has
+        schedules: dict[str, JsonObject] = {}
+        recipes = self.model.recipes or (None,)
+        for recipe, name in zip(recipes, self.schedules, strict=True):
+            document = self.schedules[name].to_dict()
+            if recipe is not None:
+                document = recipe.to_dict() | document
+            schedules[name] = document
+
+        # the curves of the picture: of the model before, and of each method
         spec = self.model.spec
         before = base_inv_freq(spec.rope_theta, spec.rotary_dim)
         distance = min(2 * self.context, FARTHEST)
-        schedules = {}
-        recipes = self.model.recipes or (None,)
-        for recipe, (name, schedule) in zip(recipes, self.schedules.items(), strict=True):
-            parameters = recipe.to_dict() if recipe else {}
-            schedules[name] = parameters | schedule.to_dict()
         curves = {}
         for name, inv_freq in {"before": before, **self.curves}.items():
             curves[name] = numbers(before, inv_freq, spec.unrotated, distance)

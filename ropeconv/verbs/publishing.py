@@ -52,10 +52,13 @@ def push(outputs: object, repo_id: str, **keywords: Unpack[PushKeywords]) -> str
     reporter = given.pop("reporter", None) or SilentReporter()
     ignore_receipt = given.pop("ignore_receipt", False)
     given["message"] = given.pop("commit_message", "")
+
     listed = outputs if isinstance(outputs, list | tuple) else [outputs]
     if not listed:
         raise UsageError("push() got an empty list; pass the result of apply() or its path")
     paths = [Path(reference_of("push", output)) for output in listed]
+
+    # the other keywords are options of the publication
     check_value("repo_id", repo_id, str)
     options = PublishOptions(repo_id=repository(repo_id), **given)
     if options.token:
@@ -141,10 +144,12 @@ def publish_staged(
     Raises:
         Disagreement: The check or the validation found another method; nothing is published.
     """
-    results: list[Validation | None] = []  # at most one
+    # `staged` calls `validate` between writing the output and gathering its files; the result, if
+    # there is one, is put into this list
+    results: list[Validation | None] = []
 
     def validate(written: Plan, path: Path) -> None:
-        """Validate the output; `staged` calls this before it gathers the files."""
+        """Validate the output at a path, and keep the result."""
         assert validation is not None
         results.append(validate_written(written, path, validation, reporter))
 

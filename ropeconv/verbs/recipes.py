@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,29 +85,22 @@ def _method_options() -> list[Option]:
 
 def _method_option(method: type[Method]) -> Option:
     """Return the option of a method, such as `--yarn S`."""
-    words = sentence(method.summary)
-    flag = method.flag()
-    if method.value is Value.SWITCH:
-        return Option(
-            name=method.name,
-            kind=bool,
-            default=None,
-            many=False,
-            help=words,
-            group=METHOD,
-            flag=flag,
-        )
-    kind = float if method.value is Value.NUMBER else str
-    first_field = dataclasses.fields(method)[0].name
-    metavar = METAVARS.get(method.value, first_field[:1].upper())
+    kind: type = bool
+    metavar = None
+    if method.value is not Value.SWITCH:
+        # the value of the flag is the first field of the method; a factor is a text, since it may
+        # be a length too, as in `--yarn 128k`
+        kind = float if method.value is Value.NUMBER else str
+        first_field = dataclasses.fields(method)[0].name
+        metavar = METAVARS.get(method.value, first_field[:1].upper())
     return Option(
         name=method.name,
         kind=kind,
         default=None,
         many=False,
-        help=words,
+        help=sentence(method.summary),
         group=METHOD,
-        flag=flag,
+        flag=method.flag(),
         metavar=metavar,
     )
 
@@ -132,26 +125,25 @@ def _setting_options() -> list[Option]:
     settings = []
     for name, uses in method_settings().items():
         # several methods can have a setting, such as beta_fast; it has the same meaning in all
-        method, item = uses[0]
-        flags = " or ".join(kind.flag() for kind, _ in uses)
-        help_text = f"{item.metadata['help']}; with {flags}"
-        if item.default is not None:
-            help_text += f" (default: {plain(item.default)})"
+        first_method, field = uses[0]
+        flags = " or ".join(method.flag() for method, _ in uses)
+        help_text = f"{field.metadata['help']}; with {flags}"
+        if field.default is not None:
+            help_text += f" (default: {plain(field.default)})"
+        details: dict[str, Any] = {"help": sentence(help_text), "group": EXPERT}
 
-        hint = typing.get_type_hints(method)[name]
+        # a switch has a flag for both values, and a length is a text, so that it may be 128k
+        value_type = typing.get_type_hints(first_method)[name]
+        is_switch = value_type in (bool, bool | None)
+        is_length = field.metadata["check"] is tokens
         spelling = name.replace("_", "-")
-        details: dict[str, Any] = {
-            "help": sentence(help_text),
-            "group": EXPERT,
-            "flag": f"--{spelling}",
-        }
-        if hint in (bool, bool | None):
+        details["flag"] = f"--{spelling}"
+        if is_switch:
             details["flag"] = f"--{spelling}/--no-{spelling}"
-        is_length = item.metadata["check"] is tokens
-        if is_length:  # as text, so that it may be 128k
-            hint = str
+        if is_length:
+            value_type = str
             details["metavar"] = "TOKENS"
-        settings.append(option_of(name, hint, None, details))
+        settings.append(option_of(name, value_type, None, details))
     return settings
 
 
@@ -204,20 +196,10 @@ def build_recipe(values: Values) -> Recipe:
         UsageError: For two methods, none, and settings of another method.
         RecipeError: For a value that the method or a modifier cannot have.
     """
-    # the one method
-    methods = {variable(name): method for name, method in REGISTRY.items()}
-    chosen = chosen_methods(values)
-    if not chosen and values.get("context"):
+    has_length_only = bool(values.get("context")) and not chosen_methods(values)
+    if has_length_only:
         values = {**values, "yarn": _length_to_reach(values["context"]), "context": None}
-        chosen = ["yarn"]
-    if len(chosen) > 1:
-        flags = ["--recipe" if name == "recipe" else methods[name].flag() for name in chosen]
-        raise UsageError(f"{' and '.join(flags)} are two methods; choose one")
-    if not chosen:
-        raise UsageError(
-            "give a method, such as --yarn 4, or a length, such as --context 128k (methods:"
-            " `ropeconv list methods`)"
-        )
+    chosen = _single_method(values)
 
     # modifiers go with every method (--attention-factor), settings with some (--beta-fast)
     modifiers = {name: values[name] for name in MODIFIERS if _is_given(values.get(name))}
@@ -226,18 +208,41 @@ def build_recipe(values: Values) -> Recipe:
             modifiers[name] = parse_tokens(modifiers[name])
     settings = {name: values[name] for name in method_settings() if values.get(name) is not None}
 
-    chosen_name = chosen[0]
-    if chosen_name == "recipe":
+    if chosen == "recipe":
         return _load_recipe(values["recipe"], modifiers, settings)
-    kind = methods[chosen_name]
+    kind = _method_classes()[chosen]
     _refuse_other_settings(kind, settings)
     for setting, value in settings.items():
         if isinstance(value, str):  # a length such as 128k
             settings[setting] = parse_tokens(value)
-    method = _make_method(kind, values[chosen_name], settings)
+    method = _make_method(kind, values[chosen], settings)
     # a setting that the user gave as its default is not inherited from the model's scaling
     explicit = explicit_defaults(method, settings)
     return Recipe(method, explicit=explicit, **modifiers)
+
+
+def _method_classes() -> dict[str, type[Method]]:
+    """Return the class of each method, by the name of its option: `theta_for`, `yarn`."""
+    return {variable(name): method for name, method in REGISTRY.items()}
+
+
+def _single_method(values: Values) -> str:
+    """Return the one option that names a method, such as "yarn", or "recipe" for a saved one.
+
+    Raises:
+        UsageError: There is none, or there are two.
+    """
+    chosen = chosen_methods(values)
+    if not chosen:
+        raise UsageError(
+            "give a method, such as --yarn 4, or a length, such as --context 128k (methods:"
+            " `ropeconv list methods`)"
+        )
+    if len(chosen) > 1:
+        methods = _method_classes()
+        flags = ["--recipe" if name == "recipe" else methods[name].flag() for name in chosen]
+        raise UsageError(f"{' and '.join(flags)} are two methods; choose one")
+    return chosen[0]
 
 
 def build_recipes(values: Values) -> list[Recipe]:
@@ -250,33 +255,43 @@ def build_recipes(values: Values) -> list[Recipe]:
         UsageError: For settings and modifiers without a method.
         RecipeError: As `build_recipe` does.
     """
-    methods = {variable(name): method for name, method in REGISTRY.items()}
     chosen = chosen_methods(values)
     given = [name for name, value in values.items() if value is not None]
     if given and not chosen:
         flag = given[0].replace("_", "-")
         raise UsageError(f"--{flag} goes with a method, such as --yarn 4; add one")
+    if "recipe" not in chosen:  # the method of a --recipe file is not known here
+        _refuse_unused_settings(given, chosen)
 
-    # refuse a setting that none of the methods has; that of a --recipe file is not known here
-    if "recipe" not in chosen:
-        for setting, uses in method_settings().items():
-            methods_with_setting = {variable(method.name) for method, _ in uses}
-            if setting in given and methods_with_setting.isdisjoint(chosen):
-                flags = [methods[method].flag() for method in chosen]
-                raise _unused_setting(setting, " and ".join(flags))
-
+    # each recipe is built from the options without the other methods, and without the settings that
+    # only these have
+    methods = _method_classes()
     recipes = []
     for name in chosen:
-        # leave out the other methods, and the settings that only they have; a single method, and a
-        # --recipe file, get all settings, and `build_recipe` refuses those that they do not have
         left_out = {other for other in chosen if other != name}
-        has_others = len(chosen) > 1
-        if has_others and name in methods:
+        # a single method, and a --recipe file, get all settings; `build_recipe` refuses those that
+        # they do not have
+        if len(chosen) > 1 and name in methods:
             own_settings = {item.name for item in dataclasses.fields(methods[name])}
             left_out |= method_settings().keys() - own_settings
         own_values = {key: value for key, value in values.items() if key not in left_out}
         recipes.append(build_recipe(own_values))
     return recipes
+
+
+def _refuse_unused_settings(given: Sequence[str], chosen: Sequence[str]) -> None:
+    """Raise UsageError for a setting that none of the chosen methods has.
+
+    Args:
+        given: The names of all options that were given.
+        chosen: Those of them that are methods.
+    """
+    methods = _method_classes()
+    for setting, uses in method_settings().items():
+        methods_with_setting = {variable(method.name) for method, _ in uses}
+        if setting in given and methods_with_setting.isdisjoint(chosen):
+            flags = [methods[method].flag() for method in chosen]
+            raise _unused_setting(setting, " and ".join(flags))
 
 
 def length_text(value: float | str) -> str:

@@ -120,18 +120,20 @@ def units_of(sources: Sequence[str], values: Mapping[str, Any]) -> list[OutputUn
         source = named
         if modelfile_in(named) is not None:  # a Modelfile names the GGUF file that is meant
             source = resolve_reference(named)
-        targets = split(values, names_gguf(source))
-        for target in targets:
+        outputs = split(values, names_gguf(source))
+        for output in outputs:
             # several outputs of one source are told apart: "model (gguf f16)"
             label = source
-            form = [part for part in (target["to"], target["outtype"]) if part]
-            if len(targets) > 1 and form:
+            form = [part for part in (output["to"], output["outtype"]) if part]
+            if len(outputs) > 1 and form:
                 label = f"{source} ({' '.join(form)})"
-            unit = OutputUnit(source=source, given=target, folder=None, label=label, named=named)
+            unit = OutputUnit(source=source, given=output, folder=None, label=label, named=named)
             units.append(unit)
 
+    # for several outputs, -o is the folder that they are put into
     folder = values["out"]
-    if len(units) == 1 or values["in_place"] or folder is None:
+    is_folder_of_several = len(units) > 1 and folder is not None and not values["in_place"]
+    if not is_folder_of_several:
         return units
     if is_gguf(folder) or folder.is_file():
         raise UsageError(
@@ -152,12 +154,13 @@ def refuse_collisions(
     Raises:
         UsageError: Two would have one place.
     """
-    # real paths are compared, since two names may lead to one file by links
-    sources = {}
+    # two names may lead to one file by links, so real paths are compared
+    sources = {}  # by the real path, the source as it was named
     for unit in units:
         if Path(unit.source).exists():
             sources[os.path.realpath(unit.source)] = unit.source
-    taken: dict[str, OutputUnit] = {}
+
+    taken: dict[str, OutputUnit] = {}  # by the real path, the output that is written there
     for unit, plan in plans:
         names = [plan.out.name]
         if not plan.is_folder:  # a GGUF file may have several shards
@@ -165,12 +168,12 @@ def refuse_collisions(
         for name in names:
             place = plan.out.with_name(name)
             real = os.path.realpath(place)
-            other = taken.setdefault(real, unit)
-            if other is not unit:
+            if real in taken and taken[real] is not unit:
                 raise UsageError(
-                    f"{other.label} and {unit.label} would both be written to {place}; run them one"
-                    " by one, each with its own -o"
+                    f"{taken[real].label} and {unit.label} would both be written to {place}; run"
+                    " them one by one, each with its own -o"
                 )
+            taken[real] = unit
             if real in sources and sources[real] != unit.source:
                 raise UsageError(
                     f"the output of {unit.label} would be written to {place}, which is another"
@@ -189,11 +192,11 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
         values: The options of the command line, by name.
         from_gguf: Whether the source is a GGUF file.
     """
-    # Ollama runs GGUF files; without --to (None) the output has the format of the source
+    # the values of --to, where Ollama runs GGUF files; None stands for the format of the source
     formats: list[str | None] = ["gguf" if to == "ollama" else to for to in values["to"]]
     if not formats:
         formats = [None]
-    several_formats = len(set(formats)) > 1
+    has_several_formats = len(set(formats)) > 1
 
     outputs = []
     for to in formats:
@@ -201,9 +204,10 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
         is_converted = to_gguf != from_gguf
         output = {**values, "to": to}
         outtypes = values["outtype"]
+
         # With several formats, options of another one are left out. With a single format such an
         # option has no effect at all, so it stays here, and is refused later.
-        if several_formats:
+        if has_several_formats:
             other_format = "folder" if to_gguf else "gguf"
             for option in options(OutputPlace, ConverterOptions, TargetOptions):
                 if option.only == other_format:
@@ -211,6 +215,7 @@ def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
             output["runtime"] = _runtimes_of(values["runtime"], to_gguf)
             if not is_converted:  # the weights keep their type
                 outtypes = None
+
         for outtype in outtypes or [None]:
             outputs.append(output | {"outtype": outtype})
     return outputs
@@ -354,10 +359,10 @@ def other_option(request: ApplyRequest, target: Mapping[str, Any], allowed: Coll
         allowed: The names of those that may be given.
     """
     defaults = vars(ApplyRequest()) | {"encoding": "auto"}
-    given = vars(request) | dict(target)
-    for name, value in given.items():
-        is_default = not value or value == defaults.get(name)
-        if is_default or name in allowed:
+    values = vars(request) | dict(target)
+    for name, value in values.items():
+        was_given = bool(value) and value != defaults.get(name)
+        if not was_given or name in allowed:
             continue
         if name == "validate" and value == "off":  # asks for less, which does no harm
             continue

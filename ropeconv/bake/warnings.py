@@ -188,7 +188,7 @@ class NewWriting(NamedTuple):
     recipe: Recipe
 
     dual_chunk: DualChunk | None = None
-    """What happens to the key of dual chunk attention: "drop" removes it, None leaves it."""
+    """Whether the key of dual chunk attention is removed ("drop") or stays (None)."""
 
 
 def _candidates(inspection: ConfigInspection) -> list[NewWriting]:

@@ -113,20 +113,23 @@ def all_commands() -> dict[str, tuple[str, str]]:
 
 @cache
 def complete_app() -> typer.Typer:
-    """Return the app with all commands. Raises as `all_commands` does."""
+    """Return the app with all commands. Raises as `all_commands` does.
+
+    A command is a stub with the line for the help, until it is called: only then its module is
+    imported. `list methods` is the command `methods` in the group `list`.
+    """
     groups: dict[str, typer.Typer] = {}
     for name, (_, summary) in all_commands().items():
-        first, _, second = name.partition(" ")
-        group = app
-        if second:
-            if first not in groups:
-                groups[first] = typer.Typer(cls=LazyGroup)
-                help_of_group = GROUPS.get(first, "")
-                app.add_typer(
-                    groups[first], name=first, help=help_of_group, short_help=help_of_group
-                )
-            group = groups[first]
-        add_stub = group.command(second or first, cls=Stub, short_help=summary)
+        first_word, _, second_word = name.partition(" ")
+        is_in_group = bool(second_word)
+        if is_in_group and first_word not in groups:
+            group = typer.Typer(cls=LazyGroup)
+            group_help = GROUPS.get(first_word, "")
+            app.add_typer(group, name=first_word, help=group_help, short_help=group_help)
+            groups[first_word] = group
+
+        parent = groups[first_word] if is_in_group else app
+        add_stub = parent.command(second_word or first_word, cls=Stub, short_help=summary)
         add_stub(_function_of_stub(name))
     return app
 

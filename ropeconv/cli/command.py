@@ -42,23 +42,25 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
 
     Such a parameter is annotated with a dataclass, whose fields are made with
     `ropeconv.options.option`, or with `Annotated[kind, OptionGroup(...)]`. Typer gets a function
-    that has every option as a parameter of its own (`__signature__` and `__annotations__`). It
-    calls that function with the values of the options. The function makes the values of the groups
-    from them, and calls the command.
+    that has every option as a parameter of its own, collects their values, and calls the command:
+
+        def restore(output: str, flags: WriteOptions)           # the command
+        def restore(*, output: str, dry_run: bool, force: bool)  # the function that Typer gets
     """
     # the parameters that Typer sees: each group is replaced by its options
     groups: dict[str, OptionGroup] = {}
-    members: dict[str, list[Option]] = {}
+    options_of_group: dict[str, list[Option]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        name = parameter.name
         group = _group_of(parameter.annotation)
         if group is None:
             # keyword-only, so that the order below need not put those with a default last
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        groups[parameter.name] = group
-        members[parameter.name] = group.options()
-        for option in members[parameter.name]:
+        groups[name] = group
+        options_of_group[name] = group.options()
+        for option in options_of_group[name]:
             parameters.append(_as_parameter(option))
 
     # Typer shows the options in the order of the parameters
@@ -71,10 +73,10 @@ def expand_options(function: Callable[..., None]) -> Callable[..., None]:
         """Collect the values of each group into its dataclass, and call the function."""
         values.pop("help_all", None)
         for name, group in groups.items():
-            given = {}
-            for option in members[name]:
-                given[option.parameter] = values.pop(option.parameter)
-            values[name] = group.build(given)
+            values_of_group = {}
+            for option in options_of_group[name]:
+                values_of_group[option.parameter] = values.pop(option.parameter)
+            values[name] = group.build(values_of_group)
         function(**values)
 
     with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -97,17 +99,18 @@ def _as_parameter(option: Option) -> inspect.Parameter:
 
     Typer makes an option of a parameter such as `yarn: Annotated[float, typer.Option("--yarn")]`.
     """
-    # the type; Typer knows Literal["a", "b"], but not a list of it, whose values are parsed here
-    several = option.many or option.repeatable
-    kind: Any = option.kind
+    # the type of one value, and a function that parses it
+    may_be_repeated = option.many or option.repeatable
+    value_type: Any = option.kind
     parser: Callable[[Any], Any] | None = None
-    if kind is Path:
+    if value_type is Path:
         parser = expand_home
-    elif option.choices and several:
-        kind = str
+    elif option.choices and may_be_repeated:
+        # Typer knows Literal["a", "b"], but not a list of it, so each value is checked here
+        value_type = str
         parser = partial(_choose, option.choices)
     elif option.choices:
-        kind = Literal.__getitem__(option.choices)  # Literal["a", "b"], of a tuple
+        value_type = Literal.__getitem__(option.choices)  # Literal["a", "b"], of a tuple
 
     flags = [option.flag]
     if option.short:
@@ -115,14 +118,14 @@ def _as_parameter(option: Option) -> inspect.Parameter:
 
     # the word after the flag in the help: what the option says, its choices, or its type
     metavar = option.metavar or "|".join(option.choices)
-    if not metavar and kind is not bool:
-        metavar = METAVARS.get(kind, "TEXT")
+    if not metavar and value_type is not bool:
+        metavar = METAVARS.get(value_type, "TEXT")
 
     # without a default it must be given; Typer wants a list for an option that may be repeated
     default = option.default
     if default is MISSING:
         default = inspect.Parameter.empty
-    elif several:
+    elif may_be_repeated:
         default = list(default or ())
 
     about = typer.Option(
@@ -142,7 +145,7 @@ def _as_parameter(option: Option) -> inspect.Parameter:
     marks: tuple[Any, ...] = (about,)
     if option.writes:
         marks = (about, Writes())
-    hint: Any = list[kind] if several else kind
+    hint: Any = list[value_type] if may_be_repeated else value_type
     return inspect.Parameter(
         option.parameter,  # the flag as a name: "attention_factor"
         inspect.Parameter.KEYWORD_ONLY,

@@ -150,9 +150,13 @@ def check_places(report: Path | None, plot: Path | None, out: Path | None = None
         require("matplotlib", "--report")
         if report.suffix.lower() not in PAGES:
             raise UsageError(f"--report {report} is a page in HTML; name it like report.html")
-    if out is not None and out.suffix and not (out.suffix.lower() == ".json" or is_record(out)):
-        others = "; --report writes a page, --plot a picture"
-        raise UsageError(f"-o {out} is JSON; name it like result.json{others}")
+    if out is not None and out.suffix:
+        is_json = out.suffix.lower() == ".json"
+        if not is_json and not is_record(out):
+            raise UsageError(
+                f"-o {out} is JSON; name it like result.json; --report writes a page, --plot a"
+                " picture"
+            )
     for path in (report, plot, out):
         check_place(path)
 

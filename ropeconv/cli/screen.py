@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..environment import redacted
@@ -44,6 +45,32 @@ STYLES = {"good": "green", "fair": "yellow", "bad": "red"}
 """The colour of rich for each meaning in `MARKS`."""
 UNLIMITED = 10_000
 """Width in characters for files and pipes, in which nothing is cut or wrapped."""
+
+
+@dataclass
+class _Presses:
+    """How often Ctrl-C was pressed, and whether the run knows it."""
+
+    tell: Callable[[], None]
+    """Called at the first press."""
+
+    count: int = 0
+    is_pending: bool = False
+    """Whether `should_stop` has still to return True."""
+
+    def handle(self, number: int, frame: object) -> None:
+        """Handle SIGINT. Raises StopRequest at the second press."""
+        self.count += 1
+        self.is_pending = True
+        if self.count > 1:
+            raise StopRequest
+        self.tell()
+
+    def should_stop(self) -> bool:
+        """Return True once after a press."""
+        pressed = self.is_pending
+        self.is_pending = False
+        return pressed
 
 
 def printable(text: str) -> str:
@@ -216,26 +243,10 @@ class Screen:
         Raises:
             StopRequest: At a second Ctrl-C.
         """
-        times_pressed = 0
-        unanswered = False
-
-        def handle(number: int, frame: object) -> None:
-            nonlocal times_pressed, unanswered
-            times_pressed += 1
-            unanswered = True
-            if times_pressed > 1:
-                raise StopRequest
-            self.note(f"Stopping: {afterwards}. Press again to give up.")
-
-        def should_stop() -> bool:
-            nonlocal unanswered
-            pressed = unanswered
-            unanswered = False
-            return pressed
-
-        old_handler = signal.signal(signal.SIGINT, handle)
+        presses = _Presses(partial(self.note, f"Stopping: {afterwards}. Press again to give up."))
+        old_handler = signal.signal(signal.SIGINT, presses.handle)
         try:
-            yield should_stop
+            yield presses.should_stop
         finally:
             signal.signal(signal.SIGINT, old_handler)
 

@@ -121,18 +121,21 @@ class Command(TyperCommand):
                 problem.param = self.arguments[-1]
             raise
         except typer.TyperException as problem:
+            # `validate OUT MODEL`, where the second one is the source
+            is_surplus = problem.message.startswith(SURPLUS)
             takes_source = any("--against" in option.opts for option in self.options)
-            if problem.message.startswith(SURPLUS) and takes_source:
+            if is_surplus and takes_source:
+                last_argument = given_arguments[-1]
                 raise UsageError(
                     f"`{ctx.command_path}` takes one model; name its source with --against, as in"
-                    f" --against {shlex.quote(given_arguments[-1])}"
+                    f" --against {shlex.quote(last_argument)}"
                 ) from None
+            # an unknown option, of which Typer may name only a part: `-y` of `-yarn`
             if not is_unknown_option(problem):
                 raise
-            name = getattr(problem, "option_name", "")
+            unknown = _whole_option(getattr(problem, "option_name", ""), words)
             similar = getattr(problem, "possibilities", None) or ()
-            name = _whole_option(name, words)
-            raise UsageError(self._explain_unknown(ctx, name, similar)) from None
+            raise UsageError(self._explain_unknown(ctx, unknown, similar)) from None
 
     def _explain_unknown(self, ctx: Any, name: str, similar: Sequence[str]) -> str:
         """Return the sentence on an unknown option, with the one that was meant if that is known.

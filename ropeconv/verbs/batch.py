@@ -405,7 +405,7 @@ class Batch:
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
         """Whether nothing else is at the place of an output; else that is a failure of the unit.
 
-        It is also True where the place need not be looked at before the output is written.
+        It is also True where the place is not checked before the output is written.
         """
         # an output without a place of its own: a file is changed in place, or published only
         request = self.request

@@ -102,26 +102,28 @@ def _show_plan(opened: OpenRun, flags: RunFlags, screen: Screen) -> bool:
     """
     from .report import check_bytes, kept_bytes, preview_job
 
+    # what is left to run, planned but not written
     remaining, finished_lines = _remaining_jobs(opened, flags, screen)
+    previews = [preview_job(job) for job in remaining]
     units: list[Unit] = []
     for job in remaining:
         units += job
-    previews = [preview_job(job) for job in remaining]
-    done = sum(len(job) for job in opened.jobs) - len(units)
-    sentences = _estimate_time(opened, units, finished_lines)
+    all_units = sum(len(job) for job in opened.jobs)
+    finished_units = all_units - len(units)
+    time_sentences = _estimate_time(opened, units, finished_lines)
 
     if screen.as_json:
         document = {
             "units": len(units),
-            "done": done,
+            "done": finished_units,
             "bytes": kept_bytes(previews),
-            "time": sentences,
+            "time": time_sentences,
             "jobs": [preview.to_dict() for preview in previews],
         }
         screen.data(document)
     else:
-        _show_previews(opened, previews, done, screen)
-        for sentence in sentences:
+        _show_previews(opened, previews, finished_units, screen)
+        for sentence in time_sentences:
             screen.say(sentence)
         check_bytes(opened.plan, previews)
     return any(preview.problem for preview in previews)
@@ -182,23 +184,26 @@ def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, scree
     columns = ("source", "recipe", "target", "tasks", "bytes", "repository")
     rows = [_preview_row(preview) for preview in previews]
     screen.table("", columns, rows, optional=("target",), right=("bytes",))
-    for preview, row in zip(previews, rows, strict=True):
+
+    # "apply me/llama yarn:4 gguf would fail: ..."
+    for preview, (source, recipe, target, *_) in zip(previews, rows, strict=True):
         if preview.problem:
             first_task = preview.job[0].task
-            source, recipe, target, *_ = row
             words = (first_task, source, recipe, target)
             job_name = " ".join(word for word in words if word)
             screen.say(f"{job_name} would fail: {preview.problem}")
 
-    units = sum(len(preview.job) for preview in previews)
-    to_run = counted(units, "unit")
+    # "12 units of 4 sources to run, 3 in the journal; outputs have 60 GB, 4 repositories are
+    # published."
+    unit_count = sum(len(preview.job) for preview in previews)
+    units = counted(unit_count, "unit")
     source_names = {job[0].source.name for job in opened.jobs}
     sources = counted(len(source_names), "source")
     published = sum(bool(preview.publishes) for preview in previews)
     repositories = counted(published, "repository is", "repositories are")
     size = human(kept_bytes(previews))
     screen.say(
-        f"{to_run} of {sources} to run, {done:,} in the journal; outputs have"
+        f"{units} of {sources} to run, {done:,} in the journal; outputs have"
         f" {size}, {repositories} published."
     )
 
@@ -222,15 +227,16 @@ def _show_table(table: RunTable, report: Path, screen: Screen) -> None:
     columns = ("source", "recipe", "target", *table.columns)
     rows = [table.cells(row) for row in table.rows]
     screen.table("", columns, rows, optional=("target",), right=table.columns)
-    # one sentence for all jobs that failed for the same reason
+    # one sentence for all jobs that failed for the same reason, with the names of three of them
     for reason, names in table.reasons.items():
         listed = ", ".join(names[:3])
         if len(names) > 3:
             listed += f" and {len(names) - 3} more"
         screen.say(f"{listed}: {reason}")
+    # the main number of each evaluated method: "me/llama yarn:4: +0.02 nats ± 0.01"
     for row in table.rows:
-        headlines = row.results.get("eval", {}).get("rows", {})
-        for name, words in headlines.items():
+        evaluation = row.results.get("eval", {})
+        for name, words in evaluation.get("rows", {}).items():
             screen.say(f"{row.source} {name}: {words}")
 
     counts = table.counts

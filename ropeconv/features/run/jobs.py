@@ -198,16 +198,18 @@ def _matches(text: str, folder: Path) -> list[str]:
         text: The pattern.
         folder: The folder that a relative pattern is in.
     """
+    # Path.glob refuses an absolute pattern, so it gets "models/*" below "/" for "/models/*"
     start = folder
     pattern = text
-    base = expand_home(text)
-    if base.is_absolute():  # Path.glob refuses an absolute pattern
-        start = Path(base.anchor)
-        pattern = str(base)[len(base.anchor) :]
+    expanded = expand_home(text)
+    if expanded.is_absolute():
+        start = Path(expanded.anchor)
+        pattern = str(expanded).removeprefix(expanded.anchor)
 
     models = []
     for path in sorted(start.glob(pattern)):
-        if is_gguf(path) or any((path / name).exists() for name in MODELS):
+        is_checkpoint = any((path / name).exists() for name in MODELS)
+        if is_gguf(path) or is_checkpoint:
             models.append(str(path))
     return models
 
@@ -325,6 +327,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
         UsageError: Where two outputs or repositories would have one name, and for texts that cannot
             be read.
     """
+    # the part of each recipe in the names of its outputs, e.g. {"yarn:4": "yarn4"}
     rows = plan.rows
     labels = _labels([row for row in rows if row.recipe is not None])
     eval_settings = None
@@ -334,9 +337,10 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     jobs: list[Job] = []
     for source in sources:
         for row in rows:
+            label = labels.get(row.name, "")
             for target in plan.targets:
-                job = _output_job(plan, source, row, labels.get(row.name, ""), target, out)
-                if job:
+                job = _output_job(plan, source, row, label, target, out)
+                if job:  # a plan that only evaluates has none
                     jobs.append(job)
         if eval_settings is not None:
             jobs.append(_eval_job(plan, source, rows, eval_settings, out))
@@ -391,6 +395,7 @@ def _output_job(
         target: The format of the output, one of [[targets]].
         out: The folder of the outputs.
     """
+    # the name of the output, such as "llama-yarn4-q8.gguf"
     name = "-".join(part for part in (source.name, label, target.name) if part)
     stays_gguf = target.to is None and names_gguf(source.reference)
     if target.to == "gguf" or stays_gguf:
@@ -402,12 +407,13 @@ def _output_job(
     if plan.push is not None:
         known = {"name": source.name, "recipe": label, "target": target.name}
         repo_id = _fill_template(plan.push.to, known)
-        is_kept = "apply" in plan.tasks
+        is_kept = "apply" in plan.tasks  # else the output is made only for the upload
         settings["push"] = {**msgspec.to_builtins(plan.push), "to": repo_id, "kept": is_kept}
         if "push" in plan.tasks:
             owner, _, _ = repo_id.partition("/")
             target = target.published_by(owner)
 
+    # a unit for each task of the plan, in the order in which they depend on each other
     units = []
     for task in CHAIN:
         if task not in plan.tasks:

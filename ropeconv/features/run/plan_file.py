@@ -236,8 +236,10 @@ def _refuse_unknown_keys(data: dict[str, Any], kind: type, place: str) -> None:
     known = get_type_hints(kind)
     for key, value in data.items():
         if key not in known:
-            near = get_close_matches(key, known, 1)
-            repair = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
+            repair = f"the keys are {', '.join(known)}"
+            close_names = get_close_matches(key, known, 1)
+            if close_names:
+                repair = f"did you mean {close_names[0]}?"
             raise UsageError(f"{place or 'the file'} has no key {key!r}; {repair}")
 
         inner_kind = _table_class(known[key])

@@ -175,6 +175,7 @@ def run_jobs(
 def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
     """Return the state of each task of a whole job, with the seconds or the reason.
 
+    Such as {"apply": ("done", "3.4 s"), "validate": ("not run", "the run was stopped before it")}.
     States are "done", "failed" and "not run". The tasks after one that is not done are not run.
 
     Args:
@@ -182,13 +183,15 @@ def states(job: Job, journal: RunJournal) -> dict[str, tuple[str, str]]:
         journal: The lines of units that have ended.
     """
     # a source that cannot be opened counts as a failure of the first task
-    first = job[0]
+    first, *later_units = job
     cannot_open = first.source.problem
     if cannot_open:
-        later = {unit.task: ("not run", cannot_open) for unit in job[1:]}
-        return {first.task: ("failed", cannot_open), **later}
+        outcomes = {first.task: ("failed", cannot_open)}
+        for unit in later_units:
+            outcomes[unit.task] = ("not run", cannot_open)
+        return outcomes
 
-    outcomes = dict[str, tuple[str, str]]()
+    outcomes = {}
     obstacle = ""  # why the remaining tasks are not run
     for unit in job:
         line = journal.lines.get(unit.key)

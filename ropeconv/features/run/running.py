@@ -206,13 +206,14 @@ def _run_jobs(
     if not remaining:
         return True
 
+    # The hours of the plan end in two ways. A timer interrupts even the wait for a result
+    # (time_limit). Some systems have no such timer; there the clock is read between two results
+    # (is_late).
     limits = opened.plan.limits
     seconds = (limits.hours or 0) * 3600  # 0 for no limit
     end = time.monotonic() + seconds
     make_worker = partial(TaskWorker, limits.unit_seconds)
     try:
-        # The hours end in two ways. A timer interrupts even the wait for a result (time_limit).
-        # Some systems have no such timer; there the clock is read between two results (is_late).
         with (
             time_limit(seconds),
             reporter.counting("Running", "units") as (total, advance),
@@ -221,12 +222,14 @@ def _run_jobs(
             total(sum(len(job) for job in remaining))
 
             def show_ended(job: Job, lines: list[RunLine]) -> None:
+                """Advance the progress by a job, and say which of its units failed."""
                 advance(len(job))
                 for line in lines:
                     if line.failed:
                         reporter.note(f"{line.task} of {line.source} failed: {line.failed}")
 
             def is_late() -> bool:
+                """Return whether the hours of the plan are over."""
                 return seconds > 0 and time.monotonic() > end
 
             return run_jobs(remaining, pool, journal, ended=show_ended, stopped=is_late)

@@ -160,8 +160,8 @@ def eval_unit(unit: Unit, probe: Probe | None) -> JsonObject:
 def headlines(result: Result) -> dict[str, str]:
     """Return the main number of each row at the longest length, in words.
 
-    The number is that of the first measure, as a difference to the first row with its error. A row
-    that was not run has the reason.
+    Such as {"base": "2.31 nats", "yarn:4": "-0.42 nats ± 0.05"}: the number is that of the first
+    measure, as a difference to the first row with its error. A row that was not run has the reason.
     """
     measure = measures_of(result)[0]
     length = max(result.lengths)

@@ -75,15 +75,18 @@ def parameter_count(shape: ModelShape, tied: bool) -> int:
         shape: The model.
         tied: Whether embedding and head are one matrix.
     """
+    # mixtures of experts, latent attention (MLA) and state-space layers
     if shape.experts or shape.latent or shape.states:
         return 0
-    matrices = 2 if shape.mlp_kind == "plain" else 3
-    tables = 1 if tied else 2
+
+    tables = 1 if tied else 2  # the embedding, and the head
     count = tables * shape.vocabulary * shape.hidden
+    matrices = 2 if shape.mlp_kind == "plain" else 3  # up and down, and mostly a gate
+    mlp = matrices * shape.hidden * shape.mlp
     for group in shape.layers:
-        # queries and output, keys, values
+        # q_proj and o_proj have the same size, k_proj and v_proj that of their heads
         attention = shape.hidden * (2 * shape.queries + group.keys + group.values)
-        count += group.count * (attention + matrices * shape.hidden * shape.mlp)
+        count += group.count * (attention + mlp)
     return count
 
 
@@ -93,14 +96,18 @@ def adapter_parameters(shape: ModelShape) -> int:
     A layer of m inputs and n outputs gets RANK (m + n). Each expert that a token passes through
     counts, not all of them.
     """
-    count = 0
+    # the sums of inputs and outputs: of up, down and mostly a gate, and of the three of an expert
     hidden = shape.hidden
+    matrices = 2 if shape.mlp_kind == "plain" else 3
+    mlp = matrices * (hidden + shape.mlp)
+    experts = shape.experts * 3 * (hidden + shape.expert_width)
+
+    count = 0
     for group in shape.layers:
-        ends = 2 * (hidden + shape.queries) + 2 * hidden + group.keys + group.values
-        matrices = 2 if shape.mlp_kind == "plain" else 3
-        ends += matrices * (hidden + shape.mlp)
-        ends += shape.experts * 3 * (hidden + shape.expert_width)
-        count += group.count * RANK * ends
+        queries_and_output = 2 * (hidden + shape.queries)
+        keys_and_values = (hidden + group.keys) + (hidden + group.values)
+        inputs_and_outputs = queries_and_output + keys_and_values + mlp + experts
+        count += group.count * RANK * inputs_and_outputs
     return count
 
 
@@ -127,13 +134,16 @@ def logits_bytes(shape: ModelShape, tokens: int, chunked: bool = True) -> int:
         tokens: The tokens on one GPU.
         chunked: Whether the loss is computed for a part of the tokens at a time.
     """
+    tokens_at_a_time = tokens
     if chunked:
         # as liger-kernel 0.8 does (ops/fused_linear_cross_entropy.py): chunks in which the logits
-        # are about as large as the states of all tokens
+        # are about as large as the states of all tokens, rounded up to a power of two
         parts = math.ceil(shape.vocabulary / shape.hidden)
-        chunk = 1 << (math.ceil(tokens / parts) - 1).bit_length()
-        tokens = min(chunk, tokens)
-    return tokens * shape.vocabulary * (2 + 4 + 4)
+        chunk = math.ceil(tokens / parts)
+        power_of_two = 1 << (chunk - 1).bit_length()
+        tokens_at_a_time = min(power_of_two, tokens)
+    bytes_per_logit = 2 + 4 + 4
+    return tokens_at_a_time * shape.vocabulary * bytes_per_logit
 
 
 def training_memory(
@@ -154,12 +164,14 @@ def training_memory(
         offload: Whether the states between layers are kept in the memory of the host.
         chunked: Whether the loss is chunked.
     """
+    # the states before each layer, in bfloat16; those that the host keeps are on the GPU only while
+    # they are copied: the ones that come, and the ones that go
     layers = sum(group.count for group in shape.layers) + shape.states
-    kept = 2 if offload else layers  # the one that comes, and the one that goes
+    kept_states = 2 if offload else layers
     return TrainingMemory(
         weights=2 * parameters // shards,
         adapter=PER_TRAINED * adapter_parameters(shape) // shards,
-        states=kept * tokens * shape.hidden * 2,
+        states=kept_states * tokens * shape.hidden * 2,
         layer=layer_bytes(shape, tokens),
         logits=logits_bytes(shape, tokens, chunked),
     )
@@ -240,13 +252,18 @@ class TrainingTask:
 
     def plans(self) -> list[GpuPlan]:
         """Return all settings, from those that cost no speed to those that do."""
+        # over how many GPUs one sequence may be divided: 1, 2, 4, ...
         divisions = [1]
-        while self.abilities.context_parallel and self.gpus % (2 * divisions[-1]) == 0:
-            divisions.append(2 * divisions[-1])
-        shards = self.gpus if self.abilities.shards else 1
-        places = [False, True] if self.abilities.offload else [False]
+        if self.abilities.context_parallel:
+            next_division = 2
+            while self.gpus % next_division == 0:
+                divisions.append(next_division)
+                next_division *= 2
+        offloads = [False, True] if self.abilities.offload else [False]
+
         plans = []
-        for offload in places:
+        shards = self.gpus if self.abilities.shards else 1
+        for offload in offloads:
             for division in divisions:
                 tokens = math.ceil(self.context / division)
                 memory = training_memory(self.shape, self.parameters, tokens, shards, offload)
@@ -255,17 +272,19 @@ class TrainingTask:
 
     def what_fits(self) -> str:
         """Return the option with which training fits: more GPUs, or a shorter context."""
-        if self.abilities.context_parallel or self.abilities.shards:
-            more = 2 * self.gpus
-            while more <= MOST_GPUS:
-                if replace(self, gpus=more).fits:
-                    return f"give --gpus {more}"
-                more *= 2
-        shorter = self.context // 2
-        while shorter >= 1024:
-            if replace(self, context=shorter).fits:
-                return f"give --context {shorter}, or another --for"
-            shorter //= 2
+        can_use_more = self.abilities.context_parallel or self.abilities.shards
+        if can_use_more:
+            gpus = 2 * self.gpus
+            while gpus <= MOST_GPUS:
+                if replace(self, gpus=gpus).fits:
+                    return f"give --gpus {gpus}"
+                gpus *= 2
+
+        context = self.context // 2
+        while context >= 1024:
+            if replace(self, context=context).fits:
+                return f"give --context {context}, or another --for"
+            context //= 2
         return "give GPUs with more memory"
 
 

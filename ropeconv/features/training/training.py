@@ -423,8 +423,9 @@ def make_snippet(trainer: Trainer, baked: TrainingFacts, gpus: int = 0, memory: 
             f"{name} cannot train this checkpoint with its RoPE: {reason}; {repair}"
         )
 
+    # the template of the trainer, filled in: `context` is the length of the sequences, where the
+    # config may declare more
     plan = _plan_for(trainer, baked, gpus, memory)
-    # trained at `context` tokens, where the config may declare more
     _, _, folder_name = baked.path.rstrip("/").rpartition("/")
     text = render(
         f"training/{trainer.file}.jinja",
@@ -496,17 +497,19 @@ def _command(trainer: Trainer, plan: GpuPlan | None) -> str:
 
     Axolotl and LLaMA-Factory start a process for each GPU.
     """
-    if plan is None or plan.gpus == 1 or trainer.name != "trl":
+    if trainer.name != "trl":
         return trainer.command
+    if plan is None or plan.gpus == 1:
+        return trainer.command
+
+    # the weights are divided over all GPUs (FSDP), and each sequence over some of them
     words = ["accelerate launch", f"--num_processes {plan.gpus}", "--mixed_precision bf16"]
     words += ["--use_fsdp", "--fsdp_version 2", "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"]
     if plan.context_parallel > 1:
-        shards = plan.gpus // plan.context_parallel
-        words += [
-            "--use_parallelism_config",
-            f"--parallelism_config_cp_size {plan.context_parallel}",
-        ]
-        words.append(f"--parallelism_config_dp_shard_size {shards}")
+        groups = plan.gpus // plan.context_parallel
+        words.append("--use_parallelism_config")
+        words.append(f"--parallelism_config_cp_size {plan.context_parallel}")
+        words.append(f"--parallelism_config_dp_shard_size {groups}")
     return f"{' '.join(words)} {trainer.file}"
 
 
@@ -606,20 +609,23 @@ def training_step(plan: Plan, path: Path) -> str:
             return ""
         return command_line("train-config", path, "--for", trainer)
 
-    # a GGUF file from a checkpoint: two commands, `apply ... -o NAME && train-config NAME`
-    options = flags(plan.recipe)
-    if options is None or not isinstance(plan.source, Source):
+    # a GGUF file of a language model; `flags` is None for a recipe that no options can express
+    recipe_flags = flags(plan.recipe)
+    if recipe_flags is None or not isinstance(plan.source, Source):
         return ""
     if checkpoint_purpose(plan.source) != "text":
         return ""
+
+    # `apply MODEL --yarn 4 -o MODEL-yarn4 && train-config MODEL-yarn4 --for axolotl`
     checkpoint = f"{plan.source.name}-{plan.recipe.method.label}"
-    words = [plan.source.reference, *options]
+    words = [plan.source.reference, *recipe_flags]
     if plan.target.replace:
         words.append("--replace")
     if plan.source.treat_as:
         words += ["--family", plan.source.treat_as]
     apply = command_line("apply", *words, "-o", checkpoint)
-    return f"{apply} && {command_line('train-config', checkpoint, '--for', 'axolotl')}"
+    train = command_line("train-config", checkpoint, "--for", "axolotl")
+    return f"{apply} && {train}"
 
 
 def trainer_for(source: Source | GgufSource) -> str:
@@ -671,15 +677,12 @@ def _refusal(trainer: Trainer, baked: TrainingFacts) -> str:
 
 def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
     """Return why the options of a trainer cannot express a RoPE; empty where they can."""
-    is_one_for_all_layers = (
-        not spec.mla
-        and not spec.local_form
-        and not spec.mrope_section
-        and "none" not in spec.layers
-    )
+    # latent attention (MLA), another RoPE in layers with a window, positions of images (M-RoPE),
+    # and layers without RoPE
+    has_unusual_layers = spec.mla or spec.local_form or spec.mrope_section or "none" in spec.layers
     scales_queries = spec.query_scaling or spec.nope_query_scaling
-    in_two_halves = spec.layout == "half"
-    if not is_one_for_all_layers or scales_queries or not in_two_halves:
+    is_interleaved = spec.layout != "half"
+    if has_unusual_layers or scales_queries or is_interleaved:
         return (
             "its options set one RoPE for all layers, in two halves of each head, and this model"
             " rotates otherwise"
@@ -701,6 +704,7 @@ def _missing_option(trainer: Trainer, spec: RopeSpec) -> str:
         number = getattr(spec.form, name)
         if number != fixed:
             return f"its {kind} has {name} = {fixed:g}, and this checkpoint {number:g}"
+    # options whose type is int
     for name in formula.whole:
         number = getattr(spec.form, name)
         if number != int(number):

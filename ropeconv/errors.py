@@ -132,16 +132,17 @@ def sentence(problem: BaseException) -> str:
     if isinstance(problem, RopeconvError):
         return str(problem)
 
-    # Exceptions of libraries are known by the names of their classes: importing huggingface_hub or
-    # torch for `except` would slow down every command. The most derived class says the most.
-    names = [kind.__name__ for kind in type(problem).__mro__]
+    # an answer of the Hub, by its status: 401, 429, ...
     response = getattr(problem, "response", None)
     status = getattr(response, "status_code", None)
-    if names[0] == "HfHubHTTPError" and status in STATUSES:
+    if type(problem).__name__ == "HfHubHTTPError" and status in STATUSES:
         return STATUSES[status]
-    for name in names:
-        if name in ERRORS:
-            return ERRORS[name]
+
+    # Exceptions of libraries are known by the names of their classes: importing huggingface_hub or
+    # torch for `except` would slow down every command. The most derived class says the most.
+    for kind in type(problem).__mro__:
+        if kind.__name__ in ERRORS:
+            return ERRORS[kind.__name__]
 
     if isinstance(problem, ModuleNotFoundError):
         package, _, _ = (problem.name or "").partition(".")

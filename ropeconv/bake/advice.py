@@ -81,7 +81,10 @@ class Standing:
 
 
 def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "") -> Standing:
-    """Compare a method with every other study that was measured beside it.
+    """Compare a method with every other one that a study measured on the same model and texts.
+
+    The signs of the result are such as {"linear": 1.0, "ntk": -0.5}: better than linear in all
+    studies, and mostly worse than NTK.
 
     Args:
         name: The name of the method.
@@ -100,10 +103,13 @@ def compare_method(name: str, factor: float, fine_tuned: bool, on_top: str = "")
             continue
         # numbers from two studies are about different models and texts, so only studies that have
         # measured both methods count
-        both = [study for study in studies_of(on_top) if {name, other} <= study.beyond.keys()]
-        comparable = [study for study in both if study.fine_tuned == fine_tuned]
+        with_both = []
+        for study in studies_of(on_top):
+            if name in study.beyond and other in study.beyond:
+                with_both.append(study)
+        comparable = [study for study in with_both if study.fine_tuned == fine_tuned]
         if not comparable:
-            comparable = [study for study in both if not study.fine_tuned]
+            comparable = [study for study in with_both if not study.fine_tuned]
         if not comparable:
             continue
 
@@ -189,15 +195,14 @@ class MeasuredMethod:
         return study.retrieval[self.method], study.low[self.method], study.high[self.method]
 
     def cells(self) -> tuple[str, str, str, str, str]:
-        """The losses at both lengths, the price, the retrieval and the model, for a table."""
-        numbers = []
-        for value, form in (
-            (self.loss_inside, "{:.2f}"),
-            (self.loss_beyond, "{:.2f}"),
-            (self.price, "{:+.2f}"),
-        ):
-            numbers.append("-" if value is None else form.format(value))
-        inside, beyond, price = numbers
+        """The losses at both lengths, the price, the retrieval and the model, for a table.
+
+        Such as ("2.31", "2.48", "+0.02", "94 % (88-97)", "Qwen2.5-0.5B"); "-" where a number is not
+        known.
+        """
+        inside = "-" if self.loss_inside is None else f"{self.loss_inside:.2f}"
+        beyond = "-" if self.loss_beyond is None else f"{self.loss_beyond:.2f}"
+        price = "-" if self.price is None else f"{self.price:+.2f}"
         found = "-"
         if self.retrieval is not None:
             share, low, high = self.retrieval
@@ -346,16 +351,19 @@ class Advice(Summary):
         One of yes, no, not decided (by too few questions), not judged (by the model that was
         measured) and not measured.
         """
+        if self.measured is None:
+            return "yes" if self.works_untuned else "not measured"
+
+        # the bar says yes, no, or nothing about a model that hardly needs a method
         name = self.method.name
-        study = self.measured.study if self.measured is not None else None
-        is_judged = study is not None and study.meets_bar(name) is not None
+        study = self.measured.study
+        is_judged = study.meets_bar(name) is not None
+        has_too_few_questions = is_judged and not study.decides(name)
         # a publisher's recommendation is enough, whatever was measured on another model
-        if study is not None and is_judged and not self.recommended and not study.decides(name):
+        if has_too_few_questions and not self.recommended:
             return NOT_DECIDED
         if self.works_untuned:
             return "yes"
-        if study is None:
-            return "not measured"
         return "no" if is_judged else "not judged"
 
     @property
@@ -610,10 +618,11 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
     # `--yarn 200k` more easily than `--yarn 6.25`, or than a factor on top of another one. A number
     # below 1,024 is not read as a length.
     length = format_tokens(context)
+    if not is_length(length):
+        return method
     factor = context / start.context
     is_plain_factor = round(factor, 2) == factor and factor <= LARGEST_FACTOR
-    keeps_factor = (is_plain_factor and not on_top) or not is_length(length)
-    if keeps_factor:
+    if is_plain_factor and not on_top:
         return method
     if isinstance(method, ScaledMethod):
         return replace(method, factor=length)
@@ -681,7 +690,10 @@ def _writings(
     writings: dict[str, FormatAdvice] = {}
     first_plan = None
     for name in formats:
-        options = needs if (name == "gguf") == _for_gguf(needs) else {}
+        # the named runtimes read one of the two formats
+        options: Mapping[str, Any] = {}
+        if _for_gguf(needs) == (name == "gguf"):
+            options = needs
         try:
             target = Target(to=name, replace=not recipe.on_top, **options)
             plan = make_plan(source, recipe, target)
@@ -808,7 +820,7 @@ def matrix() -> tuple[MatrixCell, ...]:
     factor = 4.0
     cells = []
     for family in families():
-        if family.refuse:
+        if family.refuse:  # nothing can be baked for it
             continue
         config = sample_config(family)
         spec = read_spec(config, family)
@@ -849,14 +861,16 @@ def letters(cells: Iterable[MatrixCell]) -> str:
     Args:
         cells: The verdicts of one version of a runtime, one for each way (key of METHODS).
     """
-    statuses = {cell.writing: cell.verdict.status for cell in cells}
-    if set(statuses.values()) <= {"unsupported"}:
+    status_by_way = {cell.writing: cell.verdict.status for cell in cells}
+    statuses = set(status_by_way.values())
+    if statuses <= {"unsupported"}:
         return "-"
-    if set(statuses.values()) <= {"unknown"}:
+    if statuses <= {"unknown"}:
         return "?"
     row = ""
-    for name in METHODS:
-        row += LETTERS[name] if statuses.get(name) == "exact" else "."
+    for way in METHODS:
+        is_exact = status_by_way.get(way) == "exact"
+        row += LETTERS[way] if is_exact else "."
     return row
 
 

@@ -193,20 +193,28 @@ def study_for(
     """
     if among is None:
         among = [study for study in evidence().studies if not study.judges_nothing]
+
+    # studies of the method without training; on unscaled models, or on top of a trained scaling
     studies = []
     for study in among:
-        is_of_kind = bool(study.on_top) == bool(on_top) and not study.fine_tuned
-        if is_of_kind and method in study.lost:
+        has_scaling_alike = bool(study.on_top) == bool(on_top)
+        if has_scaling_alike and not study.fine_tuned and method in study.lost:
             studies.append(study)
     if not studies:
         return None
-    # losses with answers say more than losses
-    studies = [study for study in studies if study.meets_bar(method) is not None] or studies
-    # where nothing was measured on top of this kind of scaling, those of other kinds count
-    studies = [study for study in studies if study.on_top == on_top] or studies
 
-    largest_model = max(study.trained for study in studies)
-    of_model = [study for study in studies if study.trained == largest_model]
+    # those with answers to questions, which say more than losses, if there are any
+    with_answers = [study for study in studies if study.meets_bar(method) is not None]
+    if with_answers:
+        studies = with_answers
+    # those on top of the same kind of scaling, if there are any
+    on_same_kind = [study for study in studies if study.on_top == on_top]
+    if on_same_kind:
+        studies = on_same_kind
+
+    # the model with the longest trained context, and its study at the nearest factor
+    longest_trained = max(study.trained for study in studies)
+    of_model = [study for study in studies if study.trained == longest_trained]
     long_enough = [study for study in of_model if study.reaches(factor)]
     if long_enough:
         return min(long_enough, key=lambda study: study.factor)
@@ -259,13 +267,16 @@ def leave_one_out(studies: Sequence[Study]) -> list[Regret]:
     for study in studies:
         if study.fine_tuned or study.on_top:
             continue
+        # at least two of its methods must have been measured on other models
         others = [other for other in studies if _kind_of(other) != _kind_of(study)]
         names = [name for name in study.beyond if name != BASE]
         measured = [name for name in names if study_for(name, study.factor, "", others)]
         if len(measured) < 2:
             continue
+
+        # the method that the others put first, and the one that was best here
         first = min(names, key=lambda name: rank_by_measurement(name, study.factor, "", others))
-        sign = -1.0 if study.higher else 1.0
+        sign = -1.0 if study.higher else 1.0  # a higher score is better, a lower loss
         best = min(names, key=lambda name: sign * study.beyond[name])
         lost = sign * (study.beyond[first] - study.beyond[best])
         regrets.append(Regret(study, first, best, lost))

@@ -98,16 +98,19 @@ def with_needed(plan: Plan, changes: JsonObject) -> JsonObject:
         UsageError: For a runtime without an option for overrides, and for two servers that need
             different ones.
     """
-    values = []
+    # vLLM and SGLang may each need further keys, such as {"original_max_position_embeddings": 4096}
+    overrides_of_servers = []
     for server in named_servers(plan):
         options = options_of(plan.result.verdicts, server)
         needed = needed_overrides(options, FLAGS[server])
-        values.append(merged(changes, needed))
-    if any(other != values[0] for other in values):
+        overrides_of_servers.append(merged(changes, needed))
+
+    first, *others = overrides_of_servers
+    if any(other != first for other in others):
         raise UsageError(
             "vllm and sglang need different overrides; name one of them with --runtime"
         )
-    return values[0]
+    return first
 
 
 def changed_keys(before: Config, after: Config) -> JsonObject:
@@ -239,12 +242,14 @@ def with_overrides(options: str, flag: str, values: str) -> str:
         flag: The option for overrides.
         values: The overrides as JSON.
     """
+    # options such as " --trust-remote-code --hf-overrides '{"rope_theta": 1e6}'"
     words = shlex.split(options)
     if flag not in words:
         return f"{options} {flag} {shlex.quote(values)}"
-    place = words.index(flag) + 1
+
     both = merged(msgspec.json.decode(values), needed_overrides(options, flag))
-    words[place] = json.dumps(both)
+    place_of_json = words.index(flag) + 1
+    words[place_of_json] = json.dumps(both)
     return f" {shlex.join(words)}"
 
 

@@ -109,12 +109,14 @@ def _convert(plan: ExportPlan, converter: StockConverter, target: Path) -> None:
         model = prepare_folder(source, source.config(), folder, given_files(source))
         whole = folder / target.name.strip(".")
         converter.convert(model, whole, outtype, projector=True)
+
+        # the embeddings of images go into the language model, so they must have its width
+        language_model = plan.exported.model
+        language_arch = language_model.get("general.architecture")
+        width = language_model.get(f"{language_arch}.embedding_length")
         file = GgufFile.open(whole)
-        arch = file.get("general.architecture")
-        width = plan.exported.model.get(
-            f"{plan.exported.model.get('general.architecture')}.embedding_length"
-        )
-        if arch != "clip" or file.get("clip.vision.projection_dim", width) != width:
+        is_projector = file.get("general.architecture") == "clip"
+        if not is_projector or file.get("clip.vision.projection_dim", width) != width:
             raise RopeconvError(
                 f"{converter.described} wrote a projector of another width than the model has;"
                 " convert it from the original checkpoint"

@@ -256,10 +256,11 @@ def _of_gguf(source: GgufSource, out: Path | None, in_place: bool) -> RestorePla
     # The layout: where the data begins, and padding. A source that was a GGUF file had one; it is
     # restored, and so every byte. A source that was a checkpoint, converted to GGUF, had none: a
     # new file gets a usual layout, and one that is changed in place needs no other.
-    was_file = was_written(record_of_first, file.header)
-    if was_file or not in_place:
+    was_gguf_file = was_written(record_of_first, file.header)
+    needs_layout = was_gguf_file or not in_place
+    if needs_layout:
         edit = replace(edit, layout=layout_of(record_of_first, file.header, edit))
-    if was_file:
+    if was_gguf_file:
         _check_header(source, edit, record_of_first.sha256, receipt.first.described)
 
     # the place and the names of the shards

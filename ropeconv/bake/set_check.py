@@ -79,12 +79,11 @@ def _compare(output: Path, receipt: Receipt, against: str) -> bool:
     Raises:
         Disagreement: They differ.
     """
-    # GGUF profiles are made from the file `base` beside them, which counts before what the user
-    # names; for all others that counts first
-    source = find_source(output)
-    has_base = is_gguf(output) and bool(source)
-    if against and not has_base:
-        source = against
+    # the source that the user names; but GGUF profiles are made from the file `base` beside them,
+    # which `find_source` returns
+    found = find_source(output)
+    is_made_from_base = is_gguf(output) and bool(found)
+    source = found if is_made_from_base else against or found
     if not source:
         return False
     try:

@@ -207,13 +207,15 @@ def begin(inspection: Inspection, first: Inspection, recipe: Recipe, target: Tar
             asks for it; else what `start_spec` raises.
         RecipeError: As `Recipe.schedule`.
     """
-    # the RoPE to start from, which depends on no setting of the method; and the recipe with the
-    # settings that it takes over from the scaling of the model, then with its attention factor
+    # the RoPE to start from, such as that of the model without its scaling
     spec = start_spec(first, recipe, target)
+    # the recipe with the settings that it takes over from the scaling of the model, such as YaRN's
+    # beta_fast, and then with the attention factor
     with_settings = inherit_settings(recipe, first)
     inherited = keep_attention_factor(with_settings, first)
 
-    # the schedule, which must not be shorter than the source unless --context asks for that
+    # the frequencies, for a length that must not be below that of the source unless --context asks
+    # for that
     schedule = inherited.schedule(spec, first.spec)
     declared = inspection.spec.context
     if recipe.context is None and schedule.context < declared:

@@ -189,15 +189,17 @@ class BatchView:
         """
         if not self.screen.as_json:
             return
+        further_keys = dict(more)
         if self.batch.adapter:
-            more = more | {"adapter": str(self.batch.adapter.out)}
+            further_keys["adapter"] = str(self.batch.adapter.out)
 
         # the document of a single output has no list around it, since most runs have one
         if not self.batch.several:
-            self.screen.data(documents[0] | more)
+            (document,) = documents
+            self.screen.data(document | further_keys)
             return
         failed = []
         for unit, problem in self.batch.failures:
             message, code = explain_failure(problem)
             failed.append(unit.to_dict() | {"error": message, "exit_code": code})
-        self.screen.data({"outputs": documents, "failed": failed} | more)
+        self.screen.data({"outputs": documents, "failed": failed} | further_keys)

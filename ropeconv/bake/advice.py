@@ -604,6 +604,7 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
             "--theta-bound is for training with another base; it does not go on top of a trained"
             " scaling"
         )
+
     # The factor on top of a scaling is context / declared context. `for_context` divides by the
     # context before the scaling, so it gets the length that is as many times that one.
     if on_top:
@@ -611,18 +612,20 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
         method = kind.for_context(start.unscaled(), length_without_scaling)
     else:
         method = kind.for_context(start, context)
-    if isinstance(method, LengthMethod):  # its parameter is the length itself
+
+    # the parameter is a length: --theta-for 128k
+    if isinstance(method, LengthMethod):
         return replace(method, target=context)
 
-    # Its parameter is a factor, which can be written as a length too: people read `--yarn 4` and
-    # `--yarn 200k` more easily than `--yarn 6.25`, or than a factor on top of another one. A number
-    # below 1,024 is not read as a length.
-    length = format_tokens(context)
-    if not is_length(length):
-        return method
+    # The parameter is a factor, and stays one if people read it easily: `--yarn 4`.
     factor = context / start.context
     is_plain_factor = round(factor, 2) == factor and factor <= LARGEST_FACTOR
     if is_plain_factor and not on_top:
+        return method
+    # Else it is written as a length: `--yarn 200k`, not `--yarn 6.25`. A number below 1,024 would
+    # be read as a factor.
+    length = format_tokens(context)
+    if not is_length(length):
         return method
     if isinstance(method, ScaledMethod):
         return replace(method, factor=length)

@@ -186,10 +186,12 @@ class OutputCheck:
         Args:
             version: The installed version of transformers.
         """
+        # the status is "exact", "ignored", ...; some, such as "unsupported", come with an error
         status = self.plan.transformers_status(version)
+        is_silent_error = status in SILENT
         runtimes = self.plan.target.runtimes or ("transformers",)
         is_for_transformers = "transformers" in runtimes or ALL in runtimes
-        if status not in SILENT or not is_for_transformers:
+        if not is_silent_error or not is_for_transformers:
             return
         verdict = self.plan.result.verdict_of(find(f"transformers@{version}")[0])
         raise Disagreement(
@@ -338,8 +340,8 @@ def apply(
             computes from a checkpoint; read a GGUF file back, and let the installed llama.cpp
             decode a few tokens with a conversion.
         advance: Called with the bytes done since the last call.
-        probe: One that the caller has started already; None starts one where transformers is
-            installed.
+        probe: A process with the installed transformers, which the caller has started already;
+            None starts one where transformers is installed.
         remember: Note where the local source is, in the user's state, so that `validate` and `eval`
             find it again.
         beside: A file that gets its name in one set with a GGUF file.
@@ -356,6 +358,8 @@ def apply(
         done = _apply_gguf(plan, options, check, advance, beside)
     else:
         done = _apply_checkpoint(plan, options, check, advance, probe)
+
+    # where the files are that a check of the output needs again; receipts have no local paths
     if remember and not plan.target.in_place:
         remember_source(done.path, plan.source)
         if isinstance(plan, ExportPlan) and plan.converter is not None:

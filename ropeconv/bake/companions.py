@@ -115,14 +115,18 @@ def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
 def declared_length(inspection: Inspection, plan: Plan) -> str:
     """Return a sentence on a head that declares the length of its target; empty for others.
 
-    Heads run at the positions of their target, so their configs often have its length, and not that
-    of their training.
+    A head, such as EAGLE's, is a draft of one or few layers that reads the hidden states of its
+    target. It runs at the same positions, so its config often has the length of the target, and not
+    that of its own training.
     """
     spec = inspection.first_spec
-    if not inspection.draft or spec.scaled:
+    is_head = inspection.draft is not None
+    if not is_head or spec.scaled:
         return ""
-    is_declared = spec.original_context_source in ("declared", "header")
-    if not is_declared or spec.context != plan.source_spec.context:
+    # "declared" by config.json, "header" of a GGUF file; else the trained length is known
+    is_only_declared = spec.original_context_source in ("declared", "header")
+    has_length_of_target = spec.context == plan.source_spec.context
+    if not is_only_declared or not has_length_of_target:
         return ""
     return (
         f"{inspection.source.reference} declares the {spec.context:,} tokens of its target, and"
@@ -314,7 +318,7 @@ class AdapterPlan(FilePlan):
         for file in self.files:
             if file.action != "copy":
                 continue
-            origin = self.origin(file)
+            origin = self.origin(file)  # the local file; None on the Hub
             if file.sha256 is not None:
                 digests[file.name] = file.sha256
             elif origin is not None:

@@ -379,9 +379,12 @@ def trained_scaling(inspection: Inspection) -> str:
     """
     # for an output of ropeconv, the model before counts: its own scaling was not trained
     first = inspection.first_spec
-    # dynamic scaling changes nothing inside the trained length, so nothing was trained with it
-    if not first.scaled or isinstance(first.form, DynamicNtk):
+    if not first.scaled:
         return ""
+    # dynamic scaling changes nothing inside the trained length, so nothing was trained with it
+    if isinstance(first.form, DynamicNtk):
+        return ""
+    # a config may say it itself, with `finetuned` among the settings of its scaling
     if not marked_as_trained(inspection) and why_edited(inspection):
         return ""
     return (

@@ -434,21 +434,21 @@ class Writer:
         self.drafts.mkdir(exist_ok=True)
 
         pending = list[PlannedFile]()
-        finished = dict[str, int]()
+        finished_sizes = dict[str, int]()  # by name
         for file in self.plan.files:
             if self._is_finished(file):
-                finished[file.name] = file.size
+                finished_sizes[file.name] = file.size
             else:
                 pending.append(file)
 
-        # a file whose source has changed since, or that was not finished
+        # remove files that were not finished, and those whose source has changed since
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = Path(folder, name)
-                if path.relative_to(self.root).as_posix() not in finished:
+                if path.relative_to(self.root).as_posix() not in finished_sizes:
                     path.unlink()
-        if finished:
-            self.advance(sum(finished.values()))
+        if finished_sizes:
+            self.advance(sum(finished_sizes.values()))
         return pending
 
     def _is_finished(self, file: PlannedFile) -> bool:
@@ -458,18 +458,19 @@ class Writer:
         bytes; the samples of an unchanged copy are those of its source.
         """
         path = self.root / file.name
-        line = self.journal.finished.get(file.name)
-        if line is None or identity(path) != line.identity:
+        journal_line = self.journal.finished.get(file.name)
+        if journal_line is None or identity(path) != journal_line.identity:
             return False
-        if not _has_planned_size(file, line.identity.size):
+        if not _has_planned_size(file, journal_line.identity.size):
             return False
 
         # a local source may have changed and kept its sizes; a commit on the Hub cannot change
-        if file.action == "copy" and self.plan.source.kind != "hub":
+        is_local_copy = file.action == "copy" and self.plan.source.kind != "hub"
+        if is_local_copy:
             origin = self.plan.origin(file)
-            if origin is not None and sample_digest(origin) != line.sample:
+            if origin is not None and sample_digest(origin) != journal_line.sample:
                 return False
-        return sample_digest(path) == line.sample
+        return sample_digest(path) == journal_line.sample
 
     def write(self, pending: Iterable[PlannedFile]) -> None:
         """Write files, copies two at a time, since one does not use the whole bandwidth of a disk.

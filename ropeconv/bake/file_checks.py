@@ -179,11 +179,12 @@ class FolderCheck:
             self.findings.files += 1
             self._compare(file, self.folder / file.name)
 
+        # files that were added: a card is only a note, and code may change what is computed
         planned = {file.name for file in self.plan.files}
         added = set(files_of(self.folder)) - planned - {RECEIPT}
         for name in sorted(added):
-            harmless = self._is_harmless(name)
             clause = f"{name} is not among the files that ropeconv wrote"
+            harmless = self._is_harmless(name)
             if not harmless:
                 clause += " (a runtime may load it: move it out of the folder)"
             self.findings.differs(clause, harmless=harmless)
@@ -247,8 +248,8 @@ class FolderCheck:
 
     def _compare_other(self, file: PlannedFile, path: Path) -> None:
         """Compare a file that is neither a text of the plan nor weights, such as a tokenizer."""
-        # byte by byte first, which takes no memory; only small files that differ are read as texts
         with scratch() as folder:
+            # byte by byte first, which takes no memory
             planned = self._find_planned(file, folder)
             size = planned.stat().st_size
             if path.stat().st_size == size:
@@ -256,26 +257,25 @@ class FolderCheck:
                 if first_difference(path, [expected]) is None:
                     return
 
-            text = None
-            if size <= LONGEST:
-                text = read_bytes(planned, file.name)
-            self._compare_text(file.name, path, text)
+            # a file that differs, as a text where it is small enough to be read
+            planned_text = read_bytes(planned, file.name) if size <= LONGEST else None
+            self._compare_text(file.name, path, planned_text)
 
     def _compare_weights(self, file: PlannedFile, path: Path) -> None:
         """Compare a file of weights, byte by byte; with `quick` only its header."""
         size = path.stat().st_size
         if size != file.size:
-            words = f"{file.name} has {size:,} bytes, and {file.size:,} belong there"
-            self.findings.differs(words)
+            self.findings.differs(f"{file.name} has {size:,} bytes, and {file.size:,} belong there")
             return
 
+        # the shard of stored frequencies is small, and is always compared whole
         quick = self.findings.options.quick
-        if quick and file.name != SHARD:  # the shard of stored frequencies is small
+        if quick and file.name != SHARD:
             self._compare_quickly(file, path)
             return
-
         if not quick:
             self.findings.bytes += size
+
         # the Hub lists the sha256 of weights, so that the source need not be downloaded for this
         if file.action == "copy" and file.sha256 is not None:
             digest = sha256(path)
@@ -332,13 +332,13 @@ class FolderCheck:
 
         # the header of a copied file
         if file.action == "copy" and file.name.endswith(WEIGHTS):
-            planned = self.plan.source.headers.get(file.origin or file.name)
+            source_header = self.plan.source.headers.get(file.origin or file.name)
             header = read_header(path)
-            if planned is None:
+            if source_header is None:
                 return
             # equal dictionaries may have their tensors in another order
-            has_same_order = list(header.tensors) == list(planned.tensors)
-            if header != planned or not has_same_order:
+            has_same_order = list(header.tensors) == list(source_header.tensors)
+            if header != source_header or not has_same_order:
                 self.findings.differs(f"{file.name} has another header")
 
     def _fold_ranges(self, file: PlannedFile) -> list[Range]:
@@ -583,14 +583,16 @@ class GgufCheck:
         header = self.file.header
         self.findings.files += 1
         assert plan.quantisation is not None
-        planned = replace(planned, values={**planned.values, **plan.quantisation.values})
+
+        # the keys; `unlike_keys` gives an empty key for differences such as another order of them
+        with_quantisation = {**planned.values, **plan.quantisation.values}
         clauses = []
-        for key, clause in unlike_keys(header, planned):
-            # `unlike_keys` gives an empty key for differences such as another order of the keys
+        for key, clause in unlike_keys(header, replace(planned, values=with_quantisation)):
             if key and key not in QUANTISER:
                 clauses.append((key, clause))
         self._record_keys(clauses)
 
+        # the names and shapes of tensors
         for name in (*planned.tensors, *header.tensors):
             actual = header.tensors.get(name)
             wanted = planned.tensors.get(name)
@@ -598,7 +600,7 @@ class GgufCheck:
                 self.findings.differs(f"its tensor {name} is not there or has another shape")
                 return
 
-        # a tensor that kept its type was not quantised, so it kept its bytes
+        # the bytes of tensors that kept their type, since these were not quantised
         same_type = {}
         for name, info in header.tensors.items():
             if info.type == planned.tensors[name].type:
@@ -855,8 +857,10 @@ def _has_layout(path: Path, header: GgufHeader, planned: RewrittenHeader) -> boo
     expected = RewrittenHeader(
         values=values, tensors=planned.tensors, alignment=planned.alignment, kept=planned.kept
     )
+
+    header_size = header.data_start
     with path.open("rb") as file:
-        return file.read(header.data_start) == expected.layout(header.data_start)
+        return file.read(header_size) == expected.layout(header_size)
 
 
 def _shown(value: GgufValue) -> str:

@@ -221,26 +221,29 @@ class RangeReader:
     def __exit__(self, *error: object) -> None:
         os.close(self._file)
 
-    def unlike_file(self, at: int, origin: Path, place: int, size: int) -> int | None:
+    def unlike_file(self, start: int, origin: Path, origin_start: int, size: int) -> int | None:
         """Compare bytes of the file with bytes of another file.
 
         Args:
-            at: The first byte in the file.
+            start: The first byte in the file.
             origin: The other file.
-            place: The first byte in the other file.
+            origin_start: The first byte in the other file.
             size: How many bytes are compared.
 
         Returns:
             The place of the first byte of the file that differs; None for equal bytes.
         """
-        other = os.open(origin, os.O_RDONLY)
+        _, origin_buffer = self._buffers
+        origin_file = os.open(origin, os.O_RDONLY)
         try:
-            expected = _read(other, self._buffers[1], place, size)
+            expected = _read(origin_file, origin_buffer, origin_start, size)
         finally:
-            os.close(other)
-        difference = self._unlike(at, expected)
-        if difference is None and len(expected) < size:  # the other file ends too early
-            return at + len(expected)
+            os.close(origin_file)
+
+        difference = self._unlike(start, expected)
+        origin_ends_early = len(expected) < size
+        if difference is None and origin_ends_early:
+            return start + len(expected)
         return difference
 
     def unlike(self, at: int, expected: bytes | memoryview) -> int | None:
@@ -256,26 +259,27 @@ class RangeReader:
                 return place
         return None
 
-    def _unlike(self, at: int, expected: bytearray | memoryview) -> int | None:
+    def _unlike(self, start: int, expected: bytearray | memoryview) -> int | None:
         """Return the place of the first byte that differs; None where all are equal.
 
         Args:
-            at: The first byte of the file that is compared.
+            start: The first byte of the file that is compared.
             expected: The bytes that it should have from there on, at most BLOCK.
         """
-        actual = _read(self._file, self._buffers[0], at, len(expected))
+        buffer, _ = self._buffers
+        actual = _read(self._file, buffer, start, len(expected))
         self._advance(len(expected))
         if actual == expected:  # a bytearray and any buffer are compared by memcmp, which is fast
             return None
 
         # the exact place is only needed for the message; numpy finds it quickly
         count = min(len(actual), len(expected))
-        first = np.frombuffer(actual, np.uint8, count)
-        second = np.frombuffer(expected, np.uint8, count)
-        differs = first != second
+        actual_bytes = np.frombuffer(actual, np.uint8, count)
+        expected_bytes = np.frombuffer(expected, np.uint8, count)
+        differs = actual_bytes != expected_bytes
         if not differs.any():  # the file ends too early
-            return at + count
-        return at + int(np.argmax(differs))
+            return start + count
+        return start + int(np.argmax(differs))
 
 
 Task = Callable[[RangeReader], "int | None"]
@@ -434,14 +438,14 @@ def _multiply_piece(
         start: The first byte of the piece, counted from the beginning of the tensor.
         size: The bytes of the piece.
     """
-    # the numbers of the piece: how many precede it in the tensor, and how many it has
+    # the numbers of the piece as the source has them, and how many of the tensor precede them
     stored = np.dtype(STORED[dtype])
     numbers_before = start // stored.itemsize
     count = size // stored.itemsize
     data = read(place + start, place + start + size)
     numbers: NDArray[np.generic] = np.frombuffer(data, stored).copy()
 
-    # `scale_numbers` has also written the output
+    # multiply them by `scale_numbers`, as when the output was written
     for scaling in scalings:
         for span_start, span_stop in scaling.spans:
             # the span is counted from the first number of the tensor; it may begin before the piece

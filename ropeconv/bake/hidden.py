@@ -263,10 +263,12 @@ def locked(out: Path, keep: bool = False) -> Iterator[HiddenFolder]:
     try:
         yield hidden
     except BaseException:
+        # the run failed or was stopped: a folder with finished files is not removed
         with suppress(OSError):
             _remove(hidden)
         raise
     else:
+        # the run succeeded, and nothing must be left, unless another run continues with it
         try:
             _remove(hidden)
         except OSError as problem:

@@ -163,9 +163,11 @@ def read_items(path: Path) -> list[RecordItem]:
             f"{path} cannot be read ({problem.strerror}); give a file that `ropeconv eval -o"
             " NAME.jsonl.gz` wrote"
         ) from None
-    if data[:2] == b"\x1f\x8b":
+    is_gzip = data.startswith(b"\x1f\x8b")
+    if is_gzip:
         data = _decompress(data, path)
 
+    # a JSON object on each line
     decoder = msgspec.json.Decoder(RecordItem)
     items = []
     for number, line in enumerate(data.splitlines(), 1):
@@ -208,15 +210,17 @@ def check_items(items: Sequence[RecordItem], name: str) -> None:
     """
     if not items:
         raise BadSource(f"{name} has no item; give a file that `ropeconv eval -o` wrote")
-    seen: set[Hashable] = set()
+    keys_before: set[Hashable] = set()
     for number, item in enumerate(items, 1):
-        problem = _problem_of(item)
+        # what was measured: only one item may have it
         key = (item.model, item.row, item.measure, item.metric, item.length, item.place)
-        if key in seen:
+        if key in keys_before:
             problem = f"{item.row} has this {item.measure} of {item.text} twice"
-        seen.add(key)
+        else:
+            problem = _problem_of(item)
         if problem:
             raise BadSource(f"{name}, item {number}: {problem}; run `ropeconv eval` again")
+        keys_before.add(key)
 
 
 def _problem_of(item: RecordItem) -> str:

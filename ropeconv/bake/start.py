@@ -2,6 +2,7 @@
 derived.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..convert.encoding import why_no_attention_factor
@@ -53,14 +54,16 @@ def first_inspection(
     first = source
     if target.replace:
         first = first_source(source)
-    first_inspected = inspect_config(first)
+    inspection_of_first = inspect_config(first)
     if first is source:
-        return first_inspected, first_inspected, source
-    try:
-        return inspect_config(source), first_inspected, first
-    except BadSource:
-        # an output may have its frequencies in its tensors, which only its own code reads
-        return first_inspected, first_inspected, first
+        return inspection_of_first, inspection_of_first, source
+
+    # an output may have its frequencies in its tensors, which only its own code reads; then that of
+    # the first checkpoint stands for it
+    inspection = inspection_of_first
+    with suppress(BadSource):
+        inspection = inspect_config(source)
+    return inspection, inspection_of_first, first
 
 
 class AlreadyExtended(RopeconvError):
@@ -90,8 +93,10 @@ def start_spec(inspection: Inspection, recipe: Recipe, target: Target) -> RopeSp
     _refuse_family(inspection)
     if recipe.on_top:
         _refuse_on_top(inspection)
-    keeps = recipe.on_top or isinstance(recipe.method, AsIs)
-    if inspection.extended and not target.replace and not keeps:
+    # a model that is scaled already needs one of --replace, --on-top and --as-is
+    keeps_scaling = recipe.on_top or isinstance(recipe.method, AsIs)
+    says_what_to_do = target.replace or keeps_scaling
+    if inspection.extended and not says_what_to_do:
         raise _already_extended(inspection)
     return recipe.start(inspection.spec)
 
@@ -430,8 +435,9 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
         inspection: The model that it starts from.
     """
     # the user's own choice counts, and is refused later where it cannot be computed
-    chosen = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
-    if chosen != (None, None, None):
+    options = (recipe.attention_factor, recipe.temperature_slope, recipe.temperature_intercept)
+    has_choice = any(value is not None for value in options)
+    if has_choice:
         return recipe
 
     # the model was trained without the factor of its scaling, so more of the same scaling has none
@@ -576,11 +582,11 @@ def inherit_mscale(recipe: Recipe, inspection: Inspection) -> Recipe:
     method = recipe.method
     if not isinstance(method, YarnMethod) or method.mscale is not None:
         return recipe
-    pair = _mscale_pair(inspection)
+    pair = _mscale_pair(inspection)  # e.g. {"mscale": 0.707, "mscale_all_dim": 0.707}
     if not pair:
         return recipe
-    own = replace(method, mscale=pair["mscale"], mscale_all_dim=pair["mscale_all_dim"])
-    return replace(recipe, method=own)
+    with_pair = replace(method, mscale=pair["mscale"], mscale_all_dim=pair["mscale_all_dim"])
+    return replace(recipe, method=with_pair)
 
 
 def _mscale_pair(inspection: Inspection) -> dict[str, float]:

@@ -411,7 +411,6 @@ def why_edited(inspection: Inspection) -> str:
     # The covered context is factor * context before the scaling. If the latter is itself only known
     # as declared context / factor, as in LongChat, the product says nothing.
     spec = inspection.first_spec
-    form = spec.form
     covered = covered_context(spec)
     declared = max(spec.context, _reached_length(inspection))
     follows_from_factor = spec.original_context_source == "factor"
@@ -421,25 +420,43 @@ def why_edited(inspection: Inspection) -> str:
             " was added without them"
         )
 
-    # Qwen's cards tell users to add yarn with a factor and the trained length, so that all other
-    # numbers are the defaults. (The settings of an output of ropeconv are its own, and not those of
-    # the model before it.)
+    recommended = _published_edit(inspection)
+    if recommended:
+        return f"it is the edit of {recommended}"
+
+    # the card of an output of ropeconv is its own, and not that of the model before it
+    source = inspection.source
+    is_output = inspection.first is not None
+    if isinstance(source, Source) and not is_output:
+        card = source.text(CARD) or ""
+        if EDITED.search(card):
+            return "its card says so"
+    return ""
+
+
+def _published_edit(inspection: Inspection) -> str:
+    """Return where the publisher tells users to add the scaling of a model; empty where nowhere.
+
+    Qwen's cards tell users to add yarn with a factor and the trained length, so that all other
+    numbers are the defaults.
+    """
+    spec = inspection.first_spec
+    form = spec.form
+    if not isinstance(form, Yarn):
+        return ""
+
+    # the settings of an output of ropeconv are its own, and not those of the model before it
     is_output = inspection.first is not None
     settings = {key for key, value in _settings(inspection).items() if value is not None}
-    has_only_usual_keys = is_output or settings <= README_KEYS
-    if isinstance(form, Yarn) and has_only_usual_keys:
-        usual_factor = temperature_attention_factor(form.factor)
-        has_usual_factor = abs(spec.attention_factor - usual_factor) < 1e-6
-        has_usual_ramp = (form.beta_fast, form.beta_slow, form.truncate) == (32.0, 1.0, True)
-        recommended = recommendation_of("yarn", inspection, form.original_context, form.factor)
-        if has_usual_factor and has_usual_ramp and recommended:
-            return f"it is the edit of {recommended}"
-
-    # the card of an output is its own too
-    source = inspection.source
-    if isinstance(source, Source) and not is_output and EDITED.search(source.text(CARD) or ""):
-        return "its card says so"
-    return ""
+    has_other_keys = not settings <= README_KEYS
+    if has_other_keys and not is_output:
+        return ""
+    usual_factor = temperature_attention_factor(form.factor)
+    has_usual_factor = abs(spec.attention_factor - usual_factor) < 1e-6
+    has_usual_ramp = (form.beta_fast, form.beta_slow, form.truncate) == (32.0, 1.0, True)
+    if not has_usual_factor or not has_usual_ramp:
+        return ""
+    return recommendation_of("yarn", inspection, form.original_context, form.factor)
 
 
 def _settings(inspection: Inspection) -> JsonObject:

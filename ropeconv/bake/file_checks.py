@@ -729,48 +729,69 @@ def _edit_ranges(
         start: The byte of the edited shard at which its data begins.
         shard: The number of the shard, from 0.
     """
-    edit = plan.edit
     source_header = plan.source.file.headers[shard]
     source_path = plan.source.file.shards[shard].path()
-
-    def change_bytes(change: Change, source_start: int, at: int, size: int) -> bytes:
-        """Change `size` bytes of a tensor, from its byte `at` on."""
-        with source_path.open("rb") as reader:
-            reader.seek(source_start + at)
-            return change.whole(reader.read(size))
 
     # each tensor with the one that follows it in the file; None after the last one
     infos = list(tensors.values())
     for info, following in zip_longest(infos, infos[1:]):
-        first = start + info.offset
-        stop = first + info.size
-        source_info = source_header.tensors[info.name]
-        source_start = source_header.data_start + source_info.offset
-
-        # as the writer (`write_new`), which removes tensors from the first shard only and leaves
-        # out their changes
-        change = edit.changes.get(info.name)
-        is_removed = shard == 0 and info.name in edit.removed
-        if change is None or is_removed:
-            yield CopiedRange(start=first, stop=stop, origin=source_path, place=source_start)
-        else:
-            make = partial(change_bytes, change, source_start)
-            yield GeneratedRange(start=first, stop=stop, make=make, unit=change.unit)
+        yield _edited_range(plan, info, start, shard)
 
         # Two tensors that follow each other as in the source are copied in one piece, so that the
         # padding between them has the bytes of the source. Other padding is zeros.
         if following is None:
             continue
+        source_info = source_header.tensors[info.name]
         distance = following.offset - info.offset
         source_distance = source_header.tensors[following.name].offset - source_info.offset
         padding = distance - info.size
         if padding and distance == source_distance:
+            padding_start = start + info.offset + info.size
             yield CopiedRange(
-                start=stop,
-                stop=stop + padding,
+                start=padding_start,
+                stop=padding_start + padding,
                 origin=source_path,
-                place=source_start + source_info.size,
+                place=source_header.data_start + source_info.offset + source_info.size,
             )
+
+
+def _edited_range(plan: GgufPlan, info: TensorInfo, start: int, shard: int) -> Range:
+    """The bytes that a tensor of an edited shard should have: copied from the source, or changed.
+
+    Args:
+        plan: The plan, with the source and the edit.
+        info: The tensor, with its place in the edited shard.
+        start: The byte of the edited shard at which its data begins.
+        shard: The number of the shard, from 0.
+    """
+    first = start + info.offset
+    stop = first + info.size
+    source_header = plan.source.file.headers[shard]
+    source_path = plan.source.file.shards[shard].path()
+    source_start = source_header.data_start + source_header.tensors[info.name].offset
+
+    # the writer (`write_new`) removes tensors from the first shard only, and does not change them
+    change = plan.edit.changes.get(info.name)
+    is_removed = shard == 0 and info.name in plan.edit.removed
+    if change is None or is_removed:
+        return CopiedRange(start=first, stop=stop, origin=source_path, place=source_start)
+    make = partial(change_piece, change, source_path, source_start)
+    return GeneratedRange(start=first, stop=stop, make=make, unit=change.unit)
+
+
+def change_piece(change: Change, path: Path, tensor_start: int, start: int, size: int) -> bytes:
+    """Return a piece of a tensor after a change.
+
+    Args:
+        change: The change.
+        path: The file with the tensor before the change.
+        tensor_start: The first byte of the tensor in it.
+        start: The first byte of the piece, counted from the beginning of the tensor.
+        size: The bytes of the piece.
+    """
+    with path.open("rb") as reader:
+        reader.seek(tensor_start + start)
+        return change.whole(reader.read(size))
 
 
 def _convert_ranges(

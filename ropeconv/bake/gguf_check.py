@@ -104,13 +104,17 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
     file = GgufFile.open(path)
     schedule = _written(plan)
     family = source.family
-    vocabulary = file.tensors["token_embd.weight"].shape[1]
+    _, vocabulary = file.tensors["token_embd.weight"].shape  # GGUF has the columns first
+    # a model_type that transformers does not know is loaded as the one that --family names
+    stands_for = family.text_type if family.assumed else ""
+
+    # the checkpoint runs in the process of the probe, with the frequencies of the method
     with folder_of(source, weights=False) as config:
         question = ConversionQuestion(
             source=CheckpointFiles(
                 config=str(config.absolute()),
                 weights=tuple(str(source.path(name).absolute()) for name in weights),
-                stands_for=family.text_type if family.assumed else "",
+                stands_for=stands_for,
             ),
             numbers=ScheduleRecord(**schedule.to_dict()),
             ids=choose_tokens(vocabulary, schedule.original_context),
@@ -120,6 +124,7 @@ def run_converted_layers(plan: ExportPlan, path: Path, probe: Probe) -> LayersRe
         )
 
         def ask(function: str, given: JsonObject) -> JsonObject:
+            """Call a function of `converted_layers` in that process; an error is its reason."""
             answer = probe.call(f"ropeconv.validate.converted_layers:{function}", given)
             if "error" in answer:
                 return {"reason": f"transformers could not run it ({answer['error']})"}

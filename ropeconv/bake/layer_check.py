@@ -157,6 +157,7 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
     Raises:
         NoLayerRuns: The output has no weights in safetensors.
     """
+    # model.safetensors, or the shards that the index names
     index = folder / INDEX
     names: tuple[str, ...] = (SINGLE,)
     if index.exists():
@@ -166,7 +167,8 @@ def _output_weights(plan: CheckpointPlan, folder: Path) -> tuple[list[Path], boo
         raise NoLayerRuns("it has no safetensors")
 
     paths = [folder / name for name in names if (folder / name).exists()]
-    return paths, len(paths) < len(names)
+    are_some_missing = len(paths) < len(names)
+    return paths, are_some_missing
 
 
 def _needed_rows(

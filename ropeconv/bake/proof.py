@@ -284,13 +284,13 @@ def differences(own: Mapping[Any, Measured], other: Mapping[Any, Measured]) -> S
         own: Numbers by the key that pairs them, such as text and window.
         other: Those of another row or length.
     """
-    # texts one after the other, and each from its beginning: neighbours may be alike
-    common = [key for key in own if key in other]
-    if not common:
+    common_keys = [key for key in own if key in other]
+    if not common_keys:
         return None
-    common.sort(key=lambda key: (str(own[key].document), own[key].window))
-    values = [own[key].value - other[key].value for key in common]
-    return sample_of([own[key] for key in common], values)
+    # texts one after the other, and each from its beginning: neighbours may be alike
+    common_keys.sort(key=lambda key: (str(own[key].document), own[key].window))
+    values = [own[key].value - other[key].value for key in common_keys]
+    return sample_of([own[key] for key in common_keys], values)
 
 
 @dataclass(frozen=True)
@@ -343,11 +343,12 @@ def judge(sample: Sample, share: bool = False) -> Proof:
     """
     if not share:
         return Proof(sample.mean, sample.error, sample.margin, sample.count)
-    least_error = mcnemar_error(sample)
-    error = max(least_error, sample.error or 0.0)
+
+    mcnemar = mcnemar_error(sample)
+    error = max(mcnemar, sample.error or 0.0)
     margin = sample.student_margin
     if margin is not None:
-        margin = max(3 * least_error, margin)
+        margin = max(3 * mcnemar, margin)
     return Proof(sample.mean, error, margin, sample.count)
 
 

@@ -160,19 +160,23 @@ class RankedMethods(TableSummary):
         return [SummaryTable("methods", columns, rows)]
 
     def _cells(self, row: Advice, formats: Sequence[str]) -> tuple[str, ...]:
-        """The cells of a method for people."""
+        """The cells of a method for people: flags, numbers, without training or not, runtimes."""
+        # from a result of the user's `eval`, else from the published studies
         if self.ranking:
             measured = self.ranking.cells(row)
         elif row.measured is not None:
             measured = row.measured.cells()
         else:
             measured = NOT_MEASURED
-        supported = [_count_supporting(row.writings[name]) for name in formats]
-        untuned = row.untuned
+
         if not row.writable:
             untuned = "cannot be written"
         elif row.recommended:
-            untuned += f" ({row.basis})"
+            untuned = f"{row.untuned} ({row.basis})"
+        else:
+            untuned = row.untuned
+
+        supported = [_count_supporting(row.writings[name]) for name in formats]
         return (row.flags, *measured, untuned, *supported)
 
     def records(self) -> list[JsonObject]:

@@ -13,12 +13,12 @@ from typing import TypeVar
 import msgspec
 
 from ..formats.files import scratch
-from ..formats.gguf.edit import RESERVED, SPLIT, Change, RewrittenHeader, rewrite
+from ..formats.gguf.edit import RESERVED, SPLIT, RewrittenHeader, rewrite
 from ..formats.gguf.file import GgufFile
 from ..formats.gguf.header import ALIGNMENT, GgufHeader, GgufValue, TensorInfo
 from ..inspection.receipts.receipt import Receipt
 from ..runtimes.llamacpp.read_header import ROPE_TENSORS
-from .file_checks import QUANTISER, SMALL, GgufCheck, unlike_keys
+from .file_checks import QUANTISER, SMALL, GgufCheck, change_piece, unlike_keys
 from .findings import CopiedRange, GeneratedRange, Range, StreamedRange, first_difference
 from .gguf import ExportPlan, GgufPlan
 from .plan import GgufOutput
@@ -253,36 +253,24 @@ class RegroupedCheck(GgufCheck):
 
         # its place in the source, where it may be in another shard
         assert source is not None
-        number = source.shard(info.name)
-        header = source.headers[number]
-        path = source.shards[number].path()
+        shard = source.shard(info.name)
+        header = source.headers[shard]
+        path = source.shards[shard].path()
         place = header.data_start + header.tensors[info.name].offset
+
         # the change of the edit; a conversion that was made again has it already
-        change = self.plan.edit.changes.get(info.name)
-        if change is None or not isinstance(self.plan, GgufPlan):
+        change = None
+        if isinstance(self.plan, GgufPlan):
+            change = self.plan.edit.changes.get(info.name)
+        if change is None:
             return CopiedRange(start=start, stop=stop, origin=path, place=place)
-        make = partial(_changed_piece, change, path, place)
+        make = partial(change_piece, change, path, place)
         return GeneratedRange(start=start, stop=stop, make=make, unit=change.unit)
 
 
 def _bytes_after_tensors(header: GgufHeader) -> int:
     """The bytes of a shard after its last tensor."""
     return header.size - header.data_start - header.data_size
-
-
-def _changed_piece(change: Change, path: Path, place: int, at: int, size: int) -> bytes:
-    """A piece of a tensor after a change.
-
-    Args:
-        change: The change.
-        path: The file with the tensor before the change.
-        place: The first byte of the tensor in it.
-        at: The first byte of the piece, counted from there.
-        size: The bytes of the piece.
-    """
-    with path.open("rb") as reader:
-        reader.seek(place + at)
-        return change.whole(reader.read(size))
 
 
 def _unaligned(header: GgufHeader) -> dict[str, GgufValue]:

@@ -288,15 +288,17 @@ def _check_header(source: GgufSource, edit: Edit, digest: str, first: str) -> No
     Args:
         source: The output.
         edit: The edit that restores the file, with its layout.
-        digest: The sha256 of the header that it had; empty where it is not known.
+        digest: The sha256 of the header that it had; empty where the receipt does not have it.
         first: The file before the change in words, for the message.
 
     Raises:
-        BadSource: Where it gives another header.
+        BadSource: The header would be another one.
     """
+    if not digest:
+        return
     assert edit.layout is not None
-    header = rewrite(source.file.header, edit).exact(edit.layout)
-    if digest and hashlib.sha256(header).hexdigest() != digest:
+    restored_header = rewrite(source.file.header, edit).exact(edit.layout)
+    if hashlib.sha256(restored_header).hexdigest() != digest:
         raise BadSource(
             f"keys of {source.file.name} were changed after ropeconv wrote it, or its receipt was,"
             f" so that its source would not be what it was; take the source again, {first}"

@@ -127,10 +127,12 @@ class _RowCheck:
             origin = self.source.tensors.get(origin_name)
             if origin is None or origin_row >= origin.shape[0]:
                 continue
+            # both as vectors of length 1, whose product is the correlation
             original_row = self._row_of_source(origin_name, origin_row, len(written))
-            original = _normalised(original_row[None])[0]
+            (original,) = _normalised(original_row[None])
+            correlation = float(written @ original)
             has_numbers = written.any() or original.any()
-            if has_numbers and float(written @ original) < ALIKE:
+            if has_numbers and correlation < ALIKE:
                 raise Disagreement(
                     f"row {row:,} of {name} is not that of {origin_name} from which the first"
                     " layers have it; report it; nothing was kept"

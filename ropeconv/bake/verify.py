@@ -154,11 +154,12 @@ def unlike_plan(plan: Plan, receipt: Receipt, in_shards: bool = False) -> list[s
     # the planned receipt goes through JSON, as the recorded one did, so that numbers have the same
     # rounding
     planned_receipt = parse_receipt(embedded(plan.receipt()), "the plan")
+    recorded_receipt = receipt
     if in_shards:
         planned_receipt = without_shards(planned_receipt)
-        receipt = without_shards(receipt)
+        recorded_receipt = without_shards(recorded_receipt)
     planned = _plain(planned_receipt)
-    recorded = _plain(receipt)
+    recorded = _plain(recorded_receipt)
     unlike = []
     for key in planned:
         if key not in NOT_COMPARED and planned[key] != recorded[key]:
@@ -283,9 +284,10 @@ def _verify_gguf(
     recorded = comparison.receipt.source
     given = comparison.source
     has_other_reference = bool(recorded.reference) and recorded.reference != given.reference
-    elsewhere = recorded.kind != given.kind or has_other_reference
-    check = RegroupedCheck if regrouped else GgufCheck
-    check(file, plan, findings, elsewhere, advance).run()
+    is_elsewhere = recorded.kind != given.kind or has_other_reference
+
+    check_class = RegroupedCheck if regrouped else GgufCheck
+    check_class(file, plan, findings, is_elsewhere, advance).run()
 
 
 def earlier_output(plan: Plan) -> Comparison | None:

@@ -223,7 +223,8 @@ class Batch:
         An output that a validation does not confirm is kept, and is among the failures.
 
         Args:
-            probe: A running one, or None; the first folder is checked with it.
+            probe: A process with the installed transformers, in which the first folder is checked;
+                None to start one.
         """
         if self.plans:
             check_folder(self.units)
@@ -318,22 +319,28 @@ class Batch:
         return self._publish(self._finished)
 
     def _make_targets(self, recipe: Recipe) -> list[Target]:
-        """Return the target of each unit, checked before anything is read or fetched."""
+        """Return the options of each output as a `Target`, checked before anything is read.
+
+        Raises:
+            UsageError: Options do not go together; with several outputs it names the wrong one.
+        """
+        # the owner of the repository that the outputs are published in
         owner = ""
         if self.request.publication:
             owner, _, _ = self.request.publication.repo_id.partition("/")
+
         targets = []
         for unit in self.units:
             target = build_target(unit.given, owner)
             targets.append(target)
-            if unit.is_draft:  # it follows the target that it drafts for
+            if unit.is_draft:  # it has the method and format of the model that it drafts for
                 continue
             try:
                 target.check(recipe, unit.from_gguf)
             except UsageError as problem:
                 if not self.several:
                     raise
-                raise UsageError(f"{unit.label}: {problem}") from None  # says which of them
+                raise UsageError(f"{unit.label}: {problem}") from None
         return targets
 
     def _note_programs(self, targets: Sequence[Target]) -> None:
@@ -369,15 +376,17 @@ class Batch:
             recipe: The method and its modifiers.
             opened: The sources that were opened so far, by name; several outputs may share one.
         """
-        request = self.request
         # an earlier change in place that was interrupted left a damaged file, which is restored
         # before it is read
+        request = self.request
         if target.in_place and not request.dry_run:
             recover_file(unit.source, self.reporter)
+
         named = unit.named or unit.source
         if named not in opened:
             opened[named] = open_source(named, request.family)
         source = opened[named]
+
         # the same command twice changes a file in place only once
         if target.in_place and isinstance(source, GgufSource):
             change_of_earlier_run = change_done(source, recipe, target)

@@ -112,7 +112,8 @@ def write_output(
         writing: How it is written.
         validation: From `choose_validation`.
         reporter: Receives what happens.
-        probe: A running one; None starts one where it is needed.
+        probe: A process with the installed transformers, in which the output is checked; None
+            starts one where it is needed.
         title: The title of the progress.
         draft: The plan of its draft model, for the commands that run both.
 

@@ -133,7 +133,8 @@ def publish_staged(
         plan: The plan of a folder.
         options: The repository, and how it is published.
         reporter: Receives what happens.
-        probe: A running one; None starts one where transformers is installed.
+        probe: A process with the installed transformers, in which the output is checked; None
+            starts one where transformers is installed.
         checksum: Whether copied files are hashed too.
         check: Whether the output is checked.
         validation: Whether and where it is validated before it is published; None for not at all.

@@ -333,11 +333,11 @@ def choose_validation(plan: Plan, wanted: ValidateOn) -> ValidationChoice:
     Raises:
         UsageError: Where a device is asked for, and the output cannot be run.
     """
-    automatic = wanted == "auto"
     if wanted == "off":
         return ValidationChoice()
+    automatic = wanted == "auto"
 
-    # Can it be validated at all? "auto" leaves out what cannot, and a device is an error then.
+    # An output that cannot be validated: "auto" leaves it out, and a named device is an error.
     obstacle = why_not_compared(plan)
     if obstacle:
         if not automatic:
@@ -458,11 +458,13 @@ def _seconds(plan: Plan, size: int, on_gpu: bool = False) -> float:
         size: The number of weights.
         on_gpu: Whether a GPU computes, for which reading the weights is what counts.
     """
-    # both models, output and source, as float32: WIDE bytes a weight, DISK bytes a second
-    reading = 2 * size * WIDE / DISK
+    # both models, output and source, are read as float32
+    models = 2
+    reading = models * size * WIDE / DISK  # bytes a weight, bytes a second
     if on_gpu:
         return IMPORTING + reading
 
+    # the tokens that run through a model
     schedule = plan.schedule
     if isinstance(plan, GgufOutput):
         tokens = PASSES_OF_LLAMA_CPP * usual_length(schedule.original_context, schedule.context)

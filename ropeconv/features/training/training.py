@@ -163,6 +163,7 @@ def baked_output(source: Source | GgufSource, path: str = "") -> TrainingFacts:
             " target"
         )
 
+    # what the memory of training follows from, and the name under which the trainer loads it
     shape = config_shape(config, family, config_cache(config, family))
     if not path:
         path = source.reference

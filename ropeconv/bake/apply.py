@@ -38,7 +38,7 @@ from ..runtimes.runtime import ALL, RUNS, SILENT, find
 from ..runtimes.verdict import describe, difference
 from ..validate.checks import compare
 from .checkpoint import CheckpointPlan, checkpoint_plan
-from .execution import ApplyOptions, execute_plan
+from .execution import ApplyOptions, Verify, execute_plan
 from .fold_check import refuse_uneven_fold
 from .gguf import ExportPlan, GgufPlan, export_plan, gguf_plan
 from .gguf_check import (
@@ -403,17 +403,19 @@ def _apply_gguf(
     beside: SideFile | None,
 ) -> AppliedPlan:
     """Write a GGUF file, or change one in place, and read it back, as `apply` says."""
-    # a change in place is checked while it can be undone, and a new file before it has its name
     output_check = GgufOutputCheck(plan)
+
+    def accept(path: Path) -> None:
+        """Accept a file without a check, for `--no-check`."""
+
     if isinstance(plan, GgufPlan) and plan.target.in_place:
-        if check:
-            path = change_in_place(plan.source, plan.edit, output_check.check, beside)
-        else:
-            path = change_in_place(plan.source, plan.edit, beside=beside)
-    elif check:
-        path = execute_plan(plan, options, output_check, advance, beside)
+        # a change is checked while it can still be undone
+        verify_change = output_check.check if check else accept
+        path = change_in_place(plan.source, plan.edit, verify_change, beside)
     else:
-        path = execute_plan(plan, options, advance=advance, beside=beside)
+        # a new file is checked before it gets its name
+        verify_file: Verify = output_check if check else accept
+        path = execute_plan(plan, options, verify_file, advance, beside)
     return AppliedPlan(path, output_check.record, output_check.reason)
 
 

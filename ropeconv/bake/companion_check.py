@@ -77,16 +77,19 @@ def member_faults(output: Path, receipt: Receipt) -> list[str]:
         output: The output.
         receipt: Its receipt, which names them.
     """
+    # the receipt has their names, such as "Qwen3-8B-yarn4-adapter"; `place_beside` gives the path
+    # of one that is there
+    names = receipt.target
     faults = []
-    adapter = place_beside(output, receipt.target.adapter)
+    adapter = place_beside(output, names.adapter)
     if adapter is not None:
         faults += _faults_of_adapter(adapter, receipt)
-    draft = place_beside(output, receipt.target.draft)
+    draft = place_beside(output, names.draft)
     if draft is not None:
-        faults += _faults_of_pair(draft, receipt.target.draft_digest, "draft")
-    target = place_beside(output, receipt.target.drafts_for)
+        faults += _faults_of_pair(draft, names.draft_digest, "draft")
+    target = place_beside(output, names.drafts_for)
     if target is not None:
-        faults += _faults_of_pair(target, receipt.target.drafts_for_digest, "target")
+        faults += _faults_of_pair(target, names.drafts_for_digest, "target")
     return faults
 
 

@@ -304,6 +304,9 @@ class Untuned(msgspec.Struct, frozen=True):
 def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
     """Return whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
 
+    The reason is such as "on Qwen2.5-0.5B at 4 times, yarn loses 0.05 nats and finds 94 % of hidden
+    facts; the bar is 0.2 nats and 50 %".
+
     Args:
         method: The name of the method.
         factor: The wanted length over the trained one.
@@ -346,10 +349,11 @@ def recommendation_of(method: str, inspection: Inspection, trained: int, factor:
         factor: The wanted length over that context.
     """
     for recommendation in evidence().recommendations:
-        is_of_model = (
-            inspection.family_name in recommendation.families and trained == recommendation.original
-        )
-        if is_of_model and method == recommendation.method and factor <= recommendation.factor:
+        is_of_family = inspection.family_name in recommendation.families
+        is_of_model = is_of_family and trained == recommendation.original
+        if not is_of_model or method != recommendation.method:
+            continue
+        if factor <= recommendation.factor:
             return recommendation.source
     return ""
 

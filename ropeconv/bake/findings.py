@@ -380,19 +380,20 @@ def _read(file: int, buffer: bytearray, at: int, size: int) -> bytearray:
 def folded_ranges(source: Source, name: str, fold: Fold) -> list[Range]:
     """Return the bytes that a shard should have after a fold, as ranges.
 
-    A fold multiplies some weights by a factor. These are computed again; all other bytes are those
-    of the source.
+    A fold multiplies some weights by a factor, such as those of the keys by the attention factor.
+    These are computed again; all other bytes are those of the source.
 
     Args:
         source: The checkpoint before the fold.
-        name: The name of the shard.
+        name: The name of the shard, such as model-00001-of-00004.safetensors.
         fold: The factors, and the tensors that they multiply.
     """
-    header = source.headers[name]
-    scalings: dict[str, list[Scaling]] = {}
+    scalings: dict[str, list[Scaling]] = {}  # by the name of the tensor
     for scaling in fold.scalings:
         scalings.setdefault(scaling.tensor, []).append(scaling)
 
+    # the header, and then the tensors in the order of the file
+    header = source.headers[name]
     ranges = [_unchanged_range(source, name, 0, header.data_start)]
     read = partial(source.read, name)
     in_order = sorted(header.tensors.values(), key=lambda tensor: (tensor.start, tensor.stop))

@@ -35,17 +35,18 @@ def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) 
     # an output that --as-is only writes again needs what it needed before, by its receipt
     context = schedule.context
     is_as_is = isinstance(recipe.method, AsIs)
-    has_same_length = context == inspection.spec.context
+    is_only_rewritten = is_as_is and context == inspection.spec.context
     in_receipt = inspection.fine_tuning
-    if is_as_is and has_same_length and in_receipt is not None:
+    if is_only_rewritten and in_receipt is not None:
         return in_receipt
 
     # a model that was trained with its scaling, such as Llama 3.1, where the scaling stays or
     # becomes wider: it was trained for the context that it declares
     first = inspection.first_spec
-    computes_scaling = _is_same(schedule, first) or _is_wider(schedule, first)
-    keeps_scaling = recipe.on_top or is_as_is or computes_scaling
-    if trained_scaling(inspection) and keeps_scaling:
+    keeps_scaling = recipe.on_top or is_as_is
+    if not keeps_scaling:  # another way to write it, as `--llama3 8 --replace`
+        keeps_scaling = _is_same(schedule, first) or _is_wider(schedule, first)
+    if keeps_scaling and trained_scaling(inspection):
         factor = context / first.context
         level, reason = _on_trained_scaling(recipe, first, factor)
         return FineTuningRecord(level=level, factor=factor, trained=first.context, reason=reason)

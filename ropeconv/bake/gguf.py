@@ -96,7 +96,8 @@ class GgufPlan(GgufOutput):
         file = self.source.file
         edit = self.result.edit
         receipt = valid_gguf_receipt(file, self.source_spec)
-        if receipt is None or receipt.original is None or receipt.original.gguf is None:
+        original = receipt.original if receipt is not None else None
+        if receipt is None or original is None or original.gguf is None:
             return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
 
         # The source is an output of ropeconv, so it is the file before the first run. The new
@@ -104,13 +105,13 @@ class GgufPlan(GgufOutput):
         replaces = self.target.replace
         record = record_of_output(
             file,
-            input_record=receipt.original.gguf,
+            input_record=original.gguf,
             before=earlier(file, receipt),
             edit=edit,
             replaced=replaces,
         )
         steps = () if replaces else receipt.steps
-        return OriginalRecord(receipt.original.source, gguf=record, steps=steps)
+        return OriginalRecord(original.source, gguf=record, steps=steps)
 
 
 def gguf_plan(source: GgufSource, recipe: Recipe, target: Target) -> GgufPlan:

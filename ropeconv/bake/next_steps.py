@@ -168,8 +168,11 @@ def check_command(plan: Plan, path: Path, computed_here: bool = True, against: s
     """
     if why_not_compared(plan) or not has_receipt(path):
         return ""
+
+    # ropeconv validate OUT --against SOURCE
     words = ["validate", str(path)]
-    if against or not _is_found(plan, path):
+    is_found_without = not against and _is_found(plan, path)
+    if not is_found_without:
         words += ["--against", against or plan.source.reference]
     if not computed_here:
         # the installed transformers would compute another model, so a server is asked

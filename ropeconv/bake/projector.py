@@ -6,6 +6,7 @@ A projector has no RoPE that an extension changes. llama.cpp's own converter wri
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 from ..convert.to_gguf.stock import (
@@ -61,13 +62,13 @@ def projector_command(plan: ExportPlan) -> str:
     """
     if not has_projector(plan.source) or find_projector(plan) is not None:
         return ""
-    script = SCRIPT
-    try:
-        found = plan.converter or find_converter()
-        if found is not None:
-            script = str(found.script)
-    except RopeconvError:
-        pass  # ROPECONV_CONVERTER names no converter
+    converter = plan.converter
+    if converter is None:
+        with suppress(RopeconvError):  # ROPECONV_CONVERTER names something else
+            converter = find_converter()
+    script = SCRIPT if converter is None else str(converter.script)
+
+    # python convert_hf_to_gguf.py MODEL --mmproj --outfile mmproj-NAME.gguf
     words = ["python", script, plan.source.reference, "--mmproj", "--outfile"]
     return shlex.join([*words, str(projector_path(plan))])
 

@@ -255,7 +255,7 @@ def sample_of(measured: Sequence[Measured], values: Iterable[float] | None = Non
     """
     if values is None:
         values = [item.value for item in measured]
-    # windows are numbered in each text, so that both numbers name one
+    # each text numbers its windows from 0, so a window is named by both: ("book.txt", 3)
     documents = [item.document for item in measured]
     windows = [(item.document, item.window) for item in measured]
     return Sample(

@@ -317,12 +317,13 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
             why = f"each sees a {spec.window_kind} with its own"
         return f"{no_layer} has the RoPE that a method changes ({why}); {declare}"
 
-    # No layer sees the whole context: all have a window below it. One that does see it is enough
-    # for an extension to be worthwhile.
+    # A layer that sees the whole context is enough for an extension to be worthwhile. Else every
+    # layer has a window below it, such as 4,096 tokens.
     windows = [window for window in spec.windows if window is not None and window < context]
-    is_windowed = bool(spec.layers) and len(windows) >= len(spec.layers)
-    if not is_windowed:
+    has_only_windows = bool(spec.layers) and len(windows) >= len(spec.layers)
+    if not has_only_windows:
         return ""
+    # the setting of a whole family, such as Mistral's, is only a note
     family = inspection.model_family if isinstance(inspection, ConfigInspection) else None
     if family is not None and family.window.layers == "all":
         return ""

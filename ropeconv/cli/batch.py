@@ -61,12 +61,14 @@ class BatchView:
 
     def show_plans(self) -> None:
         """Print the plans of --dry-run, and what publishing the outputs would do."""
+        # for the screen, and for --json
         entries = []
         documents = []
         for unit, plan in self.batch.plans:
             choice = self.batch.validation_of(plan)
             entries.append(BatchEntry(unit.label, plan, validating=choice.sentence))
             documents.append(plan.to_dict() | {"validating": choice.to_dict()})
+
         if not self.screen.as_json:
             for unit, plan in self.batch.plans:
                 self._show_planned(unit, plan)
@@ -88,14 +90,14 @@ class BatchView:
             documents.append(output.to_dict())
             self._show_written(unit, entry, output)
 
-        if self.batch.several and not self.batch.pair:
+        # what a list of outputs has in common; a target and its draft are no list
+        is_list = self.batch.several and not self.batch.pair
+        if is_list:
             self._show_end(entries, planned=False)
 
         url = self.batch.publish()
-        if url:
-            self._print_document(documents, {"published": url})
-        else:
-            self._print_document(documents, {})
+        publication = {"published": url} if url else {}
+        self._print_document(documents, publication)
         if url and not screen.as_json:
             screen.copyable(url)
 

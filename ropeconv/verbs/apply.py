@@ -87,7 +87,7 @@ def apply(
     check_value("dry_run", dry_run, bool)
     check_value("probe", probe, Probe | None)
 
-    # plan; the command line uses the same Batch, for several outputs
+    # plan; a Batch can hold several outputs, which only the command line makes of one call
     if isinstance(model, Plan):
         batch = _batch_of_plan(model, recipe, given, dry_run, reporter)
     else:
@@ -221,7 +221,7 @@ def _batch_of_plan(
     plan: Plan, recipe: object, given: dict[str, Any], dry_run: bool, reporter: Reporter
 ) -> Batch:
     """Return the batch of a plan that was made before: its output, and the draft of `draft=`."""
-    # a plan has decided these; only the options of writing are left
+    # the plan has a method and a target already; only the options of writing are left
     decided = {*RecipeKeywords.__annotations__, *TargetKeywords.__annotations__, "family"}
     refused = [name for name in given if name in decided]
     if recipe is not None:

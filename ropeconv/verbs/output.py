@@ -173,6 +173,8 @@ def finish_output(
     is_asked_for = validation.device != ""
     if is_asked_for and not done.uncomputed:
         result = validate_written(plan, done.path, validation, reporter)
+
+    # files beside it: for Ollama, and for the images of a multimodal model
     modelfile_path = None
     if modelfile and not plan.is_folder:
         modelfile_path = write_modelfile(plan)
@@ -209,25 +211,28 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     if path is None:
         return NextSteps()
 
-    # the feature with the trainers may not be installed
+    # `ropeconv train-config OUT --for axolotl`; the feature with the trainers may not be installed
     train = ""
-    training_step = None
     if not plan.fine_tuning.works_untuned:
         training_step = find_hook("training_step")
-    if training_step:
-        train = training_step(plan, path)
+        if training_step:
+            train = training_step(plan, path)
 
+    # `vllm serve OUT ...`, and `ropeconv validate OUT`
     run = run_commands(plan, path, output.modelfile, draft)
     check = ""
     if not output.validation:
         check = check_command(plan, path, not output.uncomputed, against)
+    images = ""
+    if isinstance(plan, ExportPlan):
+        images = projector_command(plan)
     return NextSteps(
         fits=plan.fit.sentence if plan.fit else "",
         quality=quality(plan),
         train=train,
         run=tuple(run),
         check=check,
-        images=projector_command(plan) if isinstance(plan, ExportPlan) else "",
+        images=images,
     )
 
 

@@ -138,14 +138,16 @@ def open_spread(
         raise UsageError(
             "a server runs its model itself, so --workers has no effect on --server; leave it out"
         )
-    # this machine may not have the devices that are asked for, which are those of the workers
+    # the named devices are those of the workers, which this machine may not have
     local = replace(opening, device="auto", dtype="auto", device_map="")
-    factory: Any = partial(EvalWorker, _with_absolute_paths(opening), sizes, files)
-    with open_evaluation(local, sizes, files) as evaluation, executor.pool(factory) as pool:
+    make_worker: Any = partial(EvalWorker, _with_absolute_paths(opening), sizes, files)
+    with open_evaluation(local, sizes, files) as evaluation, executor.pool(make_worker) as pool:
         # one worker says what it computes with, which is in the keys of the journal
-        about = _ask_about(pool)
+        runtime, device, dtype = _ask_about(pool)
         runner = evaluation.runner
-        runner.runtime, runner.device, runner.dtype = about
+        runner.runtime = runtime
+        runner.device = device
+        runner.dtype = dtype
 
         # from now on the evaluation gives its units to the workers
         evaluation.workers = partial(_measure_on, pool)

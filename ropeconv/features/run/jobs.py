@@ -366,7 +366,7 @@ def _eval_job(
         settings: Those of [eval], as `_eval_settings` returns them.
         out: The folder of the outputs.
     """
-    # the others are compared with the source itself, a row without a recipe
+    # the methods are compared with the source itself, which is the row "base" without a recipe
     evaluated = list(rows)
     has_base = any(row.recipe is None for row in rows)
     if not has_base:
@@ -544,7 +544,8 @@ class RunLine(Line, frozen=True, kw_only=True):
     def of(
         cls, unit: Unit, seconds: float, failed: str = "", result: JsonObject | None = None
     ) -> RunLine:
-        """Return the line of a unit; parameters are the fields."""
+        """Return the line of a unit in the journal; parameters are the fields."""
+        # an evaluation has several recipes and no target
         recipe = ""
         target = ""
         if unit.target is not None:
@@ -606,7 +607,7 @@ class RunJournal(Journal[RunLine]):
 def stamp(path: Path) -> str:
     """Return a digest of what an output was made of, and of the sizes of its files.
 
-    Documents in it, such as the card, may change.
+    A later run knows by it that the output was not changed. Its card and other documents may be.
 
     Raises:
         OSError: The output cannot be read.

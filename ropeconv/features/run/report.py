@@ -169,13 +169,18 @@ def make_table(plan: RunPlan, jobs: Sequence[Job], journal: RunJournal) -> RunTa
 
 
 def _make_row(job: Job, journal: RunJournal) -> RunRow:
-    """Return the line of a job in the table."""
-    results = {}
+    """Return the line of a job in the table.
+
+    A job is the tasks of one output, such as apply and validate, as units.
+    """
+    results = {}  # by task, what the journal says about it
     for unit in job:
         line = journal.lines.get(unit.key)
         if line is not None and not line.failed:
             results[unit.task] = line.result
 
+    # all units have the same source, recipe and target; an evaluation has all recipes, and is named
+    # by its source alone
     first = job[0]
     recipe = ""
     target = ""

@@ -151,9 +151,8 @@ def run_jobs(
     Returns:
         Whether all were run.
     """
-    remaining = len(jobs)
     with closing(pool(jobs)) as results:
-        while remaining:
+        for _ in jobs:  # a result for each, in the order in which they end
             # before the pool is asked for a result, since that starts the next job
             if stopped is not None and stopped():
                 return False
@@ -164,11 +163,11 @@ def run_jobs(
                 lines = [RunLine.of(job[0], 0.0, result.reason)]
             else:
                 lines = result
+
             for line in lines:
                 journal.add(line)
             if ended is not None:
                 ended(job, lines)
-            remaining -= 1
     return True
 
 

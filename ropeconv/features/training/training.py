@@ -520,6 +520,8 @@ def _memory_notes(trainer: Trainer, baked: TrainingFacts, plan: GpuPlan | None) 
     if trainer.memory is None or shape is None:
         return ()
     notes = [logits_note(shape, baked.context)]
+
+    # on the GPUs that the user named, else on a single one
     if plan is not None:
         words = f"on each GPU it takes about {plan.memory.sentence}"
         if plan.context_parallel > 1:
@@ -528,11 +530,12 @@ def _memory_notes(trainer: Trainer, baked: TrainingFacts, plan: GpuPlan | None) 
             words += "; the states between layers are in the memory of the host"
         notes.append(words)
     elif baked.parameters:
-        alone = training_memory(shape, baked.parameters, baked.context)
+        on_one_gpu = training_memory(shape, baked.parameters, baked.context)
         notes.append(
-            f"on one GPU it takes about {alone.sentence}; --memory 80GB --gpus 8 makes a file"
+            f"on one GPU it takes about {on_one_gpu.sentence}; --memory 80GB --gpus 8 makes a file"
             " for your GPUs"
         )
+
     if shape.eager:
         notes.append(
             "transformers keeps the attention scores of this model, which are not counted; train"
@@ -576,6 +579,7 @@ def _notes(trainer: Trainer, baked: TrainingFacts, status: str) -> tuple[str, ..
             f"the output declares {baked.declared:,} tokens, and positions from {baked.context:,}"
             " on are not trained"
         )
+    # the sentence is empty for a method that works without training
     need = baked.fine_tuning
     if need is not None and need.factor > 1:
         optional = f"Training is optional at this length ({need.times}): {need.reason}."

@@ -165,7 +165,7 @@ def from_command_line(kind: type[T], given: Mapping[str, Any], /, **others: Any)
     """Return an instance of a dataclass from the values of its options.
 
     Args:
-        kind: The dataclass.
+        kind: The dataclass, such as `WriteOptions`.
         given: The values by their names on the command line. Empty ones stand for the default.
         others: Its other fields.
     """

@@ -643,7 +643,7 @@ def _recipe(
     Args:
         inspection: The inspection of the model.
         start: The RoPE that the method starts from.
-        method: The method.
+        method: The method with its factor, such as `--yarn 4`.
         context: The length in tokens.
         on_top: Whether the method is put on top of a trained scaling.
     """

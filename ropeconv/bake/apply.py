@@ -206,7 +206,7 @@ def probe_query(plan: CheckpointPlan, probe: Probe) -> Query:
     """Return the function that asks transformers about the config in a folder.
 
     Args:
-        plan: The output.
+        plan: The plan of the output.
         probe: The process that has imported transformers, or is importing it now. It is asked
             where the cache does not have the answer.
     """
@@ -257,7 +257,7 @@ def change_in_place(
 
     Args:
         source: The model.
-        edit: The change.
+        edit: The keys and tensors that change.
         verify: Called with the changed file before the change is final; where it raises, the change
             is undone.
         beside: A file that changes together with it.
@@ -330,7 +330,7 @@ def apply(
     """Write the output of a plan and check it.
 
     Args:
-        plan: The output.
+        plan: From `make_plan`.
         link: Hard-link unchanged files.
         force: Replace an earlier output.
         checksum: Hash copied weights too, for the receipt.
@@ -538,7 +538,7 @@ def patch(model: PreTrainedModel, recipe_or_plan: Recipe | Plan) -> Undo:
     Args:
         model: A causal language model of transformers, loaded from the source of the plan, or
             unscaled for a recipe; its RoPE is read from its config.
-        recipe_or_plan: The extension.
+        recipe_or_plan: The method, or the plan of an output that has it.
 
     Raises:
         RopeconvError: For a recipe over a model that is scaled already (plan it with

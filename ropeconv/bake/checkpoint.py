@@ -287,7 +287,7 @@ def _notes(
     Args:
         source: The checkpoint.
         result: The schedule as its encoding writes it.
-        schedule: The schedule.
+        schedule: The frequencies, attention factor and lengths that are written.
         target: The options of the output.
         limits: The limits of the length that the output raises.
         sections: The mrope_section of the source.

@@ -101,7 +101,7 @@ def execute_plan(
     nothing changes.
 
     Args:
-        plan: The output.
+        plan: The plan of the output.
         options: How it is written.
         verify: Called with the folder of the finished files before they are moved to their final
             names. It returns the check for the receipt, or raises to stop.
@@ -212,7 +212,7 @@ def _publish(
     """Move the finished files to their final names.
 
     Args:
-        plan: The output.
+        plan: The plan of the output.
         hidden: The hidden folder beside the output, which has the finished files.
         journal: The journal in it, from which a killed run is undone.
         options: How the plan is executed.

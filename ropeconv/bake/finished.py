@@ -54,7 +54,7 @@ def is_finished(plan: FilePlan, again: Path) -> bool:
     The results of later measurements in its receipts do not count.
 
     Args:
-        plan: The output.
+        plan: The plan of the output.
         again: The folder in which everything has its final name.
     """
     # a GGUF model: its shards

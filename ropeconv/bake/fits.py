@@ -163,7 +163,7 @@ def shown_fit(
 
     Args:
         shape: The model; None where its memory is not known.
-        tokens: The context.
+        tokens: The context in tokens.
         verdicts: Those of its runtimes, which choose the one that is shown.
         is_folder: Whether it is a checkpoint, and not a GGUF file.
         options: The machine and the type of the cache.

@@ -546,7 +546,7 @@ def _plan_types(exported: GgufExport, header: RewrittenHeader) -> dict[str, int]
     """The type of each tensor of the output, by llama.cpp where that quantises.
 
     Args:
-        exported: The conversion.
+        exported: The conversion of the checkpoint to GGUF, without the method.
         header: Its header with the method.
 
     Raises:
@@ -651,7 +651,7 @@ def _data_size(
     """The bytes of the tensors of a conversion.
 
     Args:
-        exported: The conversion.
+        exported: The conversion of the checkpoint to GGUF, without the method.
         header: Its header, or one with the tensors that the method adds.
         types: The type of each tensor. Where there are none, llama.cpp will quantise the tensors
             and is not installed: the result is an estimate.

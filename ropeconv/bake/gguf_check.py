@@ -300,7 +300,7 @@ def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
     same way first.
 
     Args:
-        source: The source.
+        source: The file before the edit.
         edit: The edit from the source to the file.
         file: The written file.
 

@@ -150,7 +150,7 @@ def refuse_full(plan: FilePlan, pending: Sequence[PlannedFile], folder: Path, li
     """Raise RopeconvError where a disk has less space than the pending files of an output need.
 
     Args:
-        plan: The output.
+        plan: The plan of the output.
         pending: Its files that are not written yet.
         folder: A folder on the disk.
         link: Whether unchanged files become hard links.

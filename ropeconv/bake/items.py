@@ -114,7 +114,7 @@ def compare_rows(
         first: The name of a row.
         second: The row that is subtracted.
         length: The length in tokens.
-        measure: The measure.
+        measure: The measure, such as "growth" or "needle".
         metric: The metric of the measure.
 
     Returns:
@@ -202,7 +202,7 @@ def check_items(items: Sequence[RecordItem], name: str) -> None:
     """Refuse a record whose items do not fit together.
 
     Args:
-        items: The items.
+        items: The items, each a measured number of one window or question.
         name: The name of the file, for the message.
 
     Raises:

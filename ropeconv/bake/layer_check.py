@@ -56,7 +56,7 @@ def refuse_difference(layers: LayersRecord, version: str) -> None:
     """Raise Disagreement where the attention of a layer is not that of the method.
 
     Args:
-        layers: The comparison.
+        layers: The comparison of the first layers of each kind.
         version: The version of transformers.
     """
     worst = layers.differing
@@ -209,7 +209,7 @@ def _fetch_tensors(source: Source, needed_rows: Mapping[str, int], target: Path)
     """Write some tensors of a source on the Hub into one file, without downloading the others.
 
     Args:
-        source: The source.
+        source: The checkpoint on the Hub.
         needed_rows: The tensors, as `_needed_rows` returns them.
         target: The safetensors file to write.
     """

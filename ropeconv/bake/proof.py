@@ -338,7 +338,7 @@ def judge(sample: Sample, share: bool = False) -> Proof:
     McNemar's test replaces the bootstrap.
 
     Args:
-        sample: The differences.
+        sample: The differences between two rows, one for each window or question.
         share: Whether they are differences of shares.
     """
     if not share:

@@ -112,7 +112,7 @@ def restore(
     """Write the restored source of a plan.
 
     Args:
-        plan: The plan.
+        plan: From `restore_plan`.
         force: Replace an earlier output of ropeconv at the place.
         fsync: Wait until everything is on the disk before it gets its final name.
         advance: Called with the bytes done since the last call.

@@ -47,7 +47,7 @@ class BatchView:
         """Prepare the view of a batch.
 
         Args:
-            batch: The outputs.
+            batch: The outputs, planned together.
             screen: Where they are shown.
             explain: Whether all numbers and all runtimes are shown.
         """

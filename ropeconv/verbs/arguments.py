@@ -119,7 +119,7 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
 
     Args:
         name: The name of the keyword, for the message.
-        value: The value.
+        value: The value that the user passed.
         hint: Its type.
 
     Raises:

@@ -91,7 +91,7 @@ class Batch:
 
         Args:
             units: The outputs that are asked for.
-            request: The options.
+            request: The options of `apply` that are not about one output.
             reporter: Receives what happens.
             on_failure: Called where one of several outputs fails.
         """

@@ -135,7 +135,7 @@ def _remaining_jobs(
     """Return the jobs that are not done, and the lines of the journal about those that are.
 
     Args:
-        opened: The run.
+        opened: The plan file with its jobs.
         flags: Whether a new journal is begun, and whether finished outputs are compared.
         screen: Shows the progress of that.
     """
@@ -172,7 +172,7 @@ def _show_previews(opened: OpenRun, previews: list[JobPreview], done: int, scree
     units have the same source, recipe and target.
 
     Args:
-        opened: The run.
+        opened: The plan file with its jobs.
         previews: The jobs that are left, each with the plan of its output.
         done: How many units are done.
         screen: Where they are printed.

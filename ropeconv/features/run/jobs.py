@@ -318,7 +318,7 @@ def jobs_of(plan: RunPlan, sources: Sequence[NamedSource], folder: Path, out: Pa
     """Return the jobs of a plan: for each source one for every output, and one for its evaluation.
 
     Args:
-        plan: The plan.
+        plan: The plan file.
         sources: Its sources.
         folder: The folder that paths of the plan are relative to.
         out: The folder of the outputs.
@@ -360,8 +360,8 @@ def _eval_job(
     """Return the evaluation of a source with all rows, a job of one unit.
 
     Args:
-        plan: The plan.
-        source: The source.
+        plan: The plan file.
+        source: The model.
         rows: Its recipes.
         settings: Those of [eval], as `_eval_settings` returns them.
         out: The folder of the outputs.
@@ -388,9 +388,9 @@ def _output_job(
     """Return the units of one output: apply, validate and push, where the plan has them.
 
     Args:
-        plan: The plan.
-        source: The source.
-        row: The recipe.
+        plan: The plan file.
+        source: The model.
+        row: The recipe, by the name that the plan gives it.
         label: The part of the recipe in the name of the output.
         target: The format of the output, one of [[targets]].
         out: The folder of the outputs.
@@ -470,7 +470,7 @@ def _eval_settings(plan: RunPlan, folder: Path) -> JsonObject:
     """Return the table [eval], with absolute paths and the digest of the texts.
 
     Args:
-        plan: The plan.
+        plan: The plan file.
         folder: The folder that its paths are relative to.
     """
     assert plan.eval is not None

@@ -317,7 +317,7 @@ def check_bytes(plan: RunPlan, previews: Sequence[JobPreview]) -> None:
     """Refuse outputs with more bytes than the plan allows.
 
     Args:
-        plan: The plan.
+        plan: The plan file, with its limits.
         previews: Those of all jobs.
 
     Raises:
@@ -381,7 +381,7 @@ class Costs:
         """Return sentences on the time that units take.
 
         Args:
-            units: The units.
+            units: The units, each a task such as apply on one model.
             at_once: How many run at a time; 0 where that is not known.
         """
         known_tasks = []

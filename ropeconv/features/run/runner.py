@@ -142,9 +142,9 @@ def run_jobs(
     """Run jobs, and append their units to the journal as they end.
 
     Args:
-        jobs: The jobs.
-        pool: The workers.
-        journal: The journal.
+        jobs: The jobs, each the tasks of one output.
+        pool: Runs jobs on workers, and yields the index and result of each as it ends.
+        journal: Gets a line for each task that has ended.
         ended: Is called with each job and its lines.
         stopped: Whether to end early, asked as jobs end; jobs that run then are dropped.
 

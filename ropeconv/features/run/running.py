@@ -72,7 +72,7 @@ def _open_executor(plan: RunPlan, place: str, slurm_folder: Path) -> Executor:
     """Return the executor of a plan.
 
     Args:
-        plan: The plan.
+        plan: The plan file.
         place: Where its jobs run: local, a number of processes, ray, slurm, ...
         slurm_folder: The folder for what Slurm's jobs leave.
     """

@@ -79,11 +79,10 @@ def call(factory: bytes, item: object) -> Any:
     """Run an item in the worker of this process, which the first call makes.
 
     Args:
-        factory: The pickled factory of the worker.
-        item: The item.
+        factory: The pickled function that makes the worker.
+        item: The thing to run, such as a job of a plan file.
     """
-    # A worker keeps its model from one item to the next, so it is kept between calls, by its
-    # pickled factory.
+    # a worker keeps its model from one item to the next, so it is kept between calls
     try:
         if factory not in _workers:
             _workers.clear()  # frees the model of a worker of another pool

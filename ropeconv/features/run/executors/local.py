@@ -160,11 +160,12 @@ def _results(
     happens: pebble names the item (ProcessExpired), which is run again up to `retries` times; or
     the whole pool is lost (BrokenProcessPool), and a new one gets all items that it had not run.
     """
-    tries = [0] * len(items)
+    tries = [0] * len(items)  # how often each item was started
     pending: dict[Future[Any], int] = {}  # the index of the item that each future runs
     broken_pools = 0  # how many pools, one after the other, ended before one had run an item
 
     def start(index: int) -> None:
+        """Start an item, or start it again."""
         item = items[index]
         limit = None if longest is None else longest(item)
         tries[index] += 1
@@ -174,6 +175,7 @@ def _results(
         start(index)
     try:
         while pending:
+            # in the order of the items; a broken pool ends all its futures at once
             finished = wait(pending, return_when=FIRST_COMPLETED).done
             not_run = list[int]()
             for future in sorted(finished, key=lambda future: pending[future]):

@@ -151,21 +151,21 @@ def _results(
     """Run items as tasks of a cluster.
 
     Args:
-        ray: The module.
+        ray: The module `ray`.
         task: `call` as a remote function.
-        factory: The pickled factory, which the cluster stores.
+        factory: The pickled function that makes a worker, which the cluster stores.
         retries: As in `Executor.pool`.
-        items: The items.
+        items: The things to run, such as jobs of a plan file.
     """
-    pending: dict[ObjectRef, int] = {}
-    started = 0
+    pending: dict[ObjectRef, int] = {}  # the index of the item that each task runs
+    next_index = 0
     try:
-        while pending or started < len(items):
-            # tasks wait in the cluster, but not all at once: it has memory for each
-            while started < len(items) and len(pending) < AHEAD:
-                ref = task.remote(factory, items[started])
-                pending[ref] = started
-                started += 1
+        while pending or next_index < len(items):
+            # tasks wait in the cluster, but not all at once, since each takes memory there
+            while next_index < len(items) and len(pending) < AHEAD:
+                ref = task.remote(factory, items[next_index])
+                pending[ref] = next_index
+                next_index += 1
 
             finished, _ = ray.wait(list(pending), num_returns=1)
             for ref in finished:

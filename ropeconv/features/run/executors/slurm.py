@@ -90,10 +90,10 @@ class Queue:
         return ended
 
     def _gone(self, jobs: Mapping[int, Job]) -> set[str]:
-        """Return the ids of jobs that have left the queue of Slurm; none until a look is due.
+        """Return the ids of jobs that have left the queue of Slurm; none until squeue is due again.
 
-        A job counts as gone when two looks, one after the other, do not find it: a new job may not
-        be listed yet, and a finished one has time to write its result.
+        A job counts as gone when squeue does not list it twice, one time after the other: a new job
+        may not be listed yet, and a finished one has time to write its result.
 
         Raises:
             RopeconvError: Slurm never starts one of them.
@@ -105,17 +105,18 @@ class Queue:
         if queue is None:
             return set()
 
-        identifiers = {job.job_id for job in jobs.values()}
-        for job_id in identifiers:
+        # the queue is such as {"12_3": "Resources"}: the reason for which each job waits
+        job_ids = {job.job_id for job in jobs.values()}
+        for job_id in job_ids:
             why = queue.get(job_id, "")
             if why in NEVER:
                 raise RopeconvError(
                     f"Slurm never starts the jobs ({why}); give [executor] {NEVER[why]}"
                 )
-        missing = identifiers - queue.keys()
-        gone = missing & self.missed
+        missing = job_ids - queue.keys()
+        missing_twice = missing & self.missed
         self.missed = missing
-        return gone
+        return missing_twice
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """End jobs of submitit."""
@@ -239,7 +240,7 @@ def array_results(
         call: Runs an item.
         retries: As in `Executor.pool`.
         queue: The queue of Slurm.
-        items: The items.
+        items: The things to run, such as jobs of a plan file.
 
     Yields:
         The index and the result of each item.

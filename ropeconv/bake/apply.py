@@ -271,13 +271,13 @@ def change_in_place(
     if beside is not None:
         neighbour = Neighbour(beside.name, beside.text)
     try:
-        # a generator that does the next part of the change with each phase
+        # A generator that makes the change in parts, and yields the name of each. After "durable"
+        # all bytes are on the disk and the journal is still there: an error that is thrown into the
+        # generator then makes it undo the change.
         changing = change_by_phases(source.file, edit, neighbour)
         for phase in changing:
             if phase != "durable":
                 continue
-            # all bytes are on the disk and the journal is still there: an error that is thrown
-            # into the generator here makes it undo the change
             try:
                 verify(source.path)
             except RopeconvError as problem:
@@ -474,13 +474,15 @@ class GgufOutputCheck:
         if not available():
             self.reason = f"whether llama.cpp runs it, which {NO_LLAMA_CPP}"
             return
+
+        # why it cannot run the file, and why that could not be found out; both empty if it runs
         problem, why_unknown = why_not_run(path)
-        self.reason = why_unknown
         if problem:
             raise RopeconvError(
                 f"llama.cpp cannot run the conversion: {problem}; convert it with llama.cpp and"
                 " patch that, or keep safetensors; nothing was kept"
             )
+        self.reason = why_unknown
         if not why_unknown:
             assert self.record is not None
             self.record = msgspec.structs.replace(self.record, decoded=DECODED, llama_cpp=runtime())

@@ -181,9 +181,9 @@ def _is_of_another(folder: Path, name: str, receipt: CompanionReceipt) -> bool:
         name: The name of the file in it.
         receipt: The receipt of the set.
     """
-    if receipt.companion != "profiles" or "/" not in name:
+    subfolder, slash, _ = name.partition("/")
+    if receipt.companion != "profiles" or not slash:
         return False
-    subfolder = name.split("/")[0]
     is_profile = any(file.name.startswith(f"{subfolder}/") for file in receipt.files)
     return not is_profile and has_receipt(folder / subfolder)
 

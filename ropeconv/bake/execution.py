@@ -223,7 +223,7 @@ def _publish(
     """
     names = [plan.out.name]
     if not plan.is_folder:
-        # the first shard last, since the others cannot be loaded without it
+        # the first shard of a GGUF model last, since the others cannot be loaded without it
         names = [file.name for file in reversed(plan.files)]
     try:
         refuse_occupied(plan, options.force)
@@ -477,6 +477,7 @@ class Writer:
 
         Raises OSError, and BadSource where the source is not as it was planned.
         """
+        # what is made here is written one file after the other, and copies by threads
         copies = []
         for file in pending:
             if file.action in COPIED:

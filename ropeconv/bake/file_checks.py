@@ -50,17 +50,18 @@ OF_CODE = ("auto_map", "architectures", "model_type")
 def json_differences(text: str, planned: str) -> list[tuple[str, str]] | None:
     """Return the keys in which two JSON objects differ, as (key, clause).
 
-    Nested keys are joined by points. Returns None where one of the texts is not a JSON object.
+    Such as [("rope_scaling.factor", "has rope_scaling.factor = 8.0, where 4.0 belongs")]. Returns
+    None where one of the texts is not a JSON object.
     """
     try:
-        ours = json.loads(text, object_pairs_hook=_unique)
-        theirs = json.loads(planned, object_pairs_hook=_unique)
+        actual = json.loads(text, object_pairs_hook=_unique)
+        wanted = json.loads(planned, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         return None
 
-    if not isinstance(ours, dict) or not isinstance(theirs, dict):
+    if not isinstance(actual, dict) or not isinstance(wanted, dict):
         return None
-    return list(_differences(ours, theirs, ""))
+    return list(_differences(actual, wanted, ""))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -476,21 +477,24 @@ class GgufCheck:
             remade = folder / "remade.gguf"
             plan.write_whole(remade, lambda done: None)
 
-            # the header that llama.cpp wrote, as a planned one
-            header = read_gguf(remade)
+            # the header that llama.cpp wrote stands for the planned one
+            remade_header = read_gguf(remade)
             planned = RewrittenHeader(
-                values=header.values,
-                tensors=header.tensors,
-                alignment=header.alignment,
-                kept=header.data_size,
+                values=remade_header.values,
+                tensors=remade_header.tensors,
+                alignment=remade_header.alignment,
+                kept=remade_header.data_size,
             )
             # the data must be equal, but may begin at another byte: the receipt in the header may
             # be of another version, and so of another length
             start = self.file.header.data_start
             data = CopiedRange(
-                start=start, stop=start + header.data_size, origin=remade, place=header.data_start
+                start=start,
+                stop=start + remade_header.data_size,
+                origin=remade,
+                place=remade_header.data_start,
             )
-            self._compare_first(planned, _tail(header), remade=data)
+            self._compare_first(planned, _tail(remade_header), remade=data)
 
     def _compare_first(
         self,
@@ -647,12 +651,8 @@ class GgufCheck:
         header = self.file.headers[number]
         self.findings.files += 1
 
-        has_same_header = (
-            header.values == before.values
-            and header.tensors == before.tensors
-            and header.size == before.size
-        )
-        if not has_same_header:
+        has_same_content = header.values == before.values and header.tensors == before.tensors
+        if not has_same_content or header.size != before.size:
             self.findings.differs(f"{path.name} has another header")
             return
 
@@ -690,7 +690,8 @@ class GgufCheck:
             start: The byte of the shard at which its data begins.
             shard: The number of the shard, from 0.
         """
-        # new tensors: their bytes are in the edit, which adds them to the first shard
+        # new tensors, such as rope_freqs.weight: their bytes are in the edit, which adds them to
+        # the first shard
         plan = self.plan
         ranges = list[Range]()
         added = plan.edit.added if shard == 0 else {}

@@ -85,7 +85,7 @@ def _on_trained_scaling(
 ) -> tuple[FineTuningLevel, str]:
     """Return the training that a method needs on top of the scaling of the training, and why.
 
-    The level is "none", "recommended" or "needed".
+    Such as ("needed", "its RoPE does not change"); the level is "none", "recommended" or "needed".
 
     Args:
         recipe: The method and its modifiers.
@@ -119,7 +119,7 @@ def _from_unscaled(
 ) -> tuple[FineTuningLevel, str]:
     """Return the training that a method needs for a model trained without scaling, and why.
 
-    The level is "none", "recommended" or "needed".
+    Such as ("needed", "its RoPE does not change"); the level is "none", "recommended" or "needed".
 
     Args:
         recipe: The method and its modifiers.

@@ -172,12 +172,14 @@ def check_split(source: GgufFile, path: Path) -> GgufCheckRecord:
         Disagreement: Where they are damaged, or where the RoPE or a tensor is not that of the
             source.
     """
+    # the frequencies that llama.cpp computes from the source, and from the shards
     before = read_file(source).spec
     schedule = before.current()
     file, spec = _read_back(path)
     wrong = _unlike_schedule(schedule, before, spec)
     if wrong:
         raise _disagreement(wrong)
+
     if file.tensors.keys() != source.tensors.keys():
         raise _disagreement(
             f"the written files have {len(file.tensors)} tensors, and the source has"
@@ -311,10 +313,10 @@ def _compare_tensors(source: GgufFile, edit: Edit, file: GgufFile) -> int:
     for name, info in source.tensors.items():
         if name in edit.removed or name not in file.tensors:
             continue
+        # the first and the last bytes of the tensor; of one that is changed as much as can be
+        # changed on its own, such as a row
         change = edit.changes.get(name)
-        size = min(END, info.size)
-        if change is not None:
-            size = change.unit  # the smallest piece that can be changed on its own
+        size = change.unit if change is not None else min(END, info.size)
         for start in {0, info.size - size}:
             expected = source.read(name, start, size)
             if change is not None:

@@ -190,8 +190,8 @@ def _needed_rows(
     Raises:
         NoLayerRuns: No layer can run on its own.
     """
-    # Attention is compared, which needs no experts of a mixture; Kimi K2 has 276,480 of their
-    # tensors, whose names would make the question large.
+    # The names and shapes of all tensors, but for the experts of a mixture: attention is compared,
+    # which needs none. Kimi K2 has 276,480 of them, whose names would make the question large.
     shapes = {}
     for name, tensor in plan.source.tensors.items():
         if EXPERTS not in name:

@@ -76,6 +76,9 @@ def projector_command(plan: ExportPlan) -> str:
 def write_projector(plan: Plan) -> Path | None:
     """Let the converter that the user named write the projector of an output, unless it is there.
 
+    A projector is the part of a multimodal model that turns images into embeddings. llama.cpp reads
+    it from a file of its own, mmproj-NAME.gguf.
+
     Returns:
         The file; None for a model without a projector, and without --converter.
 
@@ -93,8 +96,8 @@ def write_projector(plan: Plan) -> Path | None:
 
     converter = plan.converter
     assert converter is not None
-    with draft_of(path) as draft:
-        _convert(plan, converter, draft)
+    with draft_of(path) as temporary_path:  # it gets its name when it is complete
+        _convert(plan, converter, temporary_path)
     return path
 
 

@@ -178,8 +178,14 @@ class RegroupedCheck(GgufCheck):
                 self.findings.differs(f"{path.name} has keys, which belong in the first shard")
 
     def _compare_infos(self, planned: RewrittenHeader, types: bool = True) -> bool:
-        """Compare the shapes and types of tensors, and return whether they are the same."""
-        # in other shards a tensor has another place, so places are not compared
+        """Compare the shapes and types of tensors, and return whether they are the same.
+
+        In other shards a tensor has another place, so places are not compared.
+
+        Args:
+            planned: The planned header.
+            types: Whether types are compared too; not those that llama.cpp's quantiser chooses.
+        """
         actual = self.file.tensors
         for name in dict.fromkeys((*planned.tensors, *actual)):
             if name not in actual:

@@ -249,6 +249,8 @@ def _draft_faults(comparison: Comparison, options: Options) -> list[str]:
     source = find_source(draft)
     if not source:
         return []
+
+    # the draft is an output too, with its own source and receipt
     try:
         # a draft with a draft would be compared without end
         if read_receipt(draft).target.draft:

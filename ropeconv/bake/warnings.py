@@ -158,12 +158,14 @@ def repairs(source: Source | GgufSource, inspection: Inspection) -> Iterator[Pro
 
     config = source.config()
     candidates = _candidates(inspection)
-    for name in dict.fromkeys(version.name for version in runtimes()):
+    # the newest version of each runtime, such as vllm@0.33
+    names = dict.fromkeys(version.name for version in runtimes())
+    for name in names:
         version = newest(name)
         verdict = _last_verdict(inspection.verdicts, version)
         if verdict.status not in WRONG:
             continue
-        # the first candidate that the newest version of the runtime computes exactly
+        # the first candidate that it computes exactly
         for candidate in candidates:
             if _helps(config, inspection, version, candidate.recipe, candidate.dual_chunk):
                 message = f"{verdict.display_name}: {verdict.status}, {verdict.reason}"

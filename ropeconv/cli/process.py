@@ -104,8 +104,10 @@ def _report(problem: BaseException) -> int:
         sys.stdout.flush()
         return _code_of_exit(problem.code)
 
+    # with ROPECONV_DEBUG=1
     if print_traceback(problem):
         return getattr(problem, "exit_code", 1)
+
     if isinstance(problem, KeyboardInterrupt):
         message = INTERRUPTED
         code = CTRL_C

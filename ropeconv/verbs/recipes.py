@@ -70,7 +70,7 @@ def variable(name: str) -> str:
 def _method_options() -> list[Option]:
     """Return one option for each method, and --recipe."""
     options = [_method_option(method) for method in REGISTRY.values()]
-    recipe = Option(
+    recipe_file = Option(
         name="recipe",
         kind=str,
         default=None,
@@ -80,7 +80,7 @@ def _method_options() -> list[Option]:
         flag="--recipe",
         metavar="FILE",
     )
-    return [*options, recipe]
+    return [*options, recipe_file]
 
 
 def _method_option(method: type[Method]) -> Option:

@@ -174,7 +174,12 @@ def _run(
 ) -> Validation:
     """Run an output and its reference in a server, llama.cpp or transformers, and compare them.
 
-    Parameters are those of `run_validation`.
+    Args:
+        comparison: The output and its source.
+        settings: How the models run.
+        server: The address of a server that runs the output; empty without one.
+        model: Which of the server's models; empty for the only one.
+        progress: Receives notes, the number of tokens, and those that have run.
     """
     # these import torch, which takes seconds
     from ..engines.transformers.load import out_of_memory
@@ -207,7 +212,8 @@ def compare_files(comparison: Comparison, checks: Options, reporter: Reporter) -
     with reporter.progress("Comparing", comparison.size) as advance:
         verification = verify_output(comparison, checks, advance)
     # some are sentences, and others clauses, without a capital and a full stop
-    for words in (verification.sentence, *verification.notes, *verification.unverified):
+    results = (verification.sentence, *verification.notes, *verification.unverified)
+    for words in results:
         is_sentence = words.endswith(".")
         if is_sentence:
             reporter.note(words)

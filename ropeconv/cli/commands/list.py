@@ -69,7 +69,8 @@ def methods_command(
 def _method_data(method: type[Method]) -> dict[str, Any]:
     """Return a method as JSON-ready data."""
     # the first field is the value of the flag (--yarn 4), the others are its settings
-    settings = {item.name: item.metadata["help"] for item in dataclasses.fields(method)[1:]}
+    _, *setting_fields = dataclasses.fields(method)
+    settings = {field.name: field.metadata["help"] for field in setting_fields}
     return {
         "name": method.name,
         "flag": method.flag(),
@@ -305,13 +306,15 @@ def _show_runtime_matrix(named: list[Runtime], screen: Screen) -> None:
     from ...runtimes.runtime import runtimes
     from ...views.advice import newest_of, show_matrix
 
+    # a column for each version, once, also where the user named it twice
+    shown_versions = named or newest_of(runtimes())
+    versions = list({version.key: version for version in shown_versions}.values())
     cells = all_cells()
-    columns = {row.key: row for row in named or newest_of(runtimes())}
     if not screen.as_json:
-        show_matrix(cells, list(columns.values()), screen)
+        show_matrix(cells, versions, screen)
         return
     documents = []
     for cell in cells:
-        if any(cell.verdict.covers(row) for row in columns.values()):
+        if any(cell.verdict.covers(version) for version in versions):
             documents.append(cell.to_dict())
     screen.data({"cells": documents})

@@ -182,7 +182,7 @@ def read_plan(path: Path) -> RunPlan:
     """
     data = _read_toml(path)
     try:
-        # before msgspec, whose messages do not name the nearest key
+        # first what msgspec refuses too, but without the nearest key in its message
         _refuse_unknown_keys(data, RunPlan, "")
         _refuse_unknown_tasks(data)
         plan = msgspec.convert(data, RunPlan, dec_hook=_decode_path)
@@ -299,11 +299,14 @@ def _check(plan: RunPlan) -> None:
         if target_names.count(name) > 1:
             raise UsageError(f"targets have the name {name!r} twice; give each its own")
     _check_limits(plan)
+
+    # the measures and lengths of [eval]; these functions raise for a wrong one
     if plan.eval is not None:
-        # the trained context of the models is not known here, and any serves to find mistakes
         sizes = plan.eval.sizes()
         sizes.chosen_measures()
-        sizes.resolve(SOME)
+        sizes.resolve(
+            SOME
+        )  # any trained context serves to find mistakes; that of no model is known
 
 
 def _check_tasks(plan: RunPlan) -> None:

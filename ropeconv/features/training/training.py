@@ -644,7 +644,8 @@ def trainer_for(source: Source | GgufSource) -> str:
         return ""
     others = [name for name in sorted(trainers()) if name != "axolotl"]
     for name in ("axolotl", *others):
-        if not _refusal(trainers()[name], facts):
+        can_train = not _refusal(trainers()[name], facts)
+        if can_train:
             return name
     return ""
 

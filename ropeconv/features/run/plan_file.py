@@ -304,9 +304,8 @@ def _check(plan: RunPlan) -> None:
     if plan.eval is not None:
         sizes = plan.eval.sizes()
         sizes.chosen_measures()
-        sizes.resolve(
-            SOME
-        )  # any trained context serves to find mistakes; that of no model is known
+        # the trained context of the models is not known here; any one serves to find mistakes
+        sizes.resolve(SOME)
 
 
 def _check_tasks(plan: RunPlan) -> None:

@@ -216,17 +216,18 @@ def _disagreement(clause: str) -> Disagreement:
 
 
 def _unlike_schedule(schedule: Schedule, kept: RopeSpec | None, spec: RopeSpec) -> str:
-    """The first difference of what llama.cpp computes from a schedule; empty without one.
+    """How what llama.cpp computes from a file differs from the planned frequencies; empty if not.
 
     Args:
-        schedule: The schedule that was written.
-        kept: The RoPE that the layers with a window must still have; None where they are not
-            compared (with `spec` itself).
+        schedule: The frequencies, attention factor and context that were written.
+        kept: The RoPE that the layers with a window must still have; None where these layers are
+            not compared.
         spec: The RoPE that llama.cpp computes from the file.
     """
     if spec.context != schedule.context:
         return f"the written header declares {spec.context:,} tokens, not {schedule.context:,}"
-    reason = difference(schedule, kept or spec, spec)
+    expected_in_windows = kept or spec  # `spec` differs from itself in nothing
+    reason = difference(schedule, expected_in_windows, spec)
     if reason:
         return f"llama.cpp would not compute the schedule from the written header: {reason}"
     return ""

@@ -112,10 +112,11 @@ def refuse_foreign(place: Path, out: Path, known_as: Path) -> None:
 
     added = _added_files(place)
     if added:
-        more = f" and {len(added) - 1} more" if len(added) > 1 else ""
+        first, *others = added
+        more = f" and {len(others)} more" if others else ""
         raise RopeconvError(
-            f"{known_as} has {added[0]}{more}, which ropeconv did not write and --force would"
-            " delete; move it away, or choose another place with -o"
+            f"{known_as} has {first}{more}, which ropeconv did not write and --force would delete;"
+            " move it away, or choose another place with -o"
         )
 
 

@@ -101,6 +101,7 @@ def cannot_gain(spec: RopeSpec, context: int) -> str:
         spec: The RoPE of the model.
         context: The tokens that the output declares.
     """
+    # the widest window of the layers with RoPE; None where one of them sees everything
     window = spec.rotating_window
     if window is None or window >= context:
         return ""

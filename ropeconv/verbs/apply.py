@@ -193,16 +193,16 @@ def _plan_batch(
     """Plan the output of a model, and that of its draft model if one is given.
 
     Args:
-        model: The argument of `apply`.
-        recipe: The argument of `apply`.
-        given: The keywords of `apply`, checked.
+        model: A path, an id on the Hub, a loaded model or a source.
+        recipe: A recipe or the path of one; None where a keyword names the method.
+        given: The keywords of `apply`, checked, such as {"yarn": 4, "out": "long"}.
         dry_run: Whether nothing will be written.
         reporter: Receives what happens.
     """
     recipe_names = RecipeKeywords.__annotations__
     recipe_values = {name: value for name, value in given.items() if name in recipe_names}
     chosen = recipe_of("apply", recipe, recipe_values)
-    # only a length is given (context="128k"), so that ropeconv has chosen the method
+    # with only a length (context="128k"), ropeconv has chosen the method
     by_length = recipe is None and not chosen_methods(recipe_values)
     request = replace(_request(given), dry_run=dry_run, by_length=by_length)
 

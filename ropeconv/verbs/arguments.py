@@ -59,6 +59,7 @@ def list_keywords(*groups: type) -> Callable[[Verb], Verb]:
     """
 
     def add(verb: Verb) -> Verb:
+        """Add a section `Keywords:` to the docstring of a verb, from those of the classes."""
         sections = []
         for group in groups:
             _, _, section = (group.__doc__ or "").partition("Attributes:\n")

@@ -261,6 +261,7 @@ class Batch:
         together = self._conversions_together()
         if len(together) < 2:
             return
+        # as the options that `write_output` has for each of these files
         options = copied(ApplyOptions, self.request, fsync=not self.request.no_fsync)
         options = replace(options, link=False, checksum=False)
         title = f"Converting {len(together)} files"

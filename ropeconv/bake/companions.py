@@ -64,6 +64,9 @@ def draft_out(out: Path) -> Path:
 def draft_plan(reference: str, plan: Plan, trained: int | None = None) -> Plan:
     """Plan the draft of a target, for the context of the target.
 
+    In speculative decoding a small model, the draft, proposes tokens that the target accepts or
+    not. Both run at the same positions, so both are extended.
+
     Args:
         reference: Path or Hub id of the draft: an EAGLE head, or a smaller model.
         plan: The plan of the target, from `paired`.
@@ -137,6 +140,9 @@ def declared_length(inspection: Inspection, plan: Plan) -> str:
 
 def draft_recipe(inspection: Inspection, plan: Plan, trained: int | None = None) -> Recipe:
     """Return the recipe of a target for its draft, with a factor that reaches the same context.
+
+    For a target with `--yarn 4` (32k to 128k) and a draft that was trained on 2,048 tokens, that is
+    YaRN with factor 64.
 
     Args:
         inspection: The inspection of the draft.
@@ -259,6 +265,8 @@ def name_draft(plan: Plan, draft: Plan) -> Plan:
 
 def misfit(draft: Source | GgufSource, inspection: Inspection, target: Origin) -> str:
     """Return a sentence on a draft with another vocabulary than its target; else empty.
+
+    The target checks the tokens that the draft proposes, so both must have the same.
 
     Args:
         draft: The draft: a smaller model, or a head that reads the hidden states of its target.

@@ -578,11 +578,11 @@ class Writer:
 
         Args:
             file: The planned file.
-            draft: The file that was written.
+            draft: The file that was written, before it gets its name.
 
         Returns:
-            The digest of samples of its bytes, and its sha256; None where it is not read
-            completely.
+            The digest of samples of its bytes, and its sha256; None in place of that for a large
+            file that need not be read completely.
 
         Raises:
             BadSource: It is not as planned.

@@ -168,9 +168,9 @@ class _FoldCheck:
 def refuse_uneven_fold(plan: CheckpointPlan, folder: Path) -> None:
     """Raise Disagreement where a layer of a folded output is changed otherwise than its kind.
 
-    A fold (`--encoding weights`) multiplies rows of q_proj or k_proj by the attention factor, in
-    each layer of one kind by the same. Nothing is compared where no fold was planned, and where the
-    source is converted or on the Hub.
+    A fold (`--encoding weights`) multiplies rows of weights such as q_proj and k_proj, so that they
+    have the attention factor in them; in all layers of one kind by the same numbers. Nothing is
+    compared where no fold was planned, and where the source is converted or on the Hub.
 
     Args:
         plan: The plan of the output.

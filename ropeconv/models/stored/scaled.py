@@ -52,19 +52,26 @@ class ScaledWeight(StoredWeight):
         return numbers
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
-        height, width = self.block
         if len(self.shape) != 2:
             return None
-        rows, columns = self.shape
         # one scale for a whole matrix is not its own: runtimes fuse queries, keys and values, and
         # then take the largest of their scales (vLLM, requantize_with_max_scale)
-        ends_with_block = end % height == 0 or end == rows
-        is_whole = self.block == (rows, columns)
-        if is_whole or first % height or not ends_with_block:
+        if self.block == self.shape:
             return None
-        across = -(-columns // width)  # rounded up
-        span = (first // height * across, -(-end // height) * across)
-        return RowScales(self.scale, (span,))
+
+        # a block that these rows only have a part of has other rows too
+        height, width = self.block
+        rows, columns = self.shape
+        begins_with_block = first % height == 0
+        ends_with_block = end % height == 0 or end == rows
+        if not begins_with_block or not ends_with_block:
+            return None
+
+        # the scales are in the order of the blocks: all blocks of the first rows come first
+        blocks_across = -(-columns // width)  # rounded up
+        start = first // height * blocks_across
+        stop = -(-end // height) * blocks_across
+        return RowScales(self.scale, ((start, stop),))
 
     def _of_rows(self, shared: NDArray[np.float32], rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return the shared number of each number in some rows.
@@ -149,7 +156,7 @@ def _block(tensor: Tensor, scale: Tensor, size: tuple[int, int]) -> tuple[int, i
     if scale.shape == (*tensor.shape[:-2], blocks_down, blocks_across):
         return height, width
 
-    # one for each group of a row, as in MXFP8
+    # one for each group of neighbours in a row, as in MXFP8
     groups = scale.shape[-1]
     if scale.shape[:-1] == tensor.shape[:-1] and columns % groups == 0:
         return 1, columns // groups

@@ -268,11 +268,9 @@ def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Meth
     Raises:
         RecipeError: Where the list that it needs is not there.
     """
-    needed = "inv_freq"
-    names = [needed]
-    if method.name == "longrope":
-        needed = "long_factor"
-        names = [needed, "short_factor"]
+    is_longrope = method.name == "longrope"
+    needed = "long_factor" if is_longrope else "inv_freq"
+    names = ["long_factor", "short_factor"] if is_longrope else ["inv_freq"]
 
     lists = {}
     for name in names:
@@ -280,8 +278,8 @@ def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Meth
             lists[name] = tuple(data[name])
 
     # a single list of LongRoPE serves inside and outside of the trained context
-    if needed == "long_factor" and needed not in lists and "short_factor" in lists:
-        lists[needed] = lists["short_factor"]
+    if is_longrope and "long_factor" not in lists and "short_factor" in lists:
+        lists["long_factor"] = lists["short_factor"]
     if needed not in lists:
         raise RecipeError(
             f"{method.flag()}: the input has no {shown(needed)} list; it has"

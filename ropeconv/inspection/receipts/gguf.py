@@ -150,18 +150,15 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         except ValueError as problem:
             yield f"has no readable contents of {name} ({problem})"
             continue
-        # frequencies are divided by them
+        # rope tensors have the numbers by which frequencies are divided
         if name in ROPE_TENSORS and not _are_divisors(data):
             yield f"has divisors in {name} that are not positive"
 
     # projections whose rows were reordered within each head
     for name in record.interleaved:
-        info = file.tensors.get(name)
-        if info is None:
-            has_heads = True  # that it is missing is noticed later
-        else:
-            has_heads = _has_heads(info, record.head_dim)
-        if name in ROPE_TENSORS or not has_heads:
+        tensor = file.tensors.get(name)  # that one is missing is noticed later
+        has_no_heads = tensor is not None and not _has_heads(tensor, record.head_dim)
+        if has_no_heads or name in ROPE_TENSORS:
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
 
 
@@ -653,8 +650,7 @@ def _record_of(
 
     Args:
         input_record: The record of the file that is changed, which has the keys and the layout of
-        the
-            first source.
+            the first source.
         first: The header of the first source.
         output: The header of the output.
         restorable: The tensors that differ between both, by how they are brought back.

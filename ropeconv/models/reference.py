@@ -98,6 +98,7 @@ def modelfile_of(reference: str) -> Modelfile | None:
     """
     path = modelfile_in(reference)
     if path is None:
+        # a file of the user goes before a model of the same name
         if expand_home(reference).exists():
             return None
         stored = ollama.find(reference)
@@ -105,10 +106,12 @@ def modelfile_of(reference: str) -> Modelfile | None:
             return None
         return Modelfile(stored.name.short, stored.modelfile)
 
-    # FROM llama3.1:8b inherits the template and the parameters of that model
+    # FROM llama3.1:8b inherits the template and the parameters of that model, FROM ./file.gguf
+    # nothing
     text = read_text(path, path.name)
     model = _from_line(path, text)
-    if not _beside(path, model):
+    is_file = _beside(path, model) is not None
+    if not is_file:
         stored = ollama.find(model)
         if stored is not None:
             text = _inherit(text, stored.modelfile)

@@ -35,7 +35,9 @@ class ScaledWeight(StoredWeight):
     """The name of its tensor of zero points, which has the shape of the scales; empty without."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        name = self.uses[0]
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        # the stored numbers; in FP8 a byte is the index of a number
+        name, *_ = self.uses
         columns = self.shape[-1]
         codes = stored.numbers(name, first * columns, end * columns)
         dtype = stored.source.tensors[name].dtype
@@ -44,6 +46,8 @@ class ScaledWeight(StoredWeight):
             numbers = EIGHT_BITS[dtype][codes].reshape(-1, columns)
         else:
             numbers = codes.astype(np.float32).reshape(-1, columns)
+
+        # weight = (number - zero) * scale, with the zero point and the scale of its block
         rows = np.arange(first, end)
         if self.zeros:
             zeros = stored.numbers(self.zeros).astype(np.float32)
@@ -52,6 +56,7 @@ class ScaledWeight(StoredWeight):
         return numbers
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
+        """Return the scales that only the rows first .. end - 1 have; None if others share them."""
         if len(self.shape) != 2:
             return None
         # one scale for a whole matrix is not its own: runtimes fuse queries, keys and values, and
@@ -133,10 +138,11 @@ def _block(tensor: Tensor, scale: Tensor, size: tuple[int, int]) -> tuple[int, i
     Raises:
         BadSource: The shapes do not fit together.
     """
+    # the shape of each matrix, and how many there are; a vector is one row
+    rows = 1
+    columns = prod(tensor.shape)
     if len(tensor.shape) > 1:
         rows, columns = tensor.shape[-2:]
-    else:  # a vector is one row
-        rows, columns = 1, prod(tensor.shape)
     matrices = prod(tensor.shape[:-2])
 
     # one scale for the whole tensor, or for each of its matrices

@@ -21,6 +21,7 @@ class BitnetWeight(StoredWeight):
     """A layer of BitNet."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
         _, scale_name = self.uses
         rows, columns = self.shape
         numbers = np.empty((end - first, columns), np.float32)

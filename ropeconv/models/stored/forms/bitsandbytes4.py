@@ -48,6 +48,7 @@ class Bits4Weight(StoredWeight):
     """None where largest numbers are floats."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
         # Numbers are counted through the whole layer: rows follow each other without gaps, and a
         # byte or a block may have the end of one row and the begin of the next.
         columns = self.shape[-1]

@@ -32,6 +32,7 @@ class Fp8(StoredForm):
         return any(tensor.dtype in EIGHT_BITS for tensor in stored.left.values())
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
+        """Yield the tensors of eight bits, each with the tensor of its scales."""
         size = block_size(stored.settings)
         for tensor in stored.left.values():
             is_weight = tensor.dtype in EIGHT_BITS and not tensor.name.endswith(self.unused)

@@ -39,6 +39,7 @@ class GptqWeight(StoredWeight):
     """The number that was subtracted from each stored zero point."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
         # a row of the weight is an output: all arrays here have the outputs first .. end - 1
         qweight, scales, qzeros, *_ = self.uses
         outputs = end - first

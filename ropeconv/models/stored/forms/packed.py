@@ -40,6 +40,7 @@ class PackedWeight(StoredWeight):
     """The name of the tensor that states its shape; empty without."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
         packed, scale_name, *_ = self.uses
         rows, columns = self.shape
         count = end - first

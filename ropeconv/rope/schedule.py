@@ -102,8 +102,7 @@ def effective_scaling(
 
     Args:
         log_n: The log-n of the schedule, None without one.
-        written: What was written into the output in place of log-n, from `approximate_log_n`; None
-            without one.
+        written: The approximation in the output, from `approximate_log_n`; None without one.
         deviation: The relative deviation of `written` from `log_n`. Up to 1e-3, which is
             bfloat16's own rounding, they count as the same.
     """
@@ -168,6 +167,11 @@ class Schedule(TableSummary):
     )
 
     def __post_init__(self) -> None:
+        """Refuse numbers that no model can be run with.
+
+        Raises:
+            RecipeError: A number is not finite, not positive, or too large.
+        """
         # methods compute with numpy, which gives nan or inf in place of an error
         for vector in (self.inv_freq, self.short_inv_freq):
             if vector is None:

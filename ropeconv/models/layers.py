@@ -226,8 +226,8 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
     for layer, settings in own_settings(part).items():
         own_sizes[layer] = positive_int(settings, (window.key,), size, least=0)
     windows: list[int | None] = []
-    for layer, has in enumerate(has_window[: len(kinds)]):
-        if has:
+    for layer in range(len(kinds)):
+        if has_window[layer]:
             windows.append(own_sizes.get(layer, size))
         else:
             windows.append(None)

@@ -82,21 +82,22 @@ def window_keys() -> tuple[str, ...]:
 
 
 def length_limits(source: Source) -> tuple[LengthLimit, ...]:
-    """Return every limit in the files of a checkpoint, whatever its value.
+    """Return every limit of a prompt in the files of a checkpoint, whatever its value.
 
     Such are model_max_length in tokenizer_config.json, and truncation.max_length in tokenizer.json:
     programs that read them cut a text off there, also after an extension. For a model that
     is converted (from GGUF, or from Meta's files), only texts that the conversion makes count.
     """
-    generated = source.generated_texts()
+    generated_texts = source.generated_texts()
     is_converted = source.kind in CONVERTED
     limits: list[LengthLimit] = []
     for file in source.files():
-        is_generated = file.name in generated
-        if not _rules_of(file.name):
+        if not _rules_of(file.name):  # no key of such a file is a limit
             continue
+        is_generated = file.name in generated_texts
         if is_converted and not is_generated:
             continue
+
         # tokenizer.json has tens of megabytes; its limits are near the beginning
         if file.size > SMALL and not is_generated:
             limits += limits_in(file.name, _blocks(source, file), large=True)

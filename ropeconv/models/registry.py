@@ -731,8 +731,8 @@ def _count_misfit_norms(
     norm_shape = shapes.get(f"{prefix}{weights.q_norm}.weight")
     if weights.q_norm and norm_shape and query_rows is not None:
         is_over_all_heads = norm_shape[0] == query_rows
-        must_be = weights.norm == "rms-all-heads"
-        if is_over_all_heads != must_be:
+        family_has_all_heads = weights.norm == "rms-all-heads"
+        if is_over_all_heads != family_has_all_heads:
             misfits += 1
     return misfits
 

@@ -288,9 +288,10 @@ class ServerOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def settings(self) -> JsonObject:
-        """The same for the program that asks the runtime, such as {"model-impl": "transformers"}.
+        """The options of `words` by name, such as {"model-impl": "transformers"}.
 
-        A value that is JSON is decoded, and an option without a value is true.
+        The program that asks an installed runtime takes them so. A value that is JSON is decoded,
+        and an option without a value is true.
         """
         settings: JsonObject = {}
         name = ""
@@ -752,7 +753,8 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     if not rows:
         if program is not None and program.answer:
             raise RecipeError(f"--runtime {runtime}: {program.answer}")
-        names = list(dict.fromkeys((*(row.name for row in runtimes()), *also)))  # each once
+        known = [row.name for row in runtimes()]
+        names = list(dict.fromkeys((*known, *also)))  # each once
 
         # `--runtime vllm,sglang`
         words = runtime.replace(",", " ").split()

@@ -311,10 +311,10 @@ def checkpoint_bytes(source: Source) -> int | None:
         names = set(source.weights())
     except RopeconvError:
         return None  # a shard is missing, which other messages say
-    if not names:
+    if not names:  # no safetensors; older checkpoints have pytorch_model.bin
         names = {file.name for file in source.files() if file.name.endswith(".bin")}
     sizes = [file.size for file in source.files() if file.name in names]
-    if not sizes or 0 in sizes:
+    if not sizes or 0 in sizes:  # 0 for a size that the Hub does not give
         return None
     return sum(sizes)
 

@@ -158,19 +158,21 @@ def original_source(source: Source) -> OriginalSource:
 
     # texts are restored by the difference to the output, so they must be as ropeconv wrote them
     record = receipt.original.folder
-    first = receipt.original.source.described
+    first_source = receipt.original.source.described  # in words, for messages
     texts = [file.name for file in receipt.files if file.action == "write" and file.name != CARD]
     edited = _first_edited(source, receipt, texts)
     if edited:
         raise BadSource(
             f"{edited} of {source.reference} was changed after ropeconv wrote it, and the change"
-            f" would be lost; take the source again, {first}, or remove {RECEIPT} to start from the"
-            " changed files"
+            f" would be lost; take the source again, {first_source}, or remove {RECEIPT} to start"
+            " from the changed files"
         )
+
+    # nor can rounded weights be restored
     if record.multiplied:
         raise BadSource(
             f"{record.multiplied[0]} of {source.reference} was multiplied by a factor, which is not"
-            f" undone; take the source again, {first}"
+            f" undone; take the source again, {first_source}"
         )
     return OriginalSource(source, receipt, record)
 

@@ -143,12 +143,11 @@ def _weight(stored: StoredTensors, name: str) -> PackedWeight:
     uses = [packed.name, scale.name]
     further_names = {}  # an empty name for a tensor that the layer does not have
     for end in ("zero_point", "g_idx", "shape"):
-        further = f"{name}_{end}"
-        if further in stored.source.tensors:
-            uses.append(further)
-        else:
-            further = ""
-        further_names[end] = further
+        further_names[end] = ""
+        tensor_name = f"{name}_{end}"
+        if tensor_name in stored.source.tensors:
+            further_names[end] = tensor_name
+            uses.append(tensor_name)
 
     # config_groups has the bits, for several kinds of layers: the shapes tell of which this one is
     fitting = set()

@@ -268,14 +268,16 @@ def in_shards(tensors: Iterable[T], limit: int = SHARD_BYTES) -> tuple[Converted
 
     The files have the names that transformers writes, model-00001-of-00003.safetensors.
     """
-    groups = [list[T]()]
+    group = list[T]()
+    groups = [group]
     filled = 0
     for tensor in tensors:
         size = tensor_bytes(tensor.dtype, tensor.shape)
-        if groups[-1] and filled + size > limit:
-            groups.append([])
+        if group and filled + size > limit:
+            group = []
+            groups.append(group)
             filled = 0
-        groups[-1].append(tensor)
+        group.append(tensor)
         filled += size
 
     count = len(groups)

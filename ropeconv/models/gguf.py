@@ -46,7 +46,14 @@ class HubShard(Shard):
     """
 
     def __init__(self, repo_id: str, place: str, commit: str, revision: str | None) -> None:
-        """Name the file; nothing is requested yet."""
+        """Name the file; nothing is requested yet.
+
+        Args:
+            repo_id: The repository, owner/name.
+            place: The path of the file in it.
+            commit: The commit at which it is read.
+            revision: The branch, tag or commit that the user gave; None for the default branch.
+        """
         self.repo_id = repo_id
         self.place = place
         self.commit = commit
@@ -57,13 +64,17 @@ class HubShard(Shard):
         cached = cached_file(repo_id, place, commit)
         self._local = None if cached is None else Shard(cached)
         """The file in the Hub's cache; None until it is there, while it is read by range."""
+
         self._header: GgufHeader | None = None
         self._head = b""
         """The first bytes of the file, as far as they were requested for the header."""
+
         self._size = 0
         """The size of the file in bytes, by the first answer; 0 before."""
+
         self._ranges: dict[tuple[int, int], bytes] = {}
         """Parts behind the header, by first byte and the one after the last."""
+
         self._asked = 0
         """How many such parts were requested."""
 

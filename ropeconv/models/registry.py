@@ -82,12 +82,14 @@ def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
     Raises:
         BadSource: As `user_families` does.
     """
-    loaded: list[Family] = list(packaged)
-    count = len(loaded)
+    known = list(packaged)  # and those of the features so far
+    of_features: list[Family] = []
     for feature in load_features().values():
         if feature.families is not None:
-            loaded += _read_folder(feature.families, loaded, "another one")
-    return tuple(loaded[count:])
+            families_of_feature = _read_folder(feature.families, known, "another one")
+            known += families_of_feature
+            of_features += families_of_feature
+    return tuple(of_features)
 
 
 def _read_folder(directory: Path, known: Iterable[Family], owner: str) -> tuple[Family, ...]:

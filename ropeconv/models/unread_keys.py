@@ -61,6 +61,8 @@ def unread_sizes(
 ) -> list[str]:
     """Return the keys of sizes that a config has in place of those that a family reads.
 
+    They are ["n_embd"] for a config with n_embd and without hidden_size, which the family reads.
+
     Args:
         part: The text part of the config.
         family: The family.
@@ -68,11 +70,11 @@ def unread_sizes(
     """
     unread = []
     for quantity in quantities:
-        keys = getattr(family.keys, quantity)
-        if first_present(part, keys) is not None:
+        read_keys = getattr(family.keys, quantity)
+        if first_present(part, read_keys) is not None:
             continue
         for name in SIZE_NAMES[quantity]:
-            if part.get(name) is not None and name not in keys:
+            if part.get(name) is not None and name not in read_keys:
                 unread.append(name)
     return unread
 

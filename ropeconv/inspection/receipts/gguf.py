@@ -424,6 +424,11 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
     return keys
 
 
+def _replace_by(data: bytes) -> Change:
+    """The change of a tensor to these bytes, whatever it has before."""
+    return Change(len(data), lambda old: data)
+
+
 def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
     """Return the changes that make the tensors of the first source from those of the file, by name.
 
@@ -441,8 +446,7 @@ def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, 
             raise BadSource(
                 f"{name} of {file.name} is not as ropeconv wrote it; take the source again, {first}"
             )
-        # `data=data`, since a closure would see the last `data` of the loop
-        changes[name] = Change(len(data), lambda old, data=data: data)  # type: ignore[misc]
+        changes[name] = _replace_by(data)
 
     # reordered rows are put back
     for name in record.interleaved:
@@ -540,12 +544,14 @@ def record_of_export(
         later_keys: Keys that are added to the output afterwards, such as those of llama.cpp's
             quantiser.
     """
-    keys = dict.fromkeys((*plain.values, *later_keys))
-    # the record of the conversion itself: as it was not written, its data began nowhere, and its
-    # header has no digest
-    input_record = GgufRecord(tuple(keys))
-    restorable = _sort_changes(input_record, header.tensors, read, edit.changes)
-    return _record_of(input_record, plain, rewrite(header, edit), restorable)
+    # the record of the conversion itself has only its keys, each once: as it was not written, its
+    # data began nowhere, and its header has no digest
+    keys = tuple(dict.fromkeys((*plain.values, *later_keys)))
+    conversion = GgufRecord(keys)
+
+    # then that of the output, with what differs in it
+    restorable = _sort_changes(conversion, header.tensors, read, edit.changes)
+    return _record_of(conversion, plain, rewrite(header, edit), restorable)
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,7 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
     def __init__(
         self, stored: StoredTensors, weights: Mapping[str, StoredWeight], titles: Sequence[str]
     ) -> None:
+        """Present these weights in float32, and the other tensors of the checkpoint unchanged."""
         inner = stored.source
         self.inner = inner
         self.reference = inner.reference

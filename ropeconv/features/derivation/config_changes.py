@@ -110,7 +110,9 @@ def set_rope_type(text: Any, rope_type: str, settings: Config) -> Change:
     by_layer_type = is_nested(text)
 
     def change(part: Config) -> None:
+        """Write the settings into the text part of a config, in place."""
         rope = {"rope_type": rope_type, "rope_theta": PROBE_BASE, **settings}
+        # a dictionary for each layer type gets them in each of these
         if by_layer_type and isinstance(present, dict):
             nested = {}
             for layer_type, item in present.items():

@@ -37,19 +37,21 @@ def describe_defaults(runs: ModelRuns, rotating: Attention, keys: Config) -> Con
         keys: The table [keys].
     """
     facts = _default_bases(runs, keys)
-
-    # the context is that of the class, else that of this config
-    context_key = SIZE_KEYS["context"][0]  # the usual one
-    facts["context"] = runs.context
-    for context in (class_default(runs.text, context_key), getattr(runs.text, context_key, None)):
-        if isinstance(context, int):
-            facts["context"] = context
-            break
+    facts["context"] = _default_context(runs)
     facts |= _default_sizes(runs, rotating, keys)
     share = _default_share(runs, rotating, keys)
     if share is not None and share != 1:
         facts["partial_rotary_factor"] = share
     return facts
+
+
+def _default_context(runs: ModelRuns) -> int:
+    """The context of the class in tokens; that of this config where the class has none."""
+    usual_key, *_ = SIZE_KEYS["context"]
+    for context in (class_default(runs.text, usual_key), getattr(runs.text, usual_key, None)):
+        if isinstance(context, int):
+            return context
+    return runs.context
 
 
 def _default_bases(runs: ModelRuns, keys: Config) -> Config:

@@ -62,6 +62,7 @@ class ModelRuns:
     """
 
     def __init__(self, subject: AskedModel, text: Any, few: int) -> None:
+        """Build the model, run it once, and find the modules that make its queries and keys."""
         self.subject = subject
         """The model: its config.json and its class."""
 

@@ -84,6 +84,7 @@ class AttentionObserver:
     """
 
     def __init__(self, model: Module, context: int, idle: Iterable[str] = ()) -> None:
+        """Add hooks to the modules of a model, which note in these attributes what a run shows."""
         self.model = model
         """The model, with hooks."""
 

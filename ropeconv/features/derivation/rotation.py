@@ -113,7 +113,7 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
     numbers = numbers[:HEADS]
     width = numbers.shape[-1]
     first_token = numbers[:, 0]
-    size = float(np.sqrt((first_token**2).mean())) or 1.0
+    size = float(np.sqrt((first_token**2).mean())) or 1.0  # the root mean square
 
     # a growing length is divided out, so that what remains is a rotation
     lengths = np.sqrt((numbers**2).sum((0, 2)))  # of each token
@@ -160,7 +160,8 @@ def _possible_pairs(turning: Numbers) -> list[tuple[Pairing, int]]:
     span = int(turning[-1]) + 1 - start
     possible: list[tuple[Pairing, int]] = []
 
-    # two runs of consecutive dimensions, as 0 1 2 and 8 9 10, are two halves with gaps
+    # Two runs of consecutive dimensions are two halves, with a gap behind each. So 0 1 2 and 8 9 10
+    # are 8 pairs (i, i + 8), of which the five slowest are not seen.
     has_gap_behind = np.diff(turning) > 1
     runs = np.split(turning, np.flatnonzero(has_gap_behind) + 1)
     if len(runs) == 2:

@@ -67,16 +67,18 @@ class Adapter(Summary):
         """The model that it was trained on; None where that cannot be read.
 
         A config.json beside the adapter, which Axolotl writes, has the RoPE of the training, and
-        counts first.
+        counts before the base that the adapter names.
         """
         try:
             if self.source.text("config.json") is not None:
-                return inspect_source(ConfigSource(self.source.path("config.json")))
+                config = ConfigSource(self.source.path("config.json"))
+                return inspect_source(config)
             if not self.base:
                 return None
             return inspect_source(open_source(self.base))
         except Exception as problem:
-            # an expected error, as of a Hub that cannot be reached, has a sentence for users
+            # An expected error, as of a Hub that cannot be reached, has a sentence for users. One
+            # without is a mistake in ropeconv.
             is_expected = bool(sentence(problem))
             if not is_expected:
                 raise
@@ -84,9 +86,10 @@ class Adapter(Summary):
 
     @cached_property
     def sizes(self) -> dict[str, dict[int, int]]:
-        """The shape of each matrix of the base that LoRA changes: by name, then by axis.
+        """The size of each matrix of the base that LoRA changes, by its name and then by axis.
 
-        Axis 0 are the rows, and axis -1 the columns.
+        E.g. {"model.layers.0.self_attn.q_proj.weight": {0: 4096, -1: 2048}}. Axis 0 are the rows,
+        and axis -1 the columns.
         """
         # LoRA computes W + B A: lora_A [rank, columns] has the columns of W, lora_B [rows, rank]
         # its rows
@@ -96,10 +99,11 @@ class Adapter(Summary):
         sizes: dict[str, dict[int, int]] = {}
         for name, tensor in self.source.header(WEIGHTS).tensors.items():
             for end, axis in MATRICES.items():
-                if name.endswith(end) and tensor.shape:
-                    # base_model.model.X.lora_A.weight belongs to X.weight
-                    matrix = name.removeprefix(PREFIX).removesuffix(end) + ".weight"
-                    sizes.setdefault(matrix, {})[axis] = tensor.shape[axis]
+                if not name.endswith(end) or not tensor.shape:
+                    continue
+                # base_model.model.X.lora_A.weight belongs to X.weight
+                matrix = name.removeprefix(PREFIX).removesuffix(end) + ".weight"
+                sizes.setdefault(matrix, {})[axis] = tensor.shape[axis]
         return sizes
 
     @property
@@ -154,19 +158,22 @@ def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
     It is empty where all fit, and where that is unknown: for a base whose tensors are not on this
     machine.
     """
-    # of a base on the Hub the headers of all weights would be downloaded
+    # for a base on the Hub, the headers of all weights would be downloaded
     source = base.source
-    if not isinstance(source, Source) or source.kind != "folder" or not source.weights():
+    if not isinstance(source, Source) or source.kind != "folder":
         return ""
+    if not source.weights():
+        return ""
+
     tensors = source.tensors
     for name, sizes in adapter.sizes.items():
         if name not in tensors:
             return f"is for a model with {name}, which {source.reference} does not have"
         shape = tensors[name].shape
-        if any(shape[axis] != size for axis, size in sizes.items()):
-            # axis 0, the rows, before axis -1, the columns
-            rows_first = sorted(sizes.items(), reverse=True)
-            sides = " x ".join(f"{size:,}" for _, size in rows_first)
+        fits = all(shape[axis] == size for axis, size in sizes.items())
+        if not fits:
+            # rows before columns: axis 0, then axis -1; either may be missing
+            sides = " x ".join(f"{sizes[axis]:,}" for axis in (0, -1) if axis in sizes)
             return (
                 f"is for a {name} of {sides}, and that of {source.reference} is {shape[0]:,} x"
                 f" {shape[-1]:,}"

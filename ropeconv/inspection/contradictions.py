@@ -77,10 +77,12 @@ def contradictions(part: Config, family: Family, head_dim: int) -> Iterator[Cont
     ):
         yield from _differing(setting, statements)
 
-    # every other key that both dictionaries have
+    # every other key that both dictionaries have, rope_scaling and rope_parameters
     if len(dictionaries) < 2:
         return
-    (first_name, first), (second_name, second) = dictionaries.items()
+    first_name, second_name = dictionaries
+    first = dictionaries[first_name]
+    second = dictionaries[second_name]
     compared_above = {"rope_type", "type", "rope_theta", SHARE, ORIGINAL}
     for key in first:
         if key in second and key not in compared_above:
@@ -123,45 +125,60 @@ def _before_top_level(dictionaries: dict[str, Config], family: Family) -> dict[s
 
 
 def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> list[Statement]:
-    """The bases, first that of the class."""
-    first = _before_top_level(dictionaries, family)
-    statements: list[Statement] = []
-    unused: list[Statement] = []
+    """The bases that a config states, first the one that the class uses."""
+    before_top = _before_top_level(dictionaries, family)
+    in_first: list[Statement] = []
+    in_others: list[Statement] = []
     for name, settings in dictionaries.items():
         base = settings.get("rope_theta")
-        if _is_number(base):
-            places = statements if name in first else unused
-            places.append(Statement(f"{name}.rope_theta", base, float(base)))
+        if not _is_number(base):
+            continue
+        statement = Statement(f"{name}.rope_theta", base, float(base))
+        if name in before_top:
+            in_first.append(statement)
+        else:
+            in_others.append(statement)
+
+    at_top = []
     for key in family.keys.theta:
         base = part.get(key)
         if _is_number(base):
-            statements.append(Statement(key, base, float(base)))
-    return statements + unused
+            at_top.append(Statement(key, base, float(base)))
+    return in_first + at_top + in_others
 
 
 def _rotating(
     part: Config, family: Family, dictionaries: dict[str, Config], head_dim: int
 ) -> list[Statement]:
-    """The dimensions of a head that rotate, first those of the class."""
+    """The dimensions of a head that rotate by a config, first those that the class uses.
+
+    A config states them as a share of the head, or as a number.
+    """
     if not family.keys.partial:
         return []
-    first = _before_top_level(dictionaries, family)
-    statements: list[Statement] = []
-    unused: list[Statement] = []
+    before_top = _before_top_level(dictionaries, family)
+    in_first: list[Statement] = []
+    in_others: list[Statement] = []
     for name, settings in dictionaries.items():
         share = settings.get(SHARE)
-        if _is_number(share):
-            places = statements if name in first else unused
-            places.append(Statement(f"{name}.{SHARE}", share, int(head_dim * share)))
+        if not _is_number(share):
+            continue
+        statement = Statement(f"{name}.{SHARE}", share, int(head_dim * share))
+        if name in before_top:
+            in_first.append(statement)
+        else:
+            in_others.append(statement)
+
+    at_top = []
     for key in family.keys.partial:
         share = part.get(key)
         if _is_number(share):
-            statements.append(Statement(key, share, int(head_dim * share)))
+            at_top.append(Statement(key, share, int(head_dim * share)))
     for key in family.keys.rotary_dim:
         dimensions = part.get(key)
         if _is_number(dimensions):
-            statements.append(Statement(key, dimensions, dimensions))
-    return statements + unused
+            at_top.append(Statement(key, dimensions, dimensions))
+    return in_first + at_top + in_others
 
 
 def _types(dictionaries: dict[str, Config]) -> list[Statement]:

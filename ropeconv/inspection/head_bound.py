@@ -325,21 +325,17 @@ def _missing(layer: int, family: Family, tensors: Mapping[str, Tensor]) -> BadSo
     # A quantised k_proj has tensors such as k_proj.qweight and k_proj.scales, and no k_proj.weight.
     # Where another layer has k_proj.weight, the checkpoint is not quantised, and one is missing.
     module = family.weights.k or family.weights.fused
-    stored: list[str] = []
-    for name in tensors:
-        if name.endswith(f"{module}.weight"):
-            stored.clear()
-            break
-        if f"{module}." in name and not name.endswith(".bias"):
-            stored.append(name)
-    if stored:
-        return BadSource(
-            f"the checkpoint has {stored[0]} in place of plain weights, so it is quantised;"
-            f" {UNQUANTISED}"
-        )
+    has_plain_weights = any(name.endswith(f"{module}.weight") for name in tensors)
+    if not has_plain_weights:
+        for name in tensors:
+            if f"{module}." in name and not name.endswith(".bias"):
+                return BadSource(
+                    f"the checkpoint has {name} in place of plain weights, so it is quantised;"
+                    f" {UNQUANTISED}"
+                )
 
-    name = f"{layer_prefixes(layer, family)[0]}{module}.weight"
-    return BadSource(f"the checkpoint has no {name}; download it again")
+    prefix, *_ = layer_prefixes(layer, family)  # the usual one comes first
+    return BadSource(f"the checkpoint has no {prefix}{module}.weight; download it again")
 
 
 Vector = NDArray[np.float64]
@@ -538,9 +534,11 @@ def _pieces(projection: Projection, head_dim: int) -> Iterator[tuple[int, int, r
     head_bytes = distance * _row_bytes(projection.tensor)
     heads_per_piece = max(1, PIECE // head_bytes)
 
-    for begin in range(0, len(first_rows), heads_per_piece):
-        heads = range(begin, min(begin + heads_per_piece, len(first_rows)))
-        yield first_rows[heads[0]], first_rows[heads[-1]] + head_dim, heads
+    number_of_heads = len(first_rows)
+    for first_head in range(0, number_of_heads, heads_per_piece):
+        end_head = min(first_head + heads_per_piece, number_of_heads)
+        last_head = end_head - 1
+        yield first_rows[first_head], first_rows[last_head] + head_dim, range(first_head, end_head)
 
 
 def _row_bytes(tensor: Tensor) -> int:

@@ -511,14 +511,14 @@ def ramp_problems(reading: Reading, file: GgufFile, receipt: Receipt | None) -> 
     approximation = llamacpp_ramp(schedule, arch)
     if approximation is None:
         return
-    # two sentences: "llama.cpp always rounds the ends of the ramp, and published ... models have
-    # other ends", and "llama.cpp computes the betas 32 and 1 ..., and the header has others"
+    # "llama.cpp always rounds the ends of the ramp, and published ... models have other ends", or
+    # "llama.cpp computes the betas 32 and 1 ..., and the header has others"
     if form.truncate != trained.truncate:
-        whose = f"published {arch.name} models have other ends"
+        difference = f"published {arch.name} models have other ends"
     else:
-        whose = "the header has others"
+        difference = "the header has others"
     why = why_other_ramp(trained, arch)
-    yield Problem("approximate", f"llama.cpp {why}, and {whose}: {approximation.distance}")
+    yield Problem("approximate", f"llama.cpp {why}, and {difference}: {approximation.distance}")
 
 
 def own_ramp(form: Yarn, file: GgufFile, arch: Arch, receipt: Receipt | None) -> Yarn:
@@ -709,10 +709,12 @@ def _have_projections(
     middles = []
     for index in range(layers):
         for prefix in layer_prefixes(index, family):
-            without_root = prefix.partition(".")[2] or prefix
-            middles += [f".{without_root}{name}." for name in projections]
+            _, _, without_root = prefix.partition(".")  # "layers.0." for "model.layers.0."
+            middle = without_root or prefix
+            middles += [f".{middle}{projection}." for projection in projections]
     for name in names:
-        if DRAFT_PART.search(name):
+        is_of_draft = DRAFT_PART.search(name) is not None
+        if is_of_draft:
             continue
         if any(middle in f".{name}" for middle in middles):
             return True

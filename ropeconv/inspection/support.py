@@ -199,10 +199,9 @@ def support(
     runtimes = by_runtime(verdicts)
     labels_by_word: dict[str, list[str]] = {}
     for name in named or POPULAR:
-        versions = runtimes.get(name, [])
-        newest_verdict = versions[-1] if versions else None
-        is_older_version = name in named and named[name] != newest_verdict
-        if is_older_version:
+        versions = runtimes.get(name, [])  # the newest is the last
+        names_older_version = name in named and named[name] not in versions[-1:]
+        if names_older_version:
             word = WORDS[named[name].status]
             label = named[name].display_name
         elif versions:

@@ -70,11 +70,15 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
         UsageError: For an assumed family that is not known.
     """
     if assumed:
-        if text_config(config) is None and config.get("model_type") not in by_model_type():
+        # `--family` cannot make a language model of a tower for images, or of a config without one
+        has_known_type = config.get("model_type") in by_model_type()
+        if text_config(config) is None and not has_known_type:
             _check_kind(config)
         family = assumed_family(config, assumed)
     else:
         family = _by_model_type(config, shapes)
+
+    # the keys that are read, and where the class of the family reads them
     parts = text_parts(config, family)
     check_config(config, parts, family)
     if not family.refuse:
@@ -84,6 +88,7 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
             refusal = family.hooks.refusal(part)
             if refusal:
                 raise BadSource(refusal)
+
     if not family.encoder and reads_both_directions(config, parts[0], family):
         return msgspec.structs.replace(family, encoder=True)
     return family
@@ -101,11 +106,17 @@ def reads_both_directions(config: Config, part: Config, family: Family) -> bool:
     # vLLM for those of Llama, Qwen 2 and others
     if part.get("is_causal") is False:
         return True
-    # EmbeddingGemma is a Gemma 3 with this key. PaliGemma has it around a Gemma that writes text:
-    # there only the prompt is read in both directions.
+
+    # EmbeddingGemma is a Gemma 3 with this key; classes that do not read it ignore it
     key = "use_bidirectional_attention"
-    is_read = key in config_keys().get(family.name, ())
-    return is_read and part is config and part.get(key) in (True, "all")
+    if key not in config_keys().get(family.name, ()):
+        return False
+    # PaliGemma has it around a Gemma that writes text: there only the prompt is read in both
+    # directions
+    is_wrapped = part is not config
+    if is_wrapped:
+        return False
+    return part.get(key) in (True, "all")
 
 
 def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
@@ -119,51 +130,56 @@ def _by_model_type(config: Config, shapes: Callable[[], Shapes]) -> Family:
         BadSource: For a model type that is known not to work, or that is absent.
         UnknownModelType: For another one without a family.
     """
-    # the text model decides, and the model around it only where that is not known
+    # The text model decides, and the model around it only where that is not known: with
+    # {"model_type": "llava", "text_config": {"model_type": "llama"}} it is llama.
     text = text_config(config)
-    parts = [config] if text is None else [text, config]
-    names = [part.get("model_type") for part in parts]
-    for name in names:
-        if isinstance(name, str) and name in by_model_type():
-            family = by_model_type()[name]
+    parts = [config]
+    if text is not None:
+        parts = [text, config]
+    type_names = [part.get("model_type") for part in parts]
+    for type_name in type_names:
+        if isinstance(type_name, str) and type_name in by_model_type():
+            family = by_model_type()[type_name]
             _check_rotates(parts[0], family)
             return family
 
-    # none is known: say which kind of model it is, as far as that can be seen, by the name of the
+    # none is known: say which kind of model it is, as far as that can be seen, by the type of the
     # whole config
-    name = config.get("model_type")
+    model_type = config.get("model_type")
     if text is None:
         _check_one_text_model(config)
     if "_class_name" in config:  # beside a model_type such as t2v in the repositories of Wan
         raise BadSource(
             f"config.json is of {shown(config['_class_name'])} in diffusers; {DIFFUSION}"
         )
-    if name is None:
+    if model_type is None:
         raise BadSource(
             "config.json has no model_type, so its architecture is unknown; add model_type"
         )
-    if isinstance(name, str) and name.endswith(STORED_ROPE):
+    if isinstance(model_type, str) and model_type.endswith(STORED_ROPE):
         raise BadSource(
-            f"model_type {shown(name)} is an output of ropeconv that stores its RoPE in tensors and"
-            " custom code; recreate its source with `ropeconv restore`, or bake another method"
-            " with `apply --replace`"
+            f"model_type {shown(model_type)} is an output of ropeconv that stores its RoPE in"
+            " tensors and custom code; recreate its source with `ropeconv restore`, or bake"
+            " another method with `apply --replace`"
         )
 
-    for type_name in names:
-        if isinstance(type_name, str) and type_name in refused_types():
-            # a stock class without RoPE, and a config that turns RoPE on in the model's own code
-            reason = refused_types()[type_name]
-            switch = _rotary_switch(parts)
-            if switch and reason.startswith("does not use rotary"):
-                reason = (
-                    f"has no rotary position embeddings in its stock class, and {switch} is read"
-                    " only by the model's own code, so nothing can be baked for stock runtimes"
-                )
-            raise BadSource(f"model_type {shown(type_name)} {reason}")
+    # types that are known not to work, each with the reason
+    for type_name in type_names:
+        if not isinstance(type_name, str) or type_name not in refused_types():
+            continue
+        reason = refused_types()[type_name]
+        # a stock class without RoPE, and a config that turns RoPE on in the model's own code
+        switch = _rotary_switch(parts)  # e.g. "attn_config.rope = true"
+        if switch and reason.startswith("does not use rotary"):
+            reason = (
+                f"has no rotary position embeddings in its stock class, and {switch} is read"
+                " only by the model's own code, so nothing can be baked for stock runtimes"
+            )
+        raise BadSource(f"model_type {shown(type_name)} {reason}")
     if text is None:
         _check_kind(config)
     advice = suggestion(config, shapes())
-    raise UnknownModelType(f"model_type {shown(name)} is not supported; {advice}")
+    raise UnknownModelType(f"model_type {shown(model_type)} is not supported; {advice}")
 
 
 def _check_kind(config: Config) -> None:
@@ -173,11 +189,15 @@ def _check_kind(config: Config) -> None:
     and a tower for images or sounds (clip_vision_model).
     """
     name = config.get("model_type")
-    wrapper = wrapper_types().get(name) if isinstance(name, str) else None
-    if wrapper is not None and first_present(config, (wrapper.path,)) is None:
-        raise _text_model_is_absent(str(name), wrapper.path)
-    is_tower = bool(TOWERS & set(str(name).lower().split("_")))
-    if is_tower and not any(key in config for key in VOCABULARY):
+    if isinstance(name, str) and name in wrapper_types():
+        text_path = wrapper_types()[name].path
+        if first_present(config, (text_path,)) is None:
+            raise _text_model_is_absent(name, text_path)
+
+    words = set(str(name).lower().split("_"))
+    is_tower = bool(TOWERS & words)
+    has_vocabulary = any(key in config for key in VOCABULARY)
+    if is_tower and not has_vocabulary:
         raise BadSource(
             f"model_type {shown(name)} is of a tower for images or sounds, and has no text context"
             " to extend"
@@ -326,11 +346,15 @@ def geometry(config: Config, family: Family) -> RopeSpec:
     declared_layers = positive_int(part, keys.layers, defaults.layers) or 0
     kinds = layer_kinds(part, family, declared_layers * family.layers.blocks)
 
-    # the width of a head: of the first extended layer, of the model, or hidden size / heads
-    settings: Config = {}
+    # the width of a head: that of the first extended layer where the config has settings for single
+    # layers, else that of the model, else hidden size / heads
+    head_dim = None
     if "global" in kinds:
-        settings = own_settings(part).get(kinds.index("global"), {})
-    head_dim = positive_int(settings, ("head_dim",)) or positive_int(part, keys.head_dim)
+        first_extended = kinds.index("global")
+        layer_settings = own_settings(part).get(first_extended, {})
+        head_dim = positive_int(layer_settings, ("head_dim",))
+    if head_dim is None:
+        head_dim = positive_int(part, keys.head_dim)
     if head_dim is None:
         head_dim = _head_dim(part, family)
         notes.append(f"head_dim is absent: {head_dim}")
@@ -376,10 +400,11 @@ def _check_layout(part: Config, family: Family) -> None:
     NomicBERT was published with code of its own, which reads n_embd. transformers 5 has a class for
     its model type, which reads hidden_size: from the original config it takes its defaults.
     """
-    own = unread_sizes(part, family, ("hidden", "heads", "layers"))
-    if not own:
+    sizes = unread_sizes(part, family, ("hidden", "heads", "layers"))  # e.g. ["n_embd"]
+    if not sizes:
         return
-    ignored = ", ".join(dict.fromkeys((*own, *unread_rope_keys(part, family))))
+    # a key may be a size and one about RoPE, and is named once
+    ignored = ", ".join(dict.fromkeys(sizes + unread_rope_keys(part, family)))
     keys = family.keys
     raise BadSource(
         f"config.json has the keys of the model's own code ({ignored}), and the stock {family.name}"
@@ -417,24 +442,28 @@ def _head_dim(part: Config, family: Family) -> int:
 
 
 def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
-    """Return the share of a head that rotates, as the config has it.
+    """Return the share of a head that rotates, as the config has it: 0.5 for half of it.
 
-    From rope_parameters, the top level, or the class default, in this order. A class may have
-    another default for layers with a window, and for a rope_parameters without the key.
+    It is looked for in rope_parameters, at the top level, and in the class default, in this order.
+    A class may have another default for layers with a window, and for a rope_parameters without
+    the key.
     """
     defaults = family.defaults
     default = defaults.partial_rotary_factor
     if kind == "local" and defaults.local_partial is not None:
         default = defaults.local_partial
+    keys = family.keys.partial
+    if not keys:  # the class reads no share
+        return default
 
     # transformers 5 writes it into rope_parameters, beside rope_theta
     settings = nested_settings(part, family, kind)
     if not family.writing.nested and part.get("rope_scaling"):
         # it uses rope_scaling instead, with the share of the top level (configuration_utils.py)
-        at_top = first_present(part, family.keys.partial)
+        at_top = first_present(part, keys)
         if at_top is not None:
             settings = {"partial_rotary_factor": at_top, **part["rope_scaling"]}
-    if settings and family.keys.partial:
+    if settings:
         if settings.get("partial_rotary_factor") is not None:
             return settings["partial_rotary_factor"]
         if defaults.unstated_partial is not None:
@@ -442,13 +471,13 @@ def rotary_share(part: Config, family: Family, kind: Kind = "global") -> Any:
 
     # a list with a share for each layer, of which those of one kind are alike
     shares = part.get(LAYER_SHARES)
-    if shares and family.keys.partial:
-        kinds = kinds_of(part, family, layer_names(part, family, len(shares)))
-        for share, layer_kind in zip(shares, kinds, strict=False):
-            if layer_kind == kind:
-                return share
-        return default
-    return first_present(part, family.keys.partial, default)
+    if not shares:
+        return first_present(part, keys, default)
+    kinds = kinds_of(part, family, layer_names(part, family, len(shares)))
+    for share, layer_kind in zip(shares, kinds, strict=False):
+        if layer_kind == kind:
+            return share
+    return default
 
 
 def _states_share(part: Config, family: Family, kind: Kind) -> bool:
@@ -478,7 +507,8 @@ def _rotary_dim(part: Config, family: Family, head_dim: int, kind: Kind = "globa
     # a class that has both, MiniMax M2 and M3, obeys the share (configuration_minimax_m2.py)
     if rotary_dim is None or _states_share(part, family, kind):
         share = rotary_share(part, family, kind)
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+        if not is_number or not 0 < share <= 1:
             raise BadSource(
                 f"config.json has a partial rotary factor of {shown(share)}; write a number above 0"
                 " and up to 1"
@@ -574,35 +604,37 @@ def cached_layers(config: Config, family: Family) -> tuple[tuple[CachedLayers, .
     if heads is None or family.encoder or not family.cache.per_token:
         return None
 
-    # numbers of keys and of values per token; multi-head latent attention caches a latent vector,
-    # from which keys and values are computed, and the part of the keys that rotates
-    numbers: dict[Kind, tuple[int, int]] = {}
+    # How many numbers the keys and the values of a token have. Multi-head latent attention caches a
+    # latent vector, from which keys and values are computed, and the part of the keys that rotates.
     if family.mla:
         latent = positive_int(part, ("kv_lora_rank",), LATENT_RANK) or 0
-        numbers["global"] = (latent, sizes.head_dim)
+        of_global = (latent, sizes.head_dim)
+        of_local = of_global
     else:
-        numbers["global"] = _numbers_per_token(part, family, sizes, "global", heads)
-        numbers["local"] = _numbers_per_token(part, family, sizes, "local", heads)
+        of_global = _numbers_per_token(part, family, sizes, "global", heads)
+        of_local = _numbers_per_token(part, family, sizes, "local", heads)
 
-    count = len(sizes.layers)
-    names = layer_names(part, family, count)
-    makers = key_layers(part, family, count)
-    index_widths = _index_widths(part, family, count)
-    groups: Counter[CachedLayers] = Counter()
+    # equal layers are counted, each as a CachedLayers whose own count is still 0
+    layer_count = len(sizes.layers)
+    names = layer_names(part, family, layer_count)
+    key_layer = key_layers(part, family, layer_count)
+    index_widths = _index_widths(part, family, layer_count)
+    caches: Counter[CachedLayers] = Counter()
     states = 0
     for layer, (name, window) in enumerate(zip(names, sizes.windows, strict=False)):
         if name in STATES or window == 0:  # 0 tokens are kept of the context
             states += 1
             continue
-        if makers[layer] != layer:  # it takes keys and values from an earlier layer
+        if key_layer[layer] != layer:  # it uses the keys and values of an earlier layer
             continue
-        keys, values = numbers.get(sizes.layers[layer], numbers["global"])
-        # equal layers are counted; a layer that runs several times has a cache for each
-        group = CachedLayers(count=0, keys=keys + index_widths[layer], values=values, window=window)
-        groups[group] += family.hooks.runs(part, layer)
+        keys, values = of_local if sizes.layers[layer] == "local" else of_global
+        cache = CachedLayers(count=0, keys=keys + index_widths[layer], values=values, window=window)
+        # a layer that runs several times has a cache for each
+        caches[cache] += family.hooks.runs(part, layer)
 
-    layers = [replace(group, count=runs) for group, runs in groups.items()]
-    layers.sort(key=lambda group: (group.window is not None, group.window or 0))
+    # layers that see the whole context first, then by the size of the window
+    layers = [replace(cache, count=count) for cache, count in caches.items()]
+    layers.sort(key=lambda cache: (cache.window is not None, cache.window or 0))
     return tuple(layers), states
 
 
@@ -669,11 +701,11 @@ CONTEXT = 4096
 def sample_config(family: Family) -> Config:
     """Return the config of a model of a family with as few keys as its RoPE needs.
 
-    It has the schema that publishers use.
+    It has the schema that publishers use: {"model_type": "llama", "hidden_size": 4096, ...}.
     """
+    # of several keys for one thing, the first is the usual one
     keys = family.keys
     theta = family.defaults.theta
-
     config: Config = {
         "model_type": family.model_types[0],
         keys.hidden[0]: HEADS * HEAD_DIM,
@@ -683,6 +715,8 @@ def sample_config(family: Family) -> Config:
         keys.theta[0]: theta,
     }
     config["rope_theta"] = theta  # also where the family has another key for it
+
+    # the width of a head, and the share of it that rotates
     if family.mla:
         config |= {keys.head_dim[0]: 64, "qk_nope_head_dim": 128}
     elif family.writing.head_dim:

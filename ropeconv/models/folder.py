@@ -185,10 +185,12 @@ class ConfigSource(Source):
             tensors = read_header(file).tensors
             if any(DENOISER.match(name) for name in tensors):
                 raise BadSource(f"{file} has the weights of an image or video model; {DIFFUSION}")
+
         # an empty or damaged .json is refused where it is read, in the words of that reader
-        may_be_json = kind == "json" or (file.suffix == ".json" and kind in UNTOLD)
-        if not may_be_json:
+        is_damaged_json = file.suffix == ".json" and kind in UNTOLD
+        if kind != "json" and not is_damaged_json:
             raise BadSource(_not_a_config(file))
+        # by this, a change of the file while it is used is noticed
         self._seen = {file: identity(file)}
 
     def files(self) -> tuple[SourceFile, ...]:
@@ -204,10 +206,11 @@ class ConfigSource(Source):
 def _not_a_config(file: Path) -> str:
     """Return a sentence on a file that is not a config.json: its kind, and the file to give."""
     kind = kind_of(file)
-    beside = [name for name in ("config.json", "params.json") if file.with_name(name).is_file()]
-    if kind in WEIGHTS_ALONE and beside:
-        return f"{file} is only the weights of a checkpoint; give its folder, {file.parent}"
     if kind in WEIGHTS_ALONE:
+        # params.json is the config in Meta's layout
+        names = ("config.json", "params.json")
+        if any(file.with_name(name).is_file() for name in names):
+            return f"{file} is only the weights of a checkpoint; give its folder, {file.parent}"
         return (
             f"{file} is {WORDS[kind]} without a config.json beside it, so its RoPE is not known; "
             "give the folder of the checkpoint or its id on the Hub"
@@ -265,14 +268,16 @@ def in_shards(tensors: Iterable[T], limit: int = SHARD_BYTES) -> tuple[Converted
 
     The files have the names that transformers writes, model-00001-of-00003.safetensors.
     """
-    groups = [list[T]()]
+    group = list[T]()
+    groups = [group]
     filled = 0
     for tensor in tensors:
         size = tensor_bytes(tensor.dtype, tensor.shape)
-        if groups[-1] and filled + size > limit:
-            groups.append([])
+        if group and filled + size > limit:
+            group = []
+            groups.append(group)
             filled = 0
-        groups[-1].append(tensor)
+        group.append(tensor)
         filled += size
 
     count = len(groups)
@@ -364,16 +369,16 @@ class ConvertedSource(Source, Generic[T]):
         if all(shard.name != name for shard in self.shards):
             return super().read(name, start, stop)
 
-        # the header, then the part of each tensor that lies within start .. stop - 1
+        # what lies within start .. stop - 1 of the header, and then of each tensor
         shard = self._shard(name)
         parts = [shard.head[start:stop]]
         tensor_start = len(shard.head)
         for tensor in shard.tensors:
             size = tensor_bytes(tensor.dtype, tensor.shape)
-            first = max(start - tensor_start, 0)
-            last = min(stop - tensor_start, size)
-            if first < last:
-                parts.append(self.part(tensor, first, last))
+            from_byte = max(start - tensor_start, 0)
+            to_byte = min(stop - tensor_start, size)
+            if from_byte < to_byte:
+                parts.append(self.part(tensor, from_byte, to_byte))
             tensor_start += size
 
         if stop > tensor_start:

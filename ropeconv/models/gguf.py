@@ -46,7 +46,14 @@ class HubShard(Shard):
     """
 
     def __init__(self, repo_id: str, place: str, commit: str, revision: str | None) -> None:
-        """Name the file; nothing is requested yet."""
+        """Name the file; nothing is requested yet.
+
+        Args:
+            repo_id: The repository, owner/name.
+            place: The path of the file in it.
+            commit: The commit at which it is read.
+            revision: The branch, tag or commit that the user gave; None for the default branch.
+        """
         self.repo_id = repo_id
         self.place = place
         self.commit = commit
@@ -57,13 +64,17 @@ class HubShard(Shard):
         cached = cached_file(repo_id, place, commit)
         self._local = None if cached is None else Shard(cached)
         """The file in the Hub's cache; None until it is there, while it is read by range."""
+
         self._header: GgufHeader | None = None
         self._head = b""
         """The first bytes of the file, as far as they were requested for the header."""
+
         self._size = 0
         """The size of the file in bytes, by the first answer; 0 before."""
+
         self._ranges: dict[tuple[int, int], bytes] = {}
         """Parts behind the header, by first byte and the one after the last."""
+
         self._asked = 0
         """How many such parts were requested."""
 
@@ -96,9 +107,10 @@ class HubShard(Shard):
             except EntryNotFoundError:
                 raise _absent_file(repo_id, place) from None
             except Exception as problem:
-                # no connection, in whatever words: the cached file will do, but not after an answer
-                # that is wrong
-                if cached is None or isinstance(problem, BadAnswer):
+                # without a connection, which comes as many kinds of errors, the cached file will
+                # do; but not after an answer that is wrong
+                is_wrong_answer = isinstance(problem, BadAnswer)
+                if cached is None or is_wrong_answer:
                     raise
                 commit = _commit(cached)
         if commit is None:
@@ -130,18 +142,20 @@ class HubShard(Shard):
         if self._local is not None:
             return self._local.read(start, stop)
 
-        # the part that the requests for the header brought along, and the rest by range
+        # the part that the requests for the header brought along
         from_head = self._head[start:stop]
         if len(from_head) == stop - start:
             return from_head
+
+        # the rest by range, unless it was requested before
         interval = (start + len(from_head), stop)
         if interval not in self._ranges:
             content = self._range(*interval)
+            self._asked += 1
             kept_bytes = sum(map(len, self._ranges.values()))
-            if kept_bytes + len(content) > KEPT:
+            if kept_bytes + len(content) > KEPT:  # memory has a limit
                 self._ranges.clear()
             self._ranges[interval] = content
-            self._asked += 1
         return from_head + self._ranges[interval]
 
     def path(self) -> Path:
@@ -191,13 +205,15 @@ class HubShard(Shard):
             except EntryNotFoundError:
                 raise _absent_file(self.repo_id, self.place) from None
 
-            # a server may ignore the range, or give another part of the file or another file
+            # A server may ignore the range, or give another part of the file or another file. The
+            # header is "bytes 0-65535/4683073184": the first byte, the last one, and the size.
             content_range = RANGE.fullmatch(response.headers.get("content-range", ""))
             if content_range is None or response.status_code != PARTIAL_CONTENT:
                 raise BadAnswer("is not the requested part of the file")
             first, last, size = map(int, content_range.groups())
             is_range = first == start and last == min(stop, size) - 1
-            is_same_file = size <= LARGEST and size == (self._size or size)
+            has_same_size = self._size in (0, size)  # 0 before the first answer
+            is_same_file = has_same_size and size <= LARGEST
             is_whole = len(response.content) == last + 1 - first
             if not (is_range and is_same_file and is_whole):
                 raise BadAnswer("is not the requested part of the file")
@@ -206,19 +222,18 @@ class HubShard(Shard):
         return bytes(response.content)
 
     def _fetch(self) -> Path:
-        """Download the file, and return its path in the cache.
-
-        It is asked for by its branch, such as main, where the branch is still at the commit, else
-        by the commit. Only the first makes the Hub's cache note which commit the branch is at,
-        and without that note `owner/name` is not found offline.
-        """
+        """Download the file, and return its path in the cache."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
         with answers(self.reference, self._size):
+            # The cache notes the commit of a branch, such as main, when a file is requested by the
+            # branch. Without that note `owner/name` is not found offline. So the branch is used as
+            # long as it is still at the commit.
             revision: str | None = self.commit
             if self.revision != self.commit:
                 url = hf_hub_url(self.repo_id, self.place, revision=self.revision)
-                if get_hf_file_metadata(url).commit_hash == self.commit:
+                commit_of_branch = get_hf_file_metadata(url).commit_hash
+                if commit_of_branch == self.commit:
                     revision = self.revision
             path = hf_hub_download(
                 self.repo_id, self.place, revision=revision, library_name="ropeconv"

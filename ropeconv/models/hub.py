@@ -194,7 +194,9 @@ def _seconds_to_wait(response: Response, otherwise: float) -> float:
 
 
 def _hook(httpx: Any) -> Callable[[Response], None]:
-    """Return a hook that checks the headers of a response and puts a limit on its body.
+    """Return a function for httpx that checks the headers of a response and limits its body.
+
+    httpx calls it with each response, before the body is read.
 
     Args:
         httpx: The module, which is passed since it takes long to import.
@@ -215,7 +217,7 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
             self.download = download
 
         def __iter__(self) -> Iterator[bytes]:
-            # a file may take hours but not crawl; an answer about a repository has to be quick
+            """Yield the parts of the body; raise BadAnswer for one that is too long or slow."""
             begun = time.monotonic()
             received = 0
             for part in self.stream:
@@ -223,22 +225,25 @@ def _hook(httpx: Any) -> Callable[[Response], None]:
                 seconds = time.monotonic() - begun
                 if self.most is not None and received > self.most:
                     raise BadAnswer(f"is longer than {self.most:,} bytes")
-                if self.download and seconds > PATIENCE and received < SLOWEST * seconds:
-                    raise BadAnswer(f"is slower than {SLOWEST:,} bytes per second")
-                if not self.download and seconds > ANSWER_SECONDS:
+
+                # a file may take hours, but not crawl; an answer about a repository must be quick
+                if self.download:
+                    if seconds > PATIENCE and received < SLOWEST * seconds:
+                        raise BadAnswer(f"is slower than {SLOWEST:,} bytes per second")
+                elif seconds > ANSWER_SECONDS:
                     raise BadAnswer(f"takes longer than {ANSWER_SECONDS:.0f} seconds")
                 yield part
 
         def close(self) -> None:
             self.stream.close()
 
-    def check(response: Response) -> None:
+    def check_and_limit(response: Response) -> None:
         _check_headers(response)
         # answers about repositories are JSON below /api/; everything else is a file
         download = "/api/" not in response.url.path
         response.stream = LimitedStream(response.stream, _most_bytes(response, download), download)
 
-    return check
+    return check_and_limit
 
 
 def _check_headers(response: Response) -> None:
@@ -256,6 +261,7 @@ def _check_headers(response: Response) -> None:
                 raise BadAnswer(
                     f"has {shown(value)} in its header {name}, which is not a hash or a commit"
                 )
+
     # huggingface_hub sleeps as long as these headers of a rate limit say, be it a year
     for name in WAITS:
         numbers = re.findall(r"\d+", response.headers.get(name, ""))
@@ -390,10 +396,12 @@ class HubSource(Source):
         listing = read_listing(info, self.reference)
         self.commit = listing.commit
 
-        sizes = self._sizes([file.name for file in listing.files if file.size is None])
+        # mirrors of the Hub leave some sizes out
+        without_size = [file.name for file in listing.files if file.size is None]
+        requested_sizes = self._sizes(without_size)
         files = []
         for file in listing.files:
-            size = sizes.get(file.name, file.size or 0)
+            size = requested_sizes[file.name] if file.size is None else file.size
             files.append(SourceFile(file.name, size, file.sha256))
         return tuple(sorted(files, key=lambda file: file.name))
 
@@ -493,16 +501,17 @@ class HubSource(Source):
             BadSource: Where it arrives with another content than is listed.
         """
         # The cache notes the commit of a branch when a file is downloaded by its name. Without that
-        # note the model is not found offline, so its config.json is asked for by the branch.
+        # note the model is not found offline, so its config.json is requested by the branch.
         entry = self._entry(name)
         if name in CONFIGS and self.revision != self.commit:
             path = self._download(name, self.revision, entry.size)
-            if path.parent.name == self.commit:
+            is_same_commit = path.parent.name == self.commit  # .../snapshots/COMMIT/config.json
+            if is_same_commit:  # the branch has not moved
                 return path
+
         cached = self.local(name)
         if cached is not None:
             return cached
-
         path = self._download(name, self.commit, entry.size)
         if entry.sha256 is not None and sha256(path) != entry.sha256:
             # both the blob and the link to it, else the next run would find the damaged file

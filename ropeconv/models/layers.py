@@ -17,10 +17,10 @@ WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
 
 
 def layer_types(part: Config, family: Family) -> dict[str, Kind]:
-    """Return the kind of the layers of each layer type.
+    """Return the kind of the layers of each type, as {"sliding_attention": "local"} for Gemma 3.
 
-    In most families that is fixed: "full_attention" layers are extended, and "sliding_attention"
-    layers keep their own frequencies, or have the same.
+    "global" layers are extended, "local" ones keep frequencies of their own, and "none" do not
+    rotate. A type that is not in the result is "global". In most families the kinds are fixed.
     """
     types = family.layers.types
     settings = part.get("rope_parameters")
@@ -65,26 +65,31 @@ def own_settings(part: Config) -> dict[int, Config]:
 
 
 def layer_names(part: Config, family: Family, count: int) -> tuple[str, ...]:
-    """Return the layer type of each of `count` layers, listed or as the stock class derives them.
+    """Return the layer type of each of `count` layers, e.g. "sliding_attention".
+
+    They are those of a list in the config, or as the stock class derives them without one.
 
     Raises:
-        BadSource: Where it lists fewer.
+        BadSource: Where the list has fewer.
     """
     rules = family.layers
-    key = family.hooks.types_key
-    types = part.get(key)
-    if isinstance(types, list) and all(isinstance(name, str) for name in types):
-        if len(types) < count:
+    key = family.hooks.types_key  # "layer_types" in most families
+    listed = part.get(key)
+    if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+        if len(listed) < count:
             raise BadSource(
-                f"config.json has {len(types)} {key} and {counted(count, 'layer')}; name the type"
+                f"config.json has {len(listed)} {key} and {counted(count, 'layer')}; name the type"
                 " of each"
             )
-        return tuple(types)
+        return tuple(listed)
 
-    # the rule of the family, which may count from the last layer, and have exceptions at the ends
-    names = family.hooks.layer_names(part, rules, count) or _names_by_rule(part, rules, count)
-    if rules.backward:
+    names = family.hooks.layer_names(part, rules, count)
+    if not names:  # most families have no code for it, but a rule
+        names = _names_by_rule(part, rules, count)
+    if rules.backward:  # the rule counts from the last layer
         names.reverse()
+
+    # the first or the last layer may be an exception; a model may have no layer at all
     if rules.first:
         names[:1] = [rules.first]
     if rules.final:
@@ -123,24 +128,30 @@ def layer_kinds(part: Config, family: Family, count: int) -> tuple[Kind, ...]:
     """Return the kind of each of `count` layers: "global", "local" or "none"."""
     rules = family.layers
 
-    # a list says which layers rotate: no_rope_layers of Llama 4 is [1, 1, 1, 0, ...], and without
-    # the list one layer in an interval does not
+    # Families with a list of the layers that rotate, such as no_rope_layers of Llama 4. In spite of
+    # its name, 1 stands for a layer that rotates: [1, 1, 1, 0, ...].
     if rules.flags:
         flags = part.get(rules.flags)
         if isinstance(flags, list) and flags:
             return tuple("global" if flag else "none" for flag in flags)
         if not rules.types:
-            least = rules.interval or None
-            interval = positive_int(part, (rules.interval_key,), least) or count + 1
+            # without the list, the last layer of each interval does not rotate; without an
+            # interval, all layers rotate
+            default = rules.interval or None
+            interval = positive_int(part, (rules.interval_key,), default) or count + 1
             kinds: list[Kind] = []
             for layer in range(count):
                 is_last = (layer + 1) % interval == 0
                 kinds.append("none" if is_last else "global")
             return tuple(kinds)
 
-    without_window = rules.one_kind_without_window and window_size(part, family) is None
-    if not rules.types or without_window:
+    # families whose layers are all alike, and those that have several kinds only with a window
+    all_alike = not rules.types
+    if rules.one_kind_without_window and window_size(part, family) is None:
+        all_alike = True
+    if all_alike:
         return tuple("global" for _ in range(count))
+
     names = layer_names(part, family, count)[:count]
     return family.hooks.layer_kinds(part, kinds_of(part, family, names))
 
@@ -174,12 +185,15 @@ def window_size(part: Config, family: Family) -> int | None:
     stock class. 0 is not a length: transformers masks everything with it, in layers that have a
     window.
     """
-    # Qwen2.5 has a sliding_window in its config, and use_sliding_window = false
     window = family.window
-    if not window.key or (window.switch and not part.get(window.switch, False)):
+    if not window.key:
         return None
+    # Qwen2.5 has a sliding_window in its config, and use_sliding_window = false
+    if window.switch and not part.get(window.switch, False):
+        return None
+
     value = part.get(window.key, window.default)
-    size = positive_int({window.key: value}, (window.key,), least=0)
+    size = positive_int({window.key: value}, (window.key,), least=0)  # checks the number
     if size is not None:
         size //= window.divided_by
     return family.hooks.window_size(part, size)
@@ -212,8 +226,8 @@ def layer_windows(part: Config, family: Family, kinds: tuple[Kind, ...]) -> tupl
     for layer, settings in own_settings(part).items():
         own_sizes[layer] = positive_int(settings, (window.key,), size, least=0)
     windows: list[int | None] = []
-    for layer, has in enumerate(has_window[: len(kinds)]):
-        if has:
+    for layer in range(len(kinds)):
+        if has_window[layer]:
             windows.append(own_sizes.get(layer, size))
         else:
             windows.append(None)
@@ -289,26 +303,30 @@ def fused_heads(
         head_dim: Rows of one head.
         family: The family of the model, which knows the order of the rows.
     """
-    # the rows of heads of keys and of values are those that are left over
+    # a projection has a head of rows for each letter: those that are no gates and no queries are
+    # keys and values, as many of each
     order = family.weights.fused_order
     gates = heads if order == "gate-and-blocks" else 0
     kv_heads = (rows // head_dim - gates - heads) // 2
-    if order.endswith("blocks"):  # a block of all queries, then one of all keys
-        numbers = range(gates, gates + heads)
-        if which == "k":
-            numbers = range(gates + heads, gates + heads + kv_heads)
-        return tuple(number * head_dim for number in numbers)
 
-    # groups of the queries of one head of keys, followed by its keys and its values
-    if order == "per-head":
+    # q q q q k k v v: a block of all queries, then one of all keys; gates come before both
+    if order.endswith("blocks"):
+        first_key = gates + heads
+        places = range(gates, first_key)
+        if which == "k":
+            places = range(first_key, first_key + kv_heads)
+        return tuple(place * head_dim for place in places)
+
+    # q q k v q q k v: a group for each head of keys, with its queries, itself and its values
+    if order == "per-head":  # q k v q k v
         kv_heads = heads
     queries = heads // kv_heads
     heads_in_group = queries + 2
-    places = range(queries)
+    in_group = range(queries)
     if which == "k":
-        places = range(queries, queries + 1)
+        in_group = range(queries, queries + 1)
     starts = []
     for group in range(kv_heads):
-        for place in places:
+        for place in in_group:
             starts.append((group * heads_in_group + place) * head_dim)
     return tuple(starts)

@@ -82,21 +82,22 @@ def window_keys() -> tuple[str, ...]:
 
 
 def length_limits(source: Source) -> tuple[LengthLimit, ...]:
-    """Return every limit in the files of a checkpoint, whatever its value.
+    """Return every limit of a prompt in the files of a checkpoint, whatever its value.
 
     Such are model_max_length in tokenizer_config.json, and truncation.max_length in tokenizer.json:
     programs that read them cut a text off there, also after an extension. For a model that
     is converted (from GGUF, or from Meta's files), only texts that the conversion makes count.
     """
-    generated = source.generated_texts()
+    generated_texts = source.generated_texts()
     is_converted = source.kind in CONVERTED
     limits: list[LengthLimit] = []
     for file in source.files():
-        is_generated = file.name in generated
-        if not _rules_of(file.name):
+        if not _rules_of(file.name):  # no key of such a file is a limit
             continue
+        is_generated = file.name in generated_texts
         if is_converted and not is_generated:
             continue
+
         # tokenizer.json has tens of megabytes; its limits are near the beginning
         if file.size > SMALL and not is_generated:
             limits += limits_in(file.name, _blocks(source, file), large=True)
@@ -123,24 +124,26 @@ def limits_in(
         large: Stop reading a JSON file behind the keys that may have limits.
         text_model: Where the file keeps the settings of a language model, with dots between keys.
     """
-    # the paths of keys by the rules: "truncation.max_length" for the key max_length in truncation
-    paths = {}
+    # the rule of each key: "truncation.max_length" for the key max_length in the part truncation
+    rule_of_path = {}
     for rule in _rules_of(name):
-        parts = list(rule.parts)
+        parts = list(rule.parts)  # "" is the top level
         # a rule for text_config holds for the language model wherever this file keeps it
-        if TEXT in parts and text_model and text_model not in parts:
+        is_elsewhere = text_model and text_model not in parts
+        if TEXT in parts and is_elsewhere:
             parts.append(text_model)
         for part in parts:
             for key in rule.keys:
-                paths[f"{part}.{key}" if part else key] = rule
+                path = f"{part}.{key}" if part else key
+                rule_of_path[path] = rule
 
     # a Modelfile has lines such as PARAMETER num_ctx 4096; all other files are JSON
     limits: Iterable[LengthLimit]
-    is_modelfile = any(path.startswith(PARAMETER) for path in paths)
+    is_modelfile = any(path.startswith(PARAMETER) for path in rule_of_path)
     if is_modelfile:
-        limits = _parameters(name, blocks, paths)
+        limits = _parameters(name, blocks, rule_of_path)
     else:
-        limits = _json_limits(name, blocks, paths, large)
+        limits = _json_limits(name, blocks, rule_of_path, large)
     positive = [limit for limit in limits if limit.tokens > 0]
     return sorted(positive, key=lambda limit: limit.start)
 
@@ -175,12 +178,22 @@ def raise_limits(limits: Sequence[LengthLimit], context: int, content: bytes) ->
 
 
 def _json_limits(
-    name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule], large: bool
+    name: str, blocks: Iterable[bytes], rule_of_path: dict[str, LimitRule], large: bool
 ) -> list[LengthLimit]:
-    """Return the limits in a JSON file, by the paths of keys, which may have wildcards."""
+    """Return the limits in a JSON file, in its order.
+
+    Args:
+        name: The name of the file.
+        blocks: Its content.
+        rule_of_path: The rule of each key, e.g. of "truncation.max_length"; `*` stands for any
+            characters.
+        large: Stop reading behind the last of these keys.
+    """
+    # only what is in these keys of the top level is read
     outer_keys = set()
-    for path, rule in paths.items():
-        outer_keys.add(path.partition(".")[0])
+    for pattern, rule in rule_of_path.items():
+        outer_key, _, _ = pattern.partition(".")
+        outer_keys.add(outer_key)
         outer_keys |= set(rule.unless)
 
     limits: list[LengthLimit] = []
@@ -188,10 +201,12 @@ def _json_limits(
     for number in jsontext.numbers(blocks, name, outer_keys, large):
         path = ".".join(number.path)
         present.add(path)
-        if not 0 < number.value < UNLIMITED:  # transformers writes 1e30 for "no limit"
+        is_limit = 0 < number.value < UNLIMITED  # transformers writes 1e30 for "no limit"
+        if not is_limit:
             continue
-        for pattern, rule in paths.items():
-            if path == pattern or ("*" in pattern and fnmatchcase(path, pattern)):
+        for pattern, rule in rule_of_path.items():
+            matches = path == pattern or ("*" in pattern and fnmatchcase(path, pattern))
+            if matches:
                 limit = LengthLimit(
                     file=name,
                     key=path,
@@ -202,23 +217,29 @@ def _json_limits(
                 )
                 limits.append(limit)
 
-    # a key of `unless` takes the effect away
+    # beside one of the keys in `unless`, programs ignore the limit
     return [limit for limit in limits if present.isdisjoint(limit.rule.unless)]
 
 
 def _parameters(
-    name: str, blocks: Iterable[bytes], paths: dict[str, LimitRule]
+    name: str, blocks: Iterable[bytes], rule_of_path: dict[str, LimitRule]
 ) -> Iterator[LengthLimit]:
-    """Yield the limits in the PARAMETER lines of a Modelfile, such as `PARAMETER num_ctx 4096`."""
+    """Yield the limits in the PARAMETER lines of a Modelfile, such as `PARAMETER num_ctx 4096`.
+
+    Args:
+        name: The name of the file.
+        blocks: Its content.
+        rule_of_path: The rule of each beginning of a line, e.g. of "PARAMETER num_ctx".
+    """
     content = b"".join(blocks)
-    for path, rule in paths.items():
+    for beginning, rule in rule_of_path.items():
         # Ollama accepts any blanks between the words, and ignores their case
-        words = rb"[ \t]+".join(re.escape(word.encode()) for word in path.split())
-        line = rb"^[ \t]*" + words + rb"[ \t]+(\d{1,15})[ \t\r]*$"
+        words = [re.escape(word.encode()) for word in beginning.split()]
+        line = rb"^[ \t]*" + rb"[ \t]+".join(words) + rb"[ \t]+(\d{1,15})[ \t\r]*$"
         for match in re.finditer(line, content, re.I | re.M):
             yield LengthLimit(
                 file=name,
-                key=path,
+                key=beginning,
                 tokens=int(match[1]),
                 start=match.start(1),
                 stop=match.end(1),

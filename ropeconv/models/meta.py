@@ -104,28 +104,28 @@ class MetaSource(ConvertedSource[TensorTarget]):
         """Return tokenizer.model one level above the folder, with its identity; None without one.
 
         Meta's download script puts the tokenizer that the sizes of a release share beside their
-        folders.
+        folders: tokenizer.model, 7B/params.json, 13B/params.json.
 
         Raises:
             BadSource: It has another number of tokens than params.json.
         """
-        inside = any(file.name == TOKENIZER for file in self.inner.files())
-        if inside or not isinstance(self.inner, FolderSource):
+        is_inside = any(file.name == TOKENIZER for file in self.inner.files())
+        if is_inside or not isinstance(self.inner, FolderSource):
             return None
-        folder = self.inner.root.resolve().parent
-        path = folder / TOKENIZER
+        folder_above = self.inner.root.resolve().parent
+        path = folder_above / TOKENIZER
         if not path.is_file():
             return None
 
         # the folder above may hold the tokenizer of another release, with another number of tokens
-        check_link(path, folder)
-        pieces = meta_layout.vocabulary_size(path)
-        stated = self.params.vocab_size  # -1 in Llama 2, which does not state it
-        is_stated = stated > 0
-        if is_stated and stated != pieces:
+        check_link(path, folder_above)
+        tokens = meta_layout.vocabulary_size(path)
+        expected_tokens = self.params.vocab_size
+        is_stated = expected_tokens > 0  # params.json of Llama 2 has -1
+        if is_stated and tokens != expected_tokens:
             raise BadSource(
-                f"{path} has {pieces:,} tokens and params.json says {stated:,}; put the release's"
-                " own file beside it"
+                f"{path} has {tokens:,} tokens and params.json says {expected_tokens:,}; put the"
+                " release's own file beside it"
             )
         return path, identity(path)
 
@@ -291,14 +291,14 @@ def peek_dtype(path: Path) -> str:
             f"{path} is {WORDS[kind]} and not a checkpoint that torch.save wrote; download it again"
         )
 
+    example_by_dtype = {}  # the name of a tensor of each dtype
     try:
         with BoundedFile(io.FileIO(path)) as file, zipfile.ZipFile(file) as archive:
             pickled = archive.read(_checked_pickle(archive, path))
         # genops yields the operations of a pickle without running them
-        dtypes = {}  # with the name of a tensor of each
         for name, dtype in _dtypes_in(pickletools.genops(pickled)):
             if name != UNUSED:
-                dtypes[dtype] = name
+                example_by_dtype[dtype] = name
     except OSError as problem:
         # zipfile looks for the table of contents before the begin of the file where the end of the
         # archive has wrong numbers (zipfile.py, _RealGetContents)
@@ -316,18 +316,19 @@ def peek_dtype(path: Path) -> str:
     ):
         raise _not_from_torch(path) from None
 
+    dtypes = list(example_by_dtype)
     if not dtypes:
         raise BadSource(
             f"{path.name} contains no tensor in {', '.join(STORAGES.values())}; convert it with"
             " torch first"
         )
     if len(dtypes) > 1:
-        (first, name), (second, another), *_ = dtypes.items()
+        first, second, *_ = dtypes
         raise BadSource(
-            f"{path.name} mixes dtypes: {shown(name)} is in {first}, {shown(another)} in {second};"
-            " convert them to one with torch first"
+            f"{path.name} mixes dtypes: {shown(example_by_dtype[first])} is in {first},"
+            f" {shown(example_by_dtype[second])} in {second}; convert them to one with torch first"
         )
-    return next(iter(dtypes))
+    return dtypes[0]
 
 
 def _not_from_torch(path: Path) -> BadSource:
@@ -347,9 +348,10 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
     """
     entries = archive.infolist()
     for entry in entries:
-        is_stored = entry.compress_type == zipfile.ZIP_STORED
+        is_inflated = entry.compress_type != zipfile.ZIP_STORED
         is_encrypted = entry.flag_bits & 1
-        if not is_stored or is_encrypted or entry.file_size != entry.compress_size:
+        has_other_size = entry.file_size != entry.compress_size
+        if is_inflated or is_encrypted or has_other_size:
             raise BadSource(
                 f"{path.name} is compressed, which torch.save never does; download it again"
             )
@@ -360,15 +362,17 @@ def _checked_pickle(archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
             " again"
         )
 
+    # the pickle is NAME/data.pkl, where NAME is that of the file when torch.save wrote it
     pickles = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
     if len(pickles) != 1:
         raise BadSource(f"{path.name} is not a checkpoint that torch.save wrote; download it again")
-    if pickles[0].file_size > MOST_PICKLE:
+    pickle = pickles[0]
+    if pickle.file_size > MOST_PICKLE:
         raise BadSource(
-            f"{path.name} has a pickle of {pickles[0].file_size:,} bytes, too many for a model;"
+            f"{path.name} has a pickle of {pickle.file_size:,} bytes, too many for a model;"
             " download it again"
         )
-    return pickles[0]
+    return pickle
 
 
 def _dtypes_in(operations: Any) -> Iterator[tuple[str, str]]:
@@ -381,27 +385,29 @@ def _dtypes_in(operations: Any) -> Iterator[tuple[str, str]]:
     Args:
         operations: Those that `pickletools.genops` yields: operation, argument and place.
     """
-    numbered: dict[int, str] = {}  # the pickle stores a text once, and then has its number
-    text_before_last = ""
+    # A pickle has each text once. There it gives the text a number (BINPUT), and has the number
+    # wherever the text comes again (BINGET).
+    numbered: dict[int, str] = {}
+    text = ""  # of the last operation; empty if that has another kind of value
     last_text = ""
-    value = ""
+    text_before_last = ""
     for operation, argument, _ in operations:
-        if operation.name in ("BINPUT", "LONG_BINPUT"):  # gives a number to the last value
-            numbered[argument] = value
+        if operation.name in ("BINPUT", "LONG_BINPUT"):
+            numbered[argument] = text
             continue
-        content = argument
-        if operation.name in ("BINGET", "LONG_BINGET"):  # the value of a number again
-            content = numbered.get(argument, "")
-        value = content if isinstance(content, str) else ""
+        value = argument
+        if operation.name in ("BINGET", "LONG_BINGET"):
+            value = numbered.get(argument, "")
+        text = value if isinstance(value, str) else ""
 
         # a class or a function is "torch BFloat16Storage" or "torch._utils _rebuild_tensor_v2"
-        is_text = operation.name != "GLOBAL" and not value.startswith("torch.")
-        dtype = STORAGES.get(value.removeprefix("torch "))
+        dtype = STORAGES.get(text.removeprefix("torch "))
+        is_function = operation.name == "GLOBAL" or text.startswith("torch.")
         if dtype is not None:
             yield text_before_last, dtype
-        elif value and is_text:
+        elif text and not is_function:
             text_before_last = last_text
-            last_text = value
+            last_text = text
 
 
 class PthFiles:
@@ -466,12 +472,15 @@ class PthFiles:
         elif join == 1:
             tensor = torch.cat([piece[begin:end] for piece in pieces], dim=1)
         else:
-            piece_start = 0  # the first row of a piece in the tensor
             parts = []
+            piece_start = 0  # the row of the tensor with which a piece begins
             for piece in pieces:
-                if begin < piece_start + len(piece) and end > piece_start:
-                    parts.append(piece[max(begin - piece_start, 0) : end - piece_start])
-                piece_start += len(piece)
+                piece_stop = piece_start + len(piece)
+                overlaps = begin < piece_stop and end > piece_start
+                if overlaps:
+                    from_row = max(begin - piece_start, 0)
+                    parts.append(piece[from_row : end - piece_start])
+                piece_start = piece_stop
             tensor = torch.cat(parts)
 
         if target.head:
@@ -480,29 +489,36 @@ class PthFiles:
             pairs = tensor.view(-1, target.head // 2, 2, tensor.shape[1])
             heads = pairs.transpose(1, 2).reshape(tensor.shape)
             tensor = heads[first - begin : stop - begin]
-        return memoryview(tensor.detach().contiguous().view(torch.uint8).numpy().reshape(-1))
+        as_bytes = tensor.detach().contiguous().view(torch.uint8).numpy()
+        return memoryview(as_bytes.reshape(-1))
 
     def _pieces(self, target: TensorTarget) -> tuple[list[Tensor], int | None]:
-        """Return the tensor in each file, and the axis along which they are concatenated."""
-        if any(target.origin not in part for part in self.parts):
-            raise BadSource(
-                f"the .pth files have no {target.origin}; download the checkpoint again"
-            )
-        pieces = [part[target.origin] for part in self.parts]
-        dtype = next(name for name, stored in DTYPES.items() if stored == target.dtype)
+        """Return the tensor in each file, and the axis along which they are concatenated.
+
+        The axis is None for a tensor that each file has as a whole.
+        """
+        name = target.origin  # in the files, e.g. "layers.0.attention.wq.weight"
+        if any(name not in part for part in self.parts):
+            raise BadSource(f"the .pth files have no {name}; download the checkpoint again")
+        pieces = [part[name] for part in self.parts]
+
+        # "bfloat16" for the BF16 of safetensors
+        dtype = next(torch_name for torch_name, short in DTYPES.items() if short == target.dtype)
         if not all(_plain(piece, dtype) for piece in pieces):
             raise BadSource(
-                f"{target.origin} is not a tensor of {dtype} in the .pth files; download the"
+                f"{name} is not a tensor of {dtype} in the .pth files; download the"
                 " checkpoint again"
             )
 
         # Llama 3 divides the embedding by its vocabulary, Llama 2 by its width
+        shapes = [tuple(piece.shape) for piece in pieces]
         join = target.join
-        if target.origin.startswith("tok_embeddings") and pieces[0].shape[-1:] == target.shape[-1:]:
+        has_whole_width = shapes[0][-1:] == target.shape[-1:]
+        if name.startswith("tok_embeddings") and has_whole_width:
             join = 0
-        if _joined_shape([tuple(piece.shape) for piece in pieces], join) != target.shape:
+        if _joined_shape(shapes, join) != target.shape:
             raise BadSource(
-                f"{target.origin} has shape {list(pieces[0].shape)} in each of"
+                f"{name} has shape {list(shapes[0])} in each of"
                 f" {counted(len(pieces), 'file')} where params.json implies {list(target.shape)} in"
                 " all; the files do not belong together, download the checkpoint again"
             )

@@ -95,18 +95,19 @@ class StoredModel:
             BadSource: Where the store has none.
         """
         paths = self._of("model")
-        again = f"run `ollama pull {self.name.short}`"
         if not paths:
             raise BadSource(
                 f"{self.name.typed} has no GGUF file in Ollama's store, because it runs in the"
                 " cloud or has another format; choose another model"
             )
-        if not paths[0].is_file():
+        path = paths[0]
+        if not path.is_file():
+            beginning = path.name[:19]  # "sha256-" and 12 digits
             raise BadSource(
-                f"{self.name.typed} lacks its file {paths[0].name[:19]}... in Ollama's store;"
-                f" {again}"
+                f"{self.name.typed} lacks its file {beginning}... in Ollama's store;"
+                f" run `ollama pull {self.name.short}`"
             )
-        return paths[0]
+        return path
 
     def _of(self, kind: str) -> list[Path]:
         """Return the blobs of a kind of layer."""
@@ -204,18 +205,17 @@ def name_in(reference: str) -> OllamaName | None:
     for part in match.groups():
         if part and ".." in part:
             return None
-
-    # owner/name is an id on the Hub, but for pages of ollama.com
     host, namespace, model, tag = match.groups()
-    is_page = "ollama.com/" in reference or reference.startswith("ollama://")
-    has_owner_only = host is None and namespace is not None and tag is None
-    if has_owner_only and not is_page:
-        return None
 
-    # hf.co/owner/name without a tag is one too
-    is_on_other_host = host is not None and host != HOST
-    if is_on_other_host and tag is None:
-        return None
+    # without a tag, owner/name is an id on the Hub, but for pages of ollama.com, and so is
+    # hf.co/owner/name
+    if tag is None:
+        is_page = "ollama.com/" in reference or reference.startswith("ollama://")
+        is_owner_and_name = host is None and namespace is not None
+        if is_owner_and_name and not is_page:
+            return None
+        if host is not None and host != HOST:
+            return None
 
     # the first part of a/b/c:tag is a host only with a dot or a port, else it is a folder
     if host is not None and "." not in host and ":" not in host:
@@ -298,11 +298,12 @@ def _read(name: OllamaName, root: Path, manifest: Path) -> StoredModel:
         listed = []
     layers = []
     for layer in listed:
-        kind = layer.get("mediaType") if isinstance(layer, dict) else None
-        if not isinstance(kind, str):
+        media_type = layer.get("mediaType") if isinstance(layer, dict) else None
+        if not isinstance(media_type, str):
             raise BadSource(f"{manifest} is damaged; run `ollama pull {name.short}`")
-        if kind.startswith(LAYER):  # other layers are not of GGUF models
-            layers.append((kind.removeprefix(LAYER), _blob(root, layer, manifest, name)))
+        if media_type.startswith(LAYER):  # other layers are not of GGUF models
+            kind = media_type.removeprefix(LAYER)  # e.g. "template"
+            layers.append((kind, _blob(root, layer, manifest, name)))
 
     # the config is a blob too, which older manifests do not have
     config = content.get("config")
@@ -345,16 +346,18 @@ def is_blob(path: Path) -> bool:
 def blob_stem(path: Path) -> str:
     """Return a name for the output of a blob.
 
-    The name of a model that has it, else the first letters of its digest.
+    The name of a model that has it, such as llama3.1-8b, else the first letters of its digest.
     """
-    # a file such as blobs/sha256-6a0746a1ec1a... says nothing about its model
-    root = path.parent.parent
-    for name, manifest in _names(root):
+    # a file such as blobs/sha256-6a0746a1ec1a... does not have the name of its model, but the
+    # manifest of the model has that of the file
+    store = path.parent.parent
+    for name, manifest in _names(store):
         try:
-            layers = _read(name, root, manifest).layers
-        except (BadSource, OSError):
+            layers = _read(name, store, manifest).layers
+        except (BadSource, OSError):  # a damaged one
             continue
-        if any(kind == "model" and blob.name == path.name for kind, blob in layers):
+        models = [blob.name for kind, blob in layers if kind == "model"]
+        if path.name in models:
             return name.stem
     return path.name[:19]  # "sha256-" and 12 digits
 
@@ -363,25 +366,28 @@ def absence_error(reference: str) -> BadSource:
     """Return the error about a name that no store has, with what to do."""
     name = name_in(reference)
     assert name is not None
-    places = " or ".join(str(folder) for folder in folders())
-    known = set()
-    for root in folders():
-        known |= {each.short for each, _ in _names(root)}
+    stores = folders()
+    stored_names = set()
+    for store in stores:
+        for stored, _ in _names(store):
+            stored_names.add(stored.short)
 
     plain_name = name.short.removesuffix(f":{TAG}")
-    pull = f"run `ollama pull {plain_name}`"
+    advice = f"run `ollama pull {plain_name}`"
     # owner/model:Q4_K_M may be meant as a file on the Hub
     has_owner = name.namespace != NAMESPACE and name.host == HOST
     if name.host in HUB_HOSTS or has_owner:
-        pull += f", or give the file itself, {name.namespace}/{name.model}/FILE-{name.tag}.gguf"
-    if not known:
+        advice += f", or give the file itself, {name.namespace}/{name.model}/FILE-{name.tag}.gguf"
+
+    if not stored_names:
+        places = " or ".join(str(store) for store in stores)
         return BadSource(
-            f"{reference} is not in Ollama's store ({places}), which has no models; {pull}"
+            f"{reference} is not in Ollama's store ({places}), which has no models; {advice}"
         )
-    listed = ", ".join(sorted(known)[:MOST_LISTED])
-    if len(known) > MOST_LISTED:
-        listed += f" and {len(known) - MOST_LISTED} more"
-    return BadSource(f"{reference} is not in Ollama's store, which has {listed}; {pull}")
+    listed = ", ".join(sorted(stored_names)[:MOST_LISTED])
+    if len(stored_names) > MOST_LISTED:
+        listed += f" and {len(stored_names) - MOST_LISTED} more"
+    return BadSource(f"{reference} is not in Ollama's store, which has {listed}; {advice}")
 
 
 def refuse_change(path: Path, again: str) -> None:

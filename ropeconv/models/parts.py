@@ -74,77 +74,102 @@ def text_path(config: Config) -> Path:
 
 
 def _known_path(config: Config) -> Path:
-    """The place where classes of transformers read a language model, if there is one."""
-    path: Path = ()
-    whole = config
-    if isinstance(config.get("thinker_config"), dict):  # of Qwen's Omni models
-        path = ("thinker_config",)
-        whole = config["thinker_config"]
-    text = whole.get("text_config")
+    """The keys of the object in which classes of transformers read a language model; else ().
+
+    They are ("text_config",) in nearly all of them.
+    """
+    path: Path = ("text_config",)
+    text = config.get("text_config")
+    thinker = config.get("thinker_config")
+    if isinstance(thinker, dict):  # Qwen's Omni models
+        path = ("thinker_config", "text_config")
+        text = thinker.get("text_config")
     if not isinstance(text, dict):
         return ()
-    path = (*path, "text_config")
-    if _count_sizes(text):
-        return path
-    # an object around the language model, as the text_config of a wrapper in a wrapper
-    inside = text_candidates(text)
-    if len(inside) == 1:
-        return (*path, *inside[0].path)
+
+    # an object without sizes may only be around the language model, as a wrapper in a wrapper
+    if not _count_sizes(text):
+        candidates = text_candidates(text)
+        if len(candidates) == 1:
+            inner_path = candidates[0].path
+            return (*path, *inner_path)
     return path
 
 
 def text_candidates(config: Config) -> list[Part]:
-    """Return the parts of a config that are its language model by structure.
+    """Return the parts of a config that may be its language model, by their keys and names.
 
-    None of them where the config is a language model itself; several where nothing tells which.
+    The list is empty where the config is a language model itself, and has several parts where
+    nothing tells which of them is.
     """
-    parts = []
+    # a config with sizes of its own is the language model, unless a part has a name such as
+    # text_config
+    has_own_sizes = _count_sizes(config) >= 2
+    candidates = []
     for part in _parts(config):
-        if not _is_other(part) and _is_model(part):
-            parts.append(part)
-    if _count_sizes(config) >= 2:
-        parts = [part for part in parts if part.path in [(name,) for name in ALONE]]
-    if not parts:
+        if has_own_sizes and part.name not in ALONE:
+            continue
+        if _is_model(part) and not _is_other(part):
+            candidates.append(part)
+    if not candidates:
         return []
-    best = min(_rank(part) for part in parts)
-    return [part for part in parts if _rank(part) == best]
+
+    best = min(_rank(part) for part in candidates)
+    return [part for part in candidates if _rank(part) == best]
 
 
 def other_parts(config: Config) -> list[Part]:
     """Return the parts of a config beside its language model: those for images and sounds."""
     text = text_path(config)
-    found: list[Part] = []
+    others: list[Part] = []
     for part in _parts(config, text):
-        if part.path == text[: len(part.path)]:
+        # the language model, and what is around it
+        contains_text = part.path == text[: len(part.path)]
+        if contains_text:
             continue
-        if any(part.path[: len(other.path)] == other.path for other in found):
+        # what is inside of a part that was found already
+        if any(part.path[: len(other.path)] == other.path for other in others):
             continue
-        # named so, as audio_encoder with model_type and d_model, or with the sizes of a model
-        is_config = part.path[-1].endswith("_config") or _count_sizes(part.config) > 0
-        is_config = is_config or isinstance(part.config.get("model_type"), str)
-        names_one = is_config and bool(_words(part) & OTHER_WORDS)
-        if names_one or _count_sizes(part.config) >= 2:
-            found.append(part)
-    return found
+
+        # a model by its sizes
+        sizes = _count_sizes(part.config)
+        if sizes >= 2:
+            others.append(part)
+            continue
+        # a model by its name, as audio_encoder is, if it has something of a config
+        has_name = bool(_words(part) & OTHER_WORDS)
+        has_type = isinstance(part.config.get("model_type"), str)
+        is_config = part.path[-1].endswith("_config") or has_type or sizes > 0
+        if has_name and is_config:
+            others.append(part)
+    return others
 
 
 def _parts(config: Config, inside: Path = ()) -> Iterator[Part]:
-    """Yield the objects in a config, the outer ones first, without those in a language model."""
-    level = [Part((), config)]
-    seen = 0
+    """Yield the objects in a config, the outer ones first, without those in a language model.
+
+    Args:
+        config: The config.
+        inside: The path of the language model, where that is known already.
+    """
+    level = [Part((), config)]  # the objects of one depth
+    count = 0
     for _ in range(DEEPEST):
-        below = []
-        for part in level:
-            for key, value in part.config.items():
-                if not isinstance(value, dict) or seen >= MOST_PARTS:
+        next_level = []
+        for outer in level:
+            for key, value in outer.config.items():
+                if not isinstance(value, dict) or count >= MOST_PARTS:
                     continue
-                seen += 1
-                found = Part((*part.path, str(key)), value)
-                yield found
-                is_leaf = _count_sizes(value) >= 2 or (inside and found.path == inside)
-                if not is_leaf:
-                    below.append(found)
-        level = below
+                count += 1
+                part = Part((*outer.path, str(key)), value)
+                yield part
+
+                # objects inside of a model are its settings
+                is_language_model = bool(inside) and part.path == inside
+                is_model = is_language_model or _count_sizes(value) >= 2
+                if not is_model:
+                    next_level.append(part)
+        level = next_level
 
 
 def _count_sizes(config: Config) -> int:

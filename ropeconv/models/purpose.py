@@ -33,13 +33,14 @@ def checkpoint_purpose(source: Source) -> Purpose:
         is_encoder = source.family.encoder
 
     # from particular to general: a model that ranks is an encoder too
-    classes = config.get("architectures")
-    if not isinstance(classes, list):
-        classes = []
-    if str(config.get("model_type", "")).lower().startswith(DIFFUSION):
+    model_type = str(config.get("model_type", "")).lower()
+    if model_type.startswith(DIFFUSION):
         return "diffusion"
-    if any(isinstance(name, str) and name.endswith(RANKS) for name in classes):
-        return "ranking"
+    classes = config.get("architectures")
+    if isinstance(classes, list):
+        for name in classes:  # e.g. "BertForSequenceClassification"
+            if isinstance(name, str) and name.endswith(RANKS):
+                return "ranking"
     if is_encoder or has_pooling:
         return "embedding"
     return "text"

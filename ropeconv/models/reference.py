@@ -98,6 +98,7 @@ def modelfile_of(reference: str) -> Modelfile | None:
     """
     path = modelfile_in(reference)
     if path is None:
+        # a file of the user goes before a model of the same name
         if expand_home(reference).exists():
             return None
         stored = ollama.find(reference)
@@ -105,10 +106,12 @@ def modelfile_of(reference: str) -> Modelfile | None:
             return None
         return Modelfile(stored.name.short, stored.modelfile)
 
-    # FROM llama3.1:8b inherits the template and the parameters of that model
+    # FROM llama3.1:8b inherits the template and the parameters of that model, FROM ./file.gguf
+    # nothing
     text = read_text(path, path.name)
     model = _from_line(path, text)
-    if not _beside(path, model):
+    is_file = _beside(path, model) is not None
+    if not is_file:
         stored = ollama.find(model)
         if stored is not None:
             text = _inherit(text, stored.modelfile)
@@ -131,17 +134,17 @@ def _beside(path: Path, model: str) -> Path | None:
 
 def _of_modelfile(path: Path) -> str:
     """Return the model of a Modelfile: a path beside it, in Ollama's store, or on the Hub."""
-    # in the order in which Ollama looks for it: a file first, then a name
+    # in the order in which Ollama looks for it: a file first, then a name, then a page on the Hub
     model = _from_line(path, read_text(path, path.name))
     beside = _beside(path, model)
     if beside is not None:
         return str(beside)
-
     if ollama.find(model) is not None:
         return model
-    # the address of a page on the Hub
     if PAGE.fullmatch(model):
         return resolve_reference(model)
+
+    # it is none of these
     if ollama.name_in(model) is None:
         raise BadSource(
             f"{path} is FROM {shown(model)}, which is not a file next to it; pass its GGUF file "

@@ -82,12 +82,14 @@ def feature_families(packaged: Iterable[Family]) -> tuple[Family, ...]:
     Raises:
         BadSource: As `user_families` does.
     """
-    loaded: list[Family] = list(packaged)
-    count = len(loaded)
+    known = list(packaged)  # and those of the features so far
+    of_features: list[Family] = []
     for feature in load_features().values():
         if feature.families is not None:
-            loaded += _read_folder(feature.families, loaded, "another one")
-    return tuple(loaded[count:])
+            families_of_feature = _read_folder(feature.families, known, "another one")
+            known += families_of_feature
+            of_features += families_of_feature
+    return tuple(of_features)
 
 
 def _read_folder(directory: Path, known: Iterable[Family], owner: str) -> tuple[Family, ...]:
@@ -169,7 +171,9 @@ def _invalid_field(family: Family) -> str:
     layers = family.layers
     if not re.sub(r"[-_.]", "", family.name).isalnum():
         return "name"
-    if not (family.refuse or (weights.q and weights.k) or weights.fused):
+    # queries and keys are two projections, or one that has the values too
+    has_projections = (weights.q and weights.k) or weights.fused
+    if not has_projections and not family.refuse:
         return "weights"
     if not all(_places_layer(pattern, layers.blocks) for pattern in weights.layer):
         return "weights.layer"
@@ -297,16 +301,16 @@ def assumed_family(config: Config, name: str) -> Family:
             f"--family {name} is not known; {meant}, or describe it in a file (docs/families.md)"
         )
 
-    # the user says that a type which ropeconv does not know is like this family: note that, so
-    # that runtimes are judged with "if it runs TYPE as FAMILY"
+    # The user says that a type which ropeconv does not know is like this family. That is kept in
+    # `assumed`, so that runtimes are judged with "if it runs TYPE as FAMILY".
     text = text_config(config) or {}
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     if model_type not in family.model_types:
         model_types = (*family.model_types, model_type)
         return msgspec.structs.replace(family, model_types=model_types, assumed=model_type)
 
-    # the text model has a type of the family, so only the model around it may be unknown: that is
-    # assumed unless transformers has a class for it
+    # the text model has a type of the family, so only the model around it may be unknown, such as
+    # "my_vlm": that is assumed unless transformers has a class for it
     wrapper = wrapper_of(config, family)
     if wrapper is None or wrapper in family.model_types:
         return family
@@ -457,15 +461,16 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
             "`ropeconv list families` lists the known ones, and docs/families.md says how to"
             " describe another in a file"
         )
-        strange = _unknown_rope_keys(part)
-        if strange:
-            keys = " and ".join(strange)
-            advice = f"no family reads {keys} of config.json; {advice}"
-        return advice
+        unknown_keys = _unknown_rope_keys(part)
+        if not unknown_keys:
+            return advice
+        return f"no family reads {' and '.join(unknown_keys)} of config.json; {advice}"
 
+    # the most similar family is not suggested where it would ignore something about the RoPE
     family = by_name()[best]
     unread = unread_rope_keys(part, family) + unread_sizes(part, family)
-    if part is not config:  # the model around it may have keys for it too, as mrope_section
+    is_wrapped = part is not config
+    if is_wrapped:  # the model around it may have keys for it too, as mrope_section
         unread += [key for key in unread_rope_keys(config, family) if "." not in key]
     if unread:
         return (
@@ -473,10 +478,12 @@ def _suggestion(config: Config, shapes: Shapes, best: str) -> str:
             f" {' and '.join(unread)} of config.json, so no family is suggested; describe the model"
             " in a file (docs/families.md)"
         )
+
+    # nor where it would read a value of another kind, such as a list in place of a number
     try:
         check_config(config, [part], family)
     except BadSource as problem:
-        reason = str(problem).partition(";")[0]
+        reason, _, _ = str(problem).partition(";")  # without the advice on how to correct it
         return (
             f"its fields are most like those of {family.display_name}, which reads values of"
             f" another kind ({reason}), so no family is suggested; describe the model in a file"
@@ -517,12 +524,12 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
 
     # where the config names the class of some families in `architectures`, only these count, and
     # fewer of its keys have to fit; else what sets a family apart must be in the config
-    least = GOOD
     named = _with_class(candidates, _classes(config) | _classes(part))
     if named:
+        least_share = NAMED
         candidates = named
-        least = NAMED
     else:
+        least_share = GOOD
         candidates = [name for name in candidates if _says_it_is(part, by_name()[name])]
 
     # the shared keys, as a share of all keys of the config, and of all that the class has
@@ -531,20 +538,14 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
     share_of_class = {}
     for name in candidates:
         of_config, of_class = _shares(keys, class_keys[name])
-        if of_config >= least and of_class >= ALIKE:
+        if of_config >= least_share and of_class >= ALIKE:
             share_of_config[name] = of_config
             share_of_class[name] = of_class
-    if not share_of_config:
-        return ""
 
     # of these the ones whose tensors fit best, and among them those with nearly the most keys
-    misfits = {}
-    for name in share_of_config:
-        misfits[name] = _count_misfits(part, by_name()[name], shapes or {})
-    fewest = min(misfits.values())
-    if fewest >= MOST_MISFITS:
+    fitting = _with_fewest_misfits(part, share_of_config, shapes or {})
+    if not fitting:
         return ""
-    fitting = [name for name in misfits if misfits[name] == fewest]
     most = max(share_of_config[name] for name in fitting)
     near_best = [name for name in fitting if share_of_config[name] >= most - NEAR]
 
@@ -554,43 +555,60 @@ def best_family(config: Config, shapes: Shapes | None = None) -> str:
         return commonness, by_name()[name].layout != "half", -share_of_class[name]
 
     best = min(near_best, key=place)
-    # no key says that pairs are neighbours, and another family would be the wrong one
+
+    # No key of a config says that neighbours rotate as a pair (i, i + 1), so such a family is only
+    # suggested for a class that the config names, or for latent attention, which has keys.
     family = by_name()[best]
-    is_assumed = family.layout == "interleaved" and not family.mla and not named
-    return "" if is_assumed else best
+    if family.layout == "interleaved" and not family.mla and not named:
+        return ""
+    return best
+
+
+def _with_fewest_misfits(part: Config, names: Iterable[str], shapes: Shapes) -> list[str]:
+    """The families whose tensors are most like those of a model; empty where none are."""
+    misfits = {}
+    for name in names:
+        misfits[name] = _count_misfits(part, by_name()[name], shapes)
+    fewest = min(misfits.values(), default=MOST_MISFITS)
+    if fewest >= MOST_MISFITS:
+        return []
+    return [name for name in misfits if misfits[name] == fewest]
 
 
 def _says_it_is(part: Config, family: Family) -> bool:
     """Whether a config has a key for each thing that sets a family apart from Llama.
 
     An unknown model is likened to a family only where its config says these things: else they
-    would be assumed. They are an encoder, and layers that rotate otherwise.
+    would be assumed. They are an encoder, a part of each head that rotates, and layers that rotate
+    otherwise.
     """
     if family.encoder and not set(part) & _encoder_keys():
         return False
 
-    # the share of a head that rotates, where the class has another default than all of it
+    # a class that rotates only a part of each head by default
+    rotates_a_part = family.defaults.partial_rotary_factor != 1
     share_keys = (*family.keys.partial, *family.keys.rotary_dim, "partial_rotary_factor")
-    if family.defaults.partial_rotary_factor != 1 and first_present(part, share_keys) is None:
+    if rotates_a_part and first_present(part, share_keys) is None:
         settings = part.get("rope_parameters")
         if not isinstance(settings, dict) or "partial_rotary_factor" not in settings:
             return False
 
-    # which layers rotate otherwise, or not at all
+    # a class with layers that rotate otherwise ("local"), or not at all ("none")
     layers = family.layers
     kinds = set(layers.types.values())
-    all_are_alike = not kinds & {"local", "none"} and not layers.flags
-    if all_are_alike:
+    has_other_layers = "local" in kinds or "none" in kinds or bool(layers.flags)
+    if not has_other_layers:
         return True
     keys_of_layers = (layers.flags, layers.interval_key, layers.indices, "layer_types")
     if not any(part.get(key) for key in keys_of_layers):
         return False
 
-    # the base of those that have another one
+    # local layers have a base of their own
     if "local" not in kinds:
         return True
-    has_nested = family.writing.nested and isinstance(part.get("rope_parameters"), dict)
-    return has_nested or first_present(part, family.keys.local_theta) is not None
+    if family.writing.nested and isinstance(part.get("rope_parameters"), dict):
+        return True
+    return first_present(part, family.keys.local_theta) is not None
 
 
 @cache
@@ -645,16 +663,20 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     prefix = _first_prefix(family, shapes)
     if prefix is None:
         return MOST_MISFITS
-    rows = {}  # of each projection, as a sequence of one number; empty where it is not known
+    # the rows of each projection; None where its shape is not known
+    rows: dict[str, int | None] = {}
     for name in (weights.fused, weights.q, weights.k):
-        if not name:
+        if not name:  # a family has either a fused projection, or one of queries and one of keys
             continue
         if f"{prefix}{name}.weight" not in shapes:
             return MOST_MISFITS
-        rows[name] = shapes[f"{prefix}{name}.weight"][:1]
+        shape = shapes[f"{prefix}{name}.weight"]
+        rows[name] = shape[0] if shape else None
+    query_rows = rows.get(weights.q)
+    key_rows = rows.get(weights.k)
 
     # norms and biases may be there or not
-    misfits = _count_misfit_norms(weights, prefix, rows.get(weights.q, ()), shapes)
+    misfits = _count_misfit_norms(weights, prefix, query_rows, shapes)
     has_bias = any(f"{prefix}{name}.bias" in shapes for name in rows)
     if has_bias and not weights.bias:
         misfits += 1
@@ -665,15 +687,12 @@ def _count_misfits(part: Config, family: Family, shapes: Shapes) -> int:
     # a projection of queries has heads * width rows, and one of keys kv_heads * width, unless it
     # holds something else too
     has_other_rows = family.mla or weights.q_gate or weights.keys_and_values
-    has_both = bool(weights.q and weights.k)
-    if has_other_rows or not has_both or not all(rows.values()):
+    if has_other_rows or query_rows is None or key_rows is None:
         return misfits
     heads = first_present(part, family.keys.heads)
     kv_heads = first_present(part, family.keys.kv_heads)
     if not isinstance(heads, int) or not isinstance(kv_heads, int):
         return misfits
-    query_rows = rows[weights.q][0]
-    key_rows = rows[weights.k][0]
     has_same_width = query_rows * kv_heads == key_rows * heads
     if not has_same_width:
         misfits += 1
@@ -690,14 +709,14 @@ def _first_prefix(family: Family, shapes: Shapes) -> str | None:
 
 
 def _count_misfit_norms(
-    weights: WeightNames, prefix: str, query_rows: Sequence[int], shapes: Shapes
+    weights: WeightNames, prefix: str, query_rows: int | None, shapes: Shapes
 ) -> int:
     """Count the norms of queries and keys that are not as in a family.
 
     Args:
         weights: The names of the family.
-        prefix: The beginning of the names in the first layer.
-        query_rows: The first dimension of the projection of queries.
+        prefix: The beginning of the names in the first layer, e.g. "model.layers.0.self_attn.".
+        query_rows: The rows of the projection of queries; None where they are not known.
         shapes: The shapes of the model's tensors by name.
     """
     names = [name for name in (weights.q_norm, weights.k_norm) if name]
@@ -712,9 +731,10 @@ def _count_misfit_norms(
 
     # the norm of Olmo 2 is over all heads [4096], that of Qwen 3 over each head [128]
     norm_shape = shapes.get(f"{prefix}{weights.q_norm}.weight")
-    if weights.q_norm and norm_shape and query_rows:
-        is_over_all_heads = tuple(norm_shape[:1]) == tuple(query_rows)
-        if is_over_all_heads != (weights.norm == "rms-all-heads"):
+    if weights.q_norm and norm_shape and query_rows is not None:
+        is_over_all_heads = norm_shape[0] == query_rows
+        family_has_all_heads = weights.norm == "rms-all-heads"
+        if is_over_all_heads != family_has_all_heads:
             misfits += 1
     return misfits
 

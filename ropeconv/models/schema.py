@@ -256,13 +256,16 @@ def _check_part(part: Config, types: Mapping[str, object], family: Family) -> No
     Raises:
         BadSource: A value has another type.
     """
-    # at the top level, and inside (attn_config.rope_theta)
-    _check(part, {key: kind for key, kind in types.items() if "." not in key}, "")
+    # keys of the top level all at once, and then each one inside of an object, such as
+    # attn_config.rope_theta
+    types_at_top = {key: kind for key, kind in types.items() if "." not in key}
+    _check(part, types_at_top, "")
     for key, kind in types.items():
-        if "." in key:
-            value = first_present(part, (key,))
-            if value is not None:
-                _check_one(key, value, kind, "")
+        if key in types_at_top:
+            continue
+        value = first_present(part, (key,))
+        if value is not None:
+            _check_one(key, value, kind, "")
 
     # settings of single layers
     layer_types: dict[str, object] = {"head_dim": Width, "num_key_value_heads": Size}

@@ -273,27 +273,29 @@ class Source(Origin, ABC):
         # A digest of what the model computes. Documents do not matter, small files are hashed, and
         # of large ones some places in each tensor: hashing 100 GB takes minutes.
         weights = set(self.weights())
-        parts = list[str]()
+        digests = list[str]()
         copied, _ = self.files_to_copy()
         for file in copied:
             if file.name.endswith(".md"):
                 continue
 
             path = self.path(file.name)
-            if file.name not in weights and file.size <= LARGE:
-                parts.append(f"{file.name} {sha256(path)}")
+            is_small = file.size <= LARGE
+            if file.name not in weights and is_small:
+                digests.append(f"{file.name} {sha256(path)}")
                 continue
+
+            # the first byte and the size of each tensor; none in a file of another format
             header = Header({}, {}, 0)
             if file.name.endswith(".safetensors"):
                 with suppress(BadSource):  # of a damaged file, which is reported where it is read
                     header = self.header(file.name)
-
-            places = [
-                (header.data_start + item.start, item.stop - item.start)
-                for item in header.tensors.values()
-            ]
-            parts.append(f"{file.name} {weights_digest(path, header.data_start, places)}")
-        return text_digest(*parts)
+            places = []
+            for tensor in header.tensors.values():
+                first_byte = header.data_start + tensor.start
+                places.append((first_byte, tensor.stop - tensor.start))
+            digests.append(f"{file.name} {weights_digest(path, header.data_start, places)}")
+        return text_digest(*digests)
 
     @property
     def family(self) -> Family:
@@ -301,18 +303,19 @@ class Source(Origin, ABC):
 
         An unknown one is derived from the class of the model, where a feature does that.
         """
-        if self._derived is not None and not self.treat_as:
+        is_chosen = bool(self.treat_as)  # with --family
+        if self._derived is not None and not is_chosen:
             return self._derived
         try:
             return detect(self.config(), self.treat_as, self._shapes)
         except UnknownModelType as unknown:
             derive = find_hook("derive_family")
-            if derive is None:
+            if derive is None:  # the feature is not installed
                 raise
             try:
                 self._derived = derive(self)
             except BadSource as problem:
-                # both are said: another family may read the fields that the class ignores
+                # the message has both: another family may read the fields that the class ignores
                 raise UnknownModelType(f"{unknown}; {problem}") from None
             if self._derived is None:
                 raise
@@ -413,11 +416,15 @@ class Source(Origin, ABC):
                     f"{self.reference} has a file named {shown(file.name)}, outside its folder; do"
                     " not trust it"
                 )
-            if file.name == RECEIPT:
+            if file.name == RECEIPT:  # an output has a receipt of its own
                 continue
-            matches_other = any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
-            is_other_format = matches_other and file.name not in weights
-            if is_other_format and weights and not all_files:
+            if file.name in weights or not weights or all_files:
+                copied.append(file)
+                continue
+
+            # beside the weights in safetensors
+            is_other_format = any(fnmatch(file.name, pattern) for pattern in OTHER_WEIGHTS)
+            if is_other_format:
                 left_out.append(file)
             else:
                 copied.append(file)

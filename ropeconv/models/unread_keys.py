@@ -61,6 +61,8 @@ def unread_sizes(
 ) -> list[str]:
     """Return the keys of sizes that a config has in place of those that a family reads.
 
+    They are ["n_embd"] for a config with n_embd and without hidden_size, which the family reads.
+
     Args:
         part: The text part of the config.
         family: The family.
@@ -68,11 +70,11 @@ def unread_sizes(
     """
     unread = []
     for quantity in quantities:
-        keys = getattr(family.keys, quantity)
-        if first_present(part, keys) is not None:
+        read_keys = getattr(family.keys, quantity)
+        if first_present(part, read_keys) is not None:
             continue
         for name in SIZE_NAMES[quantity]:
-            if part.get(name) is not None and name not in keys:
+            if part.get(name) is not None and name not in read_keys:
                 unread.append(name)
     return unread
 
@@ -87,27 +89,35 @@ def unread_rope_keys(part: Config, family: Family) -> list[str]:
         part: The text part of the config.
         family: The family.
     """
-    read = set(key_types(family))
-    others = {other.path[0] for other in other_parts(part)}
+    read_keys = set(key_types(family))
+    switches = {need.key for need in family.rotates}  # a family may say by alibi that RoPE is off
+    other_models = {other.path[0] for other in other_parts(part)}
     unread: list[str] = []
     for key, value in part.items():
+        # keys with a meaning that does not follow from their name
         if key in SETTINGS:
             unread += _unread_settings(key, value, family)
-        elif key == "layer_types":
+            continue
+        if key == "layer_types":
             if not _reads_layer_types(value, family):
                 unread.append(key)
-        elif key == "alibi":  # where a family has it, it is of models that do not rotate
-            if value and key not in [need.key for need in family.rotates]:
-                unread.append(key)
-        elif key in read:
             continue
-        elif isinstance(value, dict) and not _is_about_rope(key):
-            if key not in NOT_OF_ROPE and key not in others:
-                unread += _unread_inside(key, value, read)
-        elif _is_about_rope(key) and not _says_nothing(key, value):
-            has_read_keys = any(name.startswith(f"{key}.") for name in read)
-            if not has_read_keys:
+        if key == "alibi":
+            if value and key not in switches:
                 unread.append(key)
+            continue
+
+        # all others, if they are about RoPE by their name
+        if key in read_keys:
+            continue
+        if _is_about_rope(key):
+            reads_inside = any(name.startswith(f"{key}.") for name in read_keys)
+            if not reads_inside and not _says_nothing(key, value):
+                unread.append(key)
+        elif isinstance(value, dict):
+            is_other = key in NOT_OF_ROPE or key in other_models
+            if not is_other:
+                unread += _unread_inside(key, value, read_keys)
     return unread
 
 
@@ -146,24 +156,34 @@ def _reads_layer_types(names: Any, family: Family) -> bool:
 
 
 def _unread_settings(name: str, settings: Any, family: Family) -> Iterator[str]:
-    """Yield the keys of a RoPE dictionary that are not read."""
+    """Yield the keys of a RoPE dictionary that are not read, such as "rope_scaling.rope_type".
+
+    Args:
+        name: The key of the dictionary in the config.
+        settings: Its content, e.g. {"rope_type": "yarn", "factor": 4.0}.
+        family: The family.
+    """
     if not isinstance(settings, dict):
         return
-    types = (*LAYER_TYPES, *family.layers.types)
-    known = {*ROPE, *WITHOUT_EFFECT, *family.writing.keep, family.keys.query_beta}
-    kind = settings.get("rope_type", settings.get("type"))
-    if isinstance(kind, str) and ALIASES.get(kind, kind) not in family.writing.types:
+    rope_type = settings.get("rope_type", settings.get("type"))  # the second is an older name
+    known_types = family.writing.types
+    if isinstance(rope_type, str) and ALIASES.get(rope_type, rope_type) not in known_types:
         yield f"{name}.rope_type"
+
+    known = {*ROPE, *WITHOUT_EFFECT, *family.writing.keep, family.keys.query_beta}
+    layer_types = (*LAYER_TYPES, *family.layers.types)
     for key, value in settings.items():
         path = f"{name}.{key}"
-        if isinstance(value, dict):
-            if key in types and family.writing.nested:
+        if isinstance(value, dict):  # settings of one layer type, as in Gemma 3
+            if key in layer_types and family.writing.nested:
                 yield from _unread_settings(path, value, family)
             else:
                 yield path
             continue
-        if not value:
+
+        if not value:  # it is off, or null
             continue
+        # keys that are known, and that only some families read
         if key == "partial_rotary_factor":
             is_read = bool(family.keys.partial) or value == 1
         elif key == "mrope_section":

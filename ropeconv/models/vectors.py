@@ -262,42 +262,48 @@ def _read_text(path: Path) -> JsonObject:
 
     The list is one column, or one line. Empty lines and comments do not count.
     """
-    rows = _read_rows(path)
-    numbers = [_floats(row) for row in rows]  # None for a line with something else than numbers
-    if len(rows) > 1 and numbers[0] is None:
-        names, *_ = rows
-        return _named_columns(names, numbers[1:], path.name)
+    lines = _read_rows(path)
+    numbers = [_floats(line) for line in lines]  # None for a line with something else than numbers
+    if len(lines) > 1 and numbers[0] is None:
+        return _named_columns(lines[0], numbers[1:], path.name)
 
-    # unnamed columns could be anything
-    flat: list[float] = []
-    for row in numbers:
-        flat += row or []
-    has_columns = len(rows) > 1 and max(map(len, rows)) > 1
-    if not flat or None in numbers or has_columns:
-        raise BadSource(
-            "write one column of numbers, or columns with their names in the first line"
-        )
-    return _under_each_name(flat)
+    # one list; columns without names could be anything
+    problem = BadSource(
+        "write one column of numbers, or columns with their names in the first line"
+    )
+    is_column = all(len(line) == 1 for line in lines)
+    if len(lines) > 1 and not is_column:
+        raise problem
+    values: list[float] = []
+    for line_numbers in numbers:
+        if line_numbers is None:
+            raise problem
+        values += line_numbers
+    if not values:
+        raise problem
+    return _under_each_name(values)
 
 
 def _read_rows(path: Path) -> list[list[str]]:
-    """Return the cells of a text file, without empty lines and comments."""
-    text = read_text(path, str(path)).removeprefix("\ufeff")
+    """Return the cells of a text file, without empty lines and comments.
+
+    A file with the lines `a,b` and `1,2` gives [["a", "b"], ["1", "2"]].
+    """
+    text = read_text(path, str(path)).removeprefix("\ufeff")  # the mark of some editors on Windows
     lines = [COMMENT.sub("", line) for line in text.splitlines()]
     rows = []
     try:
         for row in csv.reader(lines):
-            cells = [cell.strip() for cell in row]
             if any(row):
-                rows.append(cells)
+                rows.append([cell.strip() for cell in row])
     except csv.Error as problem:
         raise BadSource(f"{path.name} is not CSV: {problem}") from None
 
     # numpy.savetxt writes a list with one dimension more, [[1.0, 0.5]], as "1.0 0.5"
-    has_no_commas = len(rows) == 1 and len(rows[0]) == 1
-    if has_no_commas:
-        rows = [rows[0][0].split()]
-    return [row for row in rows if any(row)]  # without cells of blanks only
+    if len(rows) == 1 and len(rows[0]) == 1:
+        (only_cell,) = rows[0]
+        rows = [only_cell.split()]
+    return [row for row in rows if any(row)]  # without rows of blanks
 
 
 def _named_columns(

@@ -116,15 +116,17 @@ def mscale_for(factor: float, attention_factor: float) -> tuple[float, float]:
         factor: s, above 1.
         attention_factor: The wanted factor, A.
     """
-    # Any mscale_all_dim gives a right pair, with mscale = (A denominator - 1) / (0.1 ln s). 1 is
-    # usual. Where mscale would be 0, which readers take for an absent key, 2 is taken instead.
-    for mscale_all_dim in (1.0, 2.0):
+
+    def solve_for_mscale(mscale_all_dim: float) -> float:
         denominator = temperature_attention_factor(factor, 0.1 * mscale_all_dim)
-        mscale = (attention_factor * denominator - 1) / (0.1 * math.log(factor))
-        is_zero = abs(mscale) <= 1e-6
-        if not is_zero:
-            break
-    return mscale, mscale_all_dim
+        return (attention_factor * denominator - 1) / (0.1 * math.log(factor))
+
+    # Any mscale_all_dim belongs to a right pair, and 1 is usual. Where mscale would then be 0,
+    # which readers take for an absent key, mscale_all_dim is 2.
+    mscale = solve_for_mscale(1.0)
+    if abs(mscale) > 1e-6:
+        return mscale, 1.0
+    return solve_for_mscale(2.0), 2.0
 
 
 def asymptotic_base(length: int) -> float:

@@ -107,12 +107,13 @@ def normal_factor(factor: object) -> object:
     a length. Every other object is returned unchanged. A float stays a factor: it was computed, as
     a length over a trained one.
     """
-    is_digits = isinstance(factor, str) and re.fullmatch(r"\d{4,12}", factor) is not None
-    is_whole = isinstance(factor, int) and not isinstance(factor, bool)
-    if not (is_digits or is_whole):
+    if isinstance(factor, int) and not isinstance(factor, bool):  # a bool is an int too
+        tokens = factor
+    elif isinstance(factor, str) and re.fullmatch(r"\d{4,12}", factor):
+        tokens = int(factor)
+    else:
         return factor
 
-    tokens = int(factor)  # type: ignore[call-overload]
     if SMALLEST_LENGTH <= tokens <= MOST_TOKENS:
         return format_tokens(tokens)
     return factor
@@ -152,10 +153,11 @@ def parse_factor(text: str, flag: str) -> Factor:
             f" {shown(text)} is neither"
         ) from None
     if LARGEST_FACTOR < value < math.inf:
-        could_be_length = SMALLEST_LENGTH <= value <= MOST_TOKENS
-        meant = round(value) if could_be_length else 128 * UNITS["k"]
+        example = 128 * UNITS["k"]
+        if SMALLEST_LENGTH <= value <= MOST_TOKENS:
+            example = round(value)
         raise RecipeError(
-            f"{flag} {text} is neither: {BORDER}; write {flag} {format_tokens(meant)}"
+            f"{flag} {text} is neither: {BORDER}; write {flag} {format_tokens(example)}"
         )
     return value
 

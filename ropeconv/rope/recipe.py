@@ -17,7 +17,6 @@ from .bound.reach import first_violation
 from .errors import RecipeError, RopeconvError, shown
 from .forms import (
     DynamicNtk,
-    Form,
     InterpolatedForm,
     Llama3,
     LongRope,
@@ -206,44 +205,40 @@ def _compose(method: Schedule, unscaled: RopeSpec, spec: RopeSpec) -> Schedule:
         spec: The RoPE of the scaled model.
     """
     scaling = spec.current()
-    attention_factor = scaling.attention_factor * method.attention_factor
     softmax_scale = scaling.softmax_scale * method.softmax_scale
     if spec.softmax_follows:
         softmax_scale *= method.attention_factor**2
 
     # f_i' = f_i m_i / theta_i
     base = unscaled.form.inv_freq(spec.rotary_dim)
-    inv_freq = scaling.inv_freq * _ratio(method.inv_freq, base)
-    short = None
-    original = spec.original_context
-
-    # the form that gives these frequencies, where there is one
-    form: Form | None = None
-    has_two_lists = scaling.short_inv_freq is not None or method.short_inv_freq is not None
-    is_other_base = method.form is not None and method.form == spec.base_form(method.form.theta)
-    if has_two_lists:
-        # Runtimes change from the short to the long list at one length, `original`. Where only the
-        # method has two lists, its short one is for what the scaled model reaches.
-        short = _short_or_only(scaling) * _ratio(_short_or_only(method), base)
-        if scaling.short_inv_freq is None:
-            original = spec.context
-        form = _factor_lists(spec, short, inv_freq, original)
-    elif spec.form == unscaled.form:  # the scaling is only an attention factor
-        form = method.form
-    elif method.form is not None and is_other_base:
-        # the scaling keeps its formula, with the new base
-        form = replace(spec.form, theta=method.form.theta)
-        inv_freq = form.inv_freq(spec.rotary_dim)
-
-    return Schedule(
-        inv_freq=inv_freq,
-        attention_factor=attention_factor,
+    product = Schedule(
+        inv_freq=scaling.inv_freq * _ratio(method.inv_freq, base),
+        attention_factor=scaling.attention_factor * method.attention_factor,
         context=method.context,
-        original_context=original,
-        form=form,
-        short_inv_freq=short,
+        original_context=spec.original_context,
         softmax_scale=softmax_scale,
     )
+
+    # LongRoPE's two lists, of the scaling, of the method or of both, give two lists again
+    if scaling.short_inv_freq is not None or method.short_inv_freq is not None:
+        # Runtimes change from the short to the long list at one length. Where only the method has
+        # two lists, its short one is for what the scaled model reaches.
+        switch = spec.original_context
+        if scaling.short_inv_freq is None:
+            switch = spec.context
+        short = _short_or_only(scaling) * _ratio(_short_or_only(method), base)
+        form = _factor_lists(spec, short, product.inv_freq, switch)
+        return replace(product, form=form, short_inv_freq=short, original_context=switch)
+
+    # where the scaling is only an attention factor, the frequencies are those of the method
+    if spec.form == unscaled.form:
+        return replace(product, form=method.form)
+
+    # with a method that is another base, the scaling keeps its formula
+    if method.form is not None and method.form == spec.base_form(method.form.theta):
+        rescaled = replace(spec.form, theta=method.form.theta)
+        return replace(product, form=rescaled, inv_freq=rescaled.inv_freq(spec.rotary_dim))
+    return product  # no formula is known to give these frequencies
 
 
 def _factor_lists(spec: RopeSpec, short: Vector, long: Vector, original_context: int) -> LongRope:

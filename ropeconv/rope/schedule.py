@@ -98,17 +98,16 @@ def approximate_log_n(log_n: LogN, exponent: int = LOSSLESS) -> QueryScaling:
 def effective_scaling(
     log_n: LogN | None, written: QueryScaling | None, deviation: float
 ) -> LogN | QueryScaling | None:
-    """The scaling of queries that an output has.
-
-    It is log-n, or its approximation where they differ by more than noise.
+    """The scaling of queries that an output has: log-n, or what comes nearest to it.
 
     Args:
         log_n: The log-n of the schedule, None without one.
-        written: The log-n approximation in the output, None without one.
-        deviation: The relative deviation of `written` from `log_n`; above 1e-3, bfloat16's own
-            rounding, `written` is returned.
+        written: The approximation in the output, from `approximate_log_n`; None without one.
+        deviation: The relative deviation of `written` from `log_n`. Up to 1e-3, which is
+            bfloat16's own rounding, they count as the same.
     """
-    if written is not None and deviation > EXACT:
+    is_noticeable = deviation > EXACT
+    if written is not None and is_noticeable:
         return written
     return log_n
 
@@ -168,6 +167,11 @@ class Schedule(TableSummary):
     )
 
     def __post_init__(self) -> None:
+        """Refuse numbers that no model can be run with.
+
+        Raises:
+            RecipeError: A number is not finite, not positive, or too large.
+        """
         # methods compute with numpy, which gives nan or inf in place of an error
         for vector in (self.inv_freq, self.short_inv_freq):
             if vector is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -55,26 +55,27 @@ def recognise(inv_freq: Vector, theta: float) -> Proportional | None:
         The formula, which gives these frequencies to within 1.2e-7; None where there is none.
     """
     zeros = count_zero(inv_freq)
-    rotary_dim = 2 * len(inv_freq)
-    rotating = len(inv_freq) - zeros
     if zeros == 0:
         return None
-    zeros_are_last = (inv_freq[:rotating] > 0).all()
+    rotary_dim = 2 * len(inv_freq)
+    rotating = len(inv_freq) - zeros
+    rotating_inv_freq = inv_freq[:rotating]
+    zeros_are_last = (rotating_inv_freq > 0).all()
     if not zeros_are_last:
         return None
 
     # theta^0 is 1, so the first pair is 1 / factor
     factor = 1.0
-    if rotating and abs(inv_freq[0] - 1) > SAME:
-        factor = float(1 / inv_freq[0])
+    if rotating and abs(rotating_inv_freq[0] - 1) > SAME:
+        factor = float(1 / rotating_inv_freq[0])
 
     # The base follows from the first and the last pair that rotates: their ratio is
     # theta^(2 (n - 1) / r). Bases are usually round numbers, which the division misses by its
     # rounding, so the rounded one is tried first.
     bases = [theta]
-    if rotating > 1 and inv_freq[0] > inv_freq[rotating - 1]:
+    if rotating > 1 and rotating_inv_freq[0] > rotating_inv_freq[-1]:
         with np.errstate(over="ignore"):  # an infinite base is that of no vector
-            fall = inv_freq[0] / inv_freq[rotating - 1]
+            fall = rotating_inv_freq[0] / rotating_inv_freq[-1]
             base = float(fall ** (rotary_dim / (2 * (rotating - 1))))
         bases += [round(base, 3), base]
 
@@ -112,6 +113,19 @@ def share(rotating: int, rotary_dim: int) -> float:
 LayerKind = Literal["global", "local", "none"]
 Layout = Literal["half", "interleaved"]
 ContextSource = Literal["config", "header", "receipt", "family", "factor", "declared"]
+
+
+class TrainedLength(NamedTuple):
+    """The tokens that a model was trained for, without its scaling, and how that is known."""
+
+    tokens: int
+
+    source: ContextSource
+    """As `RopeSpec.original_context_source`."""
+
+    reference: str = ""
+    """Where a fact about the family is said; empty where the length is known otherwise."""
+
 
 WIDEST_HEAD = 2_048
 """The widest head in dimensions; published models have up to 576."""

@@ -67,6 +67,7 @@ class Summary:
         raise NotImplementedError
 
     def __repr__(self) -> str:
+        """The values and tables of the summary as text, with their names in one column."""
         # empty values and tables are left out
         values = {name: value for name, value in self.summary().items() if value}
         tables = [table for table in self.shown_tables() if table.rows]

@@ -67,12 +67,13 @@ class DraftKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if any(re.match(self.tensors, name) for name in tensors):
             return True
 
-        # weights that end as those of a model do, and lack what every whole model has; without an
-        # end they may be some shards of a whole model
-        if not self.without or not any(re.search(self.beside, name) for name in tensors):
+        # Or the last tensors of a model without those that every whole model has. Without the last
+        # ones too, the names may be those of some shards of a whole model.
+        if not self.without:
             return False
+        has_last_tensors = any(re.search(self.beside, name) for name in tensors)
         is_whole_model = any(re.search(self.without, name) for name in tensors)
-        return not is_whole_model
+        return has_last_tensors and not is_whole_model
 
 
 class DraftStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -79,20 +79,18 @@ def executed_models(
             model_types[name] = model_type
     model_types.setdefault(family, family)
 
-    by_version = {}
-    for record in reversed(runtime_records(runtime)):
+    models_by_version = {}
+    for record in reversed(runtime_records(runtime)):  # the newest first
         if record.options != options:
             continue
-        results = []
+        models = []
         for name, model_type in model_types.items():
             result = record.models.get(name)
-            if result is None:
-                continue
-            if result.was_run:
+            if result is not None and result.was_run:
                 date = result.date or record.date  # models may be run again after the record
-                results.append(ExecutedModel(model_type, result, date))
-        by_version[record.version] = tuple(results)
-    return by_version
+                models.append(ExecutedModel(model_type, result, date))
+        models_by_version[record.version] = tuple(models)
+    return models_by_version
 
 
 def executed_types(runtime: Runtime, family: str) -> tuple[str, ...]:
@@ -116,18 +114,20 @@ def evidence(
         model_type: The one of the config as a whole; empty for any.
         options: The options with which it is started; empty for none.
     """
-    # run in this version, else read in its source, else nothing
+    # it was run in these versions
     for version, models in executed_models(runtime.name, family, options).items():
         if not runtime.covers(version):
             continue
         for model in models:
-            # a runtime that does not support the model was seen to refuse every rope type
             result = model.result
-            covers_kind = kind is None or kind in result.rope_types
-            if result.most == "unsupported":
-                covers_kind = True
-            if covers_kind and model_type in ("", model.model_type):
+            is_same_type = model_type in ("", model.model_type)
+            ran_kind = kind is None or kind in result.rope_types
+            # a runtime that does not support the model was seen to refuse every rope type
+            refused_all = result.most == "unsupported"
+            if is_same_type and (ran_kind or refused_all):
                 return Evidence("run", f"{version}, {model.date}")
+
+    # else the table has a statement that was read in its source, about a start without options
     if not options and runtime.statement(family, model_type):
         return Evidence("read")
     return Evidence()
@@ -166,16 +166,17 @@ def read_keys(runtime: Runtime) -> ReadKeys:
     if not extracted:
         return ReadKeys((), {})
 
-    covered = None
-    earlier = None
-    last = version_key(runtime.last)
-    for version, keys in extracted.items():  # the newest comes last, and replaces the others
+    # from the newest version to the oldest
+    newest_first = list(reversed(extracted.items()))
+    for version, keys in newest_first:
         if runtime.covers(version):
-            covered = keys
+            return keys
+    last = version_key(runtime.last)
+    for version, keys in newest_first:
         if version_key(version) <= last:
-            earlier = keys
-    first = next(iter(extracted.values()))
-    return covered or earlier or first
+            return keys
+    _, keys_of_oldest = newest_first[-1]
+    return keys_of_oldest
 
 
 @cache
@@ -214,22 +215,26 @@ def unknown_key(
         runtime: The row of the table of runtimes.
         rules: The rules that the family is read by.
     """
-    # keys that the model file of the family reads there, without those that say nothing new
+    # keys of the config that the runtime's model file of the family reads, and of the RoPE
+    # dictionary that it reads for any family, without those whose values say nothing new
     extracted = read_keys(runtime)
-    suspects = []
-    for key in part:
-        readers = extracted.config.get(key, ())  # families whose model files read the key
-        has_harmless_value = part[key] in (None, HARMLESS_VALUES.get(key))
-        if family.name in readers and not has_harmless_value:
-            suspects.append(key)
-    for key in rope:
-        if rope[key] is not None and key in extracted.rope:
-            suspects.append(key)
-    if not suspects:
+    keys_with_effect = []
+    for key, value in part.items():
+        families = extracted.config.get(key, ())  # whose model files read the key
+        is_harmless = value in (None, HARMLESS_VALUES.get(key))
+        if family.name in families and not is_harmless:
+            keys_with_effect.append(key)
+    for key, value in rope.items():
+        if value is not None and key in extracted.rope:
+            keys_with_effect.append(key)
+    if not keys_with_effect:
         return ""
 
-    mentioned = _known_keys(family, runtime, rules)
-    return next((key for key in suspects if key not in mentioned), "")
+    known_keys = _known_keys(family, runtime, rules)
+    for key in keys_with_effect:
+        if key not in known_keys:
+            return key
+    return ""
 
 
 def _known_keys(family: Family, runtime: Runtime, rules: RuleSet) -> set[str]:

@@ -142,18 +142,19 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 @cache
 def gguf_readers() -> tuple[Reader, ...]:
     """Return all readers of the package, by name and version."""
-    stated = []
+    listed: list[Reader] = []
     for place in runtime_files("readers", ".toml"):
         file = runtime_data(place, RowFile)
         with data_errors(place):
-            stated += [msgspec.convert(row, Reader) for row in file.contents().values()]
+            listed += [msgspec.convert(row, Reader) for row in file.contents().values()]
 
-    rows = list(stated)
-    for reader in stated:
+    # older ranges of versions of which a file says the same as of a newer one
+    older: list[Reader] = []
+    for reader in listed:
         for first, last in reader.earlier:
-            older = msgspec.structs.replace(reader, version=first, through=last, current=False)
-            rows.append(older)
-    return tuple(sorted(rows, key=lambda row: (row.name, version_key(row.version))))
+            row = msgspec.structs.replace(reader, version=first, through=last, current=False)
+            older.append(row)
+    return tuple(sorted(listed + older, key=lambda row: (row.name, version_key(row.version))))
 
 
 def reader_names() -> tuple[str, ...]:
@@ -211,28 +212,31 @@ def judge_reader(
     for feature in WORDS:
         if feature not in features:
             continue
-        stated = reader.statement(feature, arch)
-        if stated is None and feature in MARKS:  # these count only for readers that state them
-            continue
-        statements[feature] = stated or UNTESTED
-    unknown = [feature for feature in statements if statements[feature].status == "unknown"]
-    # without any feature there is nothing that a statement could be about
-    if unknown or not features:
-        reason = _join(f"{_untested_part(reader, arch, unknown)} is untested", reader.remark)
+        statement = reader.statement(feature, arch)
+        if statement is not None:
+            statements[feature] = statement
+        elif feature not in MARKS:  # these count only for readers that state them
+            statements[feature] = UNTESTED
+
+    # untested: a feature, or a file without any feature, about which no statement could be
+    untested = [feature for feature in statements if statements[feature].status == "unknown"]
+    if untested or not features:
+        reason = _join(f"{_untested_part(reader, arch, untested)} is untested", reader.remark)
         return make_verdict("unknown", reason, reader.source, reader.last)
 
+    # else the worst feature decides
     order = get_args(Status)  # from the best status to the worst
     worst = max(statements, key=lambda feature: order.index(statements[feature].status))
-    statement = statements[worst]
-    if statement.status == "exact":
+    decisive = statements[worst]
+    if decisive.status == "exact":
         remarks = [statement.reason for statement in statements.values()]
-        reason = _join(*dict.fromkeys((*remarks, reader.window)))
+        reason = _join(*dict.fromkeys((*remarks, reader.window)))  # each remark once
         return make_verdict("exact", reason, reader.source, reader.last, read)
-    reason = statement.reason
-    if ANY not in statement.features:
+    reason = decisive.reason
+    if ANY not in decisive.features:
         reason = f"{WORDS[worst]}: {reason}"
-    source = statement.source or reader.source
-    return make_verdict(statement.status, reason, source, reader.last, read)
+    source = decisive.source or reader.source
+    return make_verdict(decisive.status, reason, source, reader.last, read)
 
 
 def _join(*reasons: str) -> str:

@@ -130,21 +130,24 @@ def full_records(file: LabFile) -> Iterator[Record]:
     Raises:
         KeyError: For an entry that is like one that is not before it.
     """
-    by_version: dict[str, dict[str, ModelRecord]] = {}
+    models_by_version: dict[str, dict[str, ModelRecord]] = {}
     for entry in file.records:
-        models = dict(by_version[entry.like]) if entry.like else {}
+        # an entry has only the results that differ from those of the entry that it names in `like`
+        models: dict[str, ModelRecord] = {}
+        if entry.like:
+            models |= models_by_version[entry.like]
         for name in entry.without:
             del models[name]
         models |= entry.models
-        if not entry.options:
-            by_version[entry.version] = dict(models)
+        if not entry.options:  # later entries can be like this one
+            models_by_version[entry.version] = dict(models)
 
         # the day is that of this execution, whatever the entry that it is like
         for date, names in entry.dates.items():
             for name in names:
                 models[name] = msgspec.structs.replace(models[name], date=date)
-        models = dict(sorted(models.items()))
-        yield Record(file.runtime, entry.version, entry.date, file.how, models, entry.options)
+        by_name = dict(sorted(models.items()))
+        yield Record(file.runtime, entry.version, entry.date, file.how, by_name, entry.options)
 
 
 def full_keys(file: LabFile) -> dict[str, ReadKeys]:
@@ -188,9 +191,10 @@ def lab_models() -> dict[str, tuple[str, str]]:
 
 @cache
 def refused_families(runtime: str) -> dict[str, dict[str, bool]]:
-    """Return whether each version of a runtime refused every model of a family, by version.
+    """Return whether each version of a runtime refused every model of a family.
 
-    From the newest version to the oldest, each with the families of which it ran something.
+    It is {"0.33.0": {"llama": False, "hrm": True}, ...}, from the newest version to the oldest,
+    each with the families of which it ran something.
     """
     by_version = {}
     for record in reversed(runtime_records(runtime)):
@@ -201,6 +205,7 @@ def refused_families(runtime: str) -> dict[str, dict[str, bool]]:
             if name not in lab_models() or not model.was_run:
                 continue
             family, _ = lab_models()[name]
-            refused[family] = refused.get(family, True) and model.is_unsupported
+            refused_others = refused.get(family, True)  # no other one was run yet
+            refused[family] = refused_others and model.is_unsupported
         by_version[record.version] = refused
     return by_version

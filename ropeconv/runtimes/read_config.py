@@ -7,6 +7,7 @@ the planned config.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from ..errors import BadSource
 from ..formats.jsontext import JsonObject
@@ -29,7 +30,7 @@ from ..rope.forms import (
     temperature_attention_factor,
 )
 from ..rope.schedule import QueryScaling
-from ..rope.spec import ContextSource, Proportional, RopeSpec, rotating_share
+from ..rope.spec import Proportional, RopeSpec, TrainedLength, rotating_share
 from .runtime import RuleSet, Runtime, TypeRules, newest
 
 
@@ -43,12 +44,13 @@ def number(rope: JsonObject, key: str, default: float | None = None) -> float:
     if value is None:
         value = default
     # true is an int in Python, and NaN is a number in the JSON that Python reads
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        hint = "write a number there"
-        if isinstance(value, str):
-            hint = f"write the number {value} without quotes"
-        raise BadSource(f"config.json has {key} = {shown(value)} in its RoPE settings; {hint}")
-    return float(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+
+    hint = "write a number there"
+    if isinstance(value, str):
+        hint = f"write the number {value} without quotes"
+    raise BadSource(f"config.json has {key} = {shown(value)} in its RoPE settings; {hint}")
 
 
 def _factor(rope: JsonObject, rules: TypeRules, original: int, sizes: RopeSpec) -> float:
@@ -71,15 +73,15 @@ def _form(
         part: The text part of the config.
         sizes: The sizes of the model.
     """
-    # Phi-3 has the key at the top level of its config, where it wins over the dictionary; some
-    # runtimes read max_position_embeddings instead
+    # the trained length; Phi-3 has the key at the top level of its config, where it counts before
+    # that of the dictionary, and some runtimes read max_position_embeddings instead
     original = sizes.context
     if rules.original != "max":
         key = "original_max_position_embeddings"
-        at_top = part.get(key)
-        stated = {key: rope.get(key) if at_top is None else at_top}
-        original = int(number(stated, key, sizes.context))
+        settings = rope if part.get(key) is None else part
+        original = int(number(settings, key, sizes.context))
 
+    # types without a ramp
     if kind == "default":
         return Plain(theta)
     if kind == "linear":
@@ -104,6 +106,7 @@ def _form(
             theta=theta, short_factor=short, long_factor=long, original_context=original
         )
 
+    # types with a ramp between fast and slow pairs: llama3, and yarn
     factor = _factor(rope, rules, original, sizes)
     if kind == "llama3":
         low = number(rope, "low_freq_factor")
@@ -116,18 +119,20 @@ def _form(
             high_freq_factor=high,
         )
 
-    fast = 32.0
-    slow = 1.0
+    beta_fast = 32.0
+    beta_slow = 1.0
     if rules.betas:
-        fast = number(rope, "beta_fast", 32.0)
-        slow = number(rope, "beta_slow", 1.0)
-    truncate = rope.get("truncate", True) is not False or rules.truncate == "ignored"
+        beta_fast = number(rope, "beta_fast", 32.0)
+        beta_slow = number(rope, "beta_slow", 1.0)
+    truncate = True
+    if rules.truncate != "ignored":
+        truncate = rope.get("truncate", True) is not False
     return Yarn(
         theta=theta,
         factor=factor,
         original_context=original * rules.times_original,
-        beta_fast=fast,
-        beta_slow=slow,
+        beta_fast=beta_fast,
+        beta_slow=beta_slow,
         truncate=truncate,
     )
 
@@ -178,26 +183,35 @@ def _attention_factor(rope: JsonObject, rules: TypeRules, form: Form, sizes: Rop
     else:
         return 1.0
 
-    # the first source that the config has, in the order in which the runtime looks for them
-    attention_factor = 1.0
-    for source in rules.attention_factor:
-        if source == "formula":
-            attention_factor = formula
-            break
-        if source == "mscale" and rope.get("mscale") and rope.get("mscale_all_dim"):
-            mscale = number(rope, "mscale")
-            attention_factor = mscale_ratio(factor, mscale, number(rope, "mscale_all_dim"))
-            break
-        if source == "attention_factor" and rope.get("attention_factor") is not None:
-            attention_factor = number(rope, "attention_factor")
-            break
-        # Phi-3.5 MoE has a factor for each list; the one of the long list is that of the extension
-        if source == "short_mscale" and rope.get("long_mscale") is not None:
-            attention_factor = number(rope, "long_mscale")
-            break
+    attention_factor = _first_attention_factor(rope, rules, factor, formula)
     if rules.times_attn_factor:
         attention_factor *= number(rope, "attn_factor", 1.0)
     return attention_factor
+
+
+def _first_attention_factor(
+    rope: JsonObject, rules: TypeRules, factor: float, formula: float
+) -> float:
+    """Return the attention factor from the first place that has it; 1 where none has.
+
+    Args:
+        rope: The RoPE dictionary.
+        rules: How the runtime reads its type, with the places in the order of the runtime.
+        factor: The factor of the scaling.
+        formula: The attention factor by the formula of the method.
+    """
+    for place in rules.attention_factor:
+        if place == "formula":
+            return formula
+        if place == "mscale" and rope.get("mscale") and rope.get("mscale_all_dim"):
+            mscale = number(rope, "mscale")
+            return mscale_ratio(factor, mscale, number(rope, "mscale_all_dim"))
+        if place == "attention_factor" and rope.get("attention_factor") is not None:
+            return number(rope, "attention_factor")
+        # Phi-3.5 MoE has a factor for each list; the one of the long list is that of the extension
+        if place == "short_mscale" and rope.get("long_mscale") is not None:
+            return number(rope, "long_mscale")
+    return 1.0
 
 
 SHORTEST_TRAINED = 2048
@@ -266,10 +280,10 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
         notes.append(f"rope_theta is absent: the class default {theta:g} holds")
 
     # the rope type, which a runtime may read as another one (`su` of Phi-3 is longrope)
-    kind = rope_type(rope, rule_set)
-    if kind not in rule_set.types:
-        raise UnknownRopeType(kind)
-    kind = rule_set.types[kind].read_as or kind
+    stated_type = rope_type(rope, rule_set)
+    if stated_type not in rule_set.types:
+        raise UnknownRopeType(stated_type)
+    kind = rule_set.types[stated_type].read_as or stated_type
     rules = rule_set.types[kind]
     if rules.whole_base:  # the runtime makes an int of it
         theta = float(int(theta))
@@ -296,7 +310,7 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
     if attention_factor is None:
         attention_factor = _attention_factor(rope, rules, form, sizes)
     share = rotating_share(form, sizes.rotary_dim) if family.still_pairs else 1.0
-    tokens, origin, reference = _trained_context(part, rope, form, family, sizes)
+    trained = _trained_context(part, rope, form, family, sizes)
 
     query_scaling = None
     if rules.query_beta:
@@ -306,9 +320,9 @@ def _read_spec(config: Config, family: Family, rule_set: RuleSet) -> RopeSpec:
         form=form,
         attention_factor=attention_factor,
         softmax_scale=_softmax_scale(rope, family, rule_set),
-        original_context=tokens,
-        original_context_source=origin,
-        original_context_reference=reference,
+        original_context=trained.tokens,
+        original_context_source=trained.source,
+        original_context_reference=trained.reference,
         rotating_share=share,
         local_form=_local_form(part, family, rule_set, form, theta),
         query_scaling=query_scaling,
@@ -386,25 +400,25 @@ def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> f
     if not isinstance(reader.theta, str):  # a constant in its code
         return reader.theta
 
-    # the values in these places, the first of which counts: the RoPE dictionary, a list with a base
-    # for each layer, the top level
+    # where it is looked for: a list with a base for each layer, the RoPE dictionary, the top level
+    value: Any
     if reader.theta == "attn_config":
-        places = [first_present(part, ("attn_config.rope_theta",))]
+        value = first_present(part, ("attn_config.rope_theta",))
     elif reader.theta == "nested":
-        places = [rope.get("rope_theta")]
+        value = rope.get("rope_theta")
     else:
-        places = [_layer_theta(part, family, "global")]
-        if reader.theta != "top":
-            places.append(rope.get("rope_theta"))
-        places.append(first_present(part, family.keys.theta))
-    value = next((found for found in places if found is not None), None)
+        value = _layer_theta(part, family, "global")
+        if value is None and reader.theta != "top":
+            value = rope.get("rope_theta")
+        if value is None:
+            value = first_present(part, family.keys.theta)
 
     # an absent key means the default of the class; null is an error in most classes
     if value is None:
-        null = next((key for key in family.keys.theta if key in part and part[key] is None), None)
-        if null and not part.get("rope_parameters"):
+        null_keys = [key for key in family.keys.theta if key in part and part[key] is None]
+        if null_keys and not part.get("rope_parameters"):
             default = f"leave the key out for {family.defaults.theta:g}"
-            raise BadSource(f"config.json has {null} = null; write a number, or {default}")
+            raise BadSource(f"config.json has {null_keys[0]} = null; write a number, or {default}")
         return None
 
     theta = number({"rope_theta": value}, "rope_theta")
@@ -519,8 +533,8 @@ def _query_scaling(
 
 def _trained_context(
     part: Config, rope: JsonObject, form: Form, family: Family, sizes: RopeSpec
-) -> tuple[int, ContextSource, str]:
-    """Return the tokens that the unscaled model was trained for, how that is known, and the source.
+) -> TrainedLength:
+    """Return the tokens that the unscaled model was trained for, and how that is known.
 
     From certain to uncertain: the config has the number ("config"), the factor implies it
     ("factor"), or the family is known to declare more than it was trained for ("family", with the
@@ -529,30 +543,30 @@ def _trained_context(
     key = "original_max_position_embeddings"
     if isinstance(form, (Yarn, Llama3)):
         is_in_config = part.get(key) or rope.get(key)
-        return form.original_context, "config" if is_in_config else "declared", ""
+        return TrainedLength(form.original_context, "config" if is_in_config else "declared")
     if isinstance(form, LongRope) and form.original_context < sizes.context:
-        return form.original_context, "config", ""
+        return TrainedLength(form.original_context, "config")
 
     if isinstance(form, InterpolatedForm):
         original = rope.get(key)
         if original:
-            return int(original), "config", ""
+            return TrainedLength(int(original), "config")
         # Vicuna 16k and LongChat declare the trained length, and the reached one beside it
         if part.get("max_sequence_length") == sizes.context * form.factor:
-            return sizes.context, "config", ""
-        # others declare only one of the two: older ones such as LongChat the trained length, as the
+            return TrainedLength(sizes.context, "config")
+        # Others declare only one of the two: older ones such as LongChat the trained length, as the
         # documentation of transformers 4.31 asked for (2048 with a factor of 8), later ones the
-        # reached one. Their quotient tells: no model was trained for 256 tokens
-        trained = max(1, round(sizes.context / form.factor))
-        if trained < SHORTEST_TRAINED <= sizes.context:
-            return sizes.context, "factor", ""
-        return trained, "factor", ""
+        # reached one. Their quotient tells: no model was trained for 256 tokens.
+        quotient = max(1, round(sizes.context / form.factor))
+        declares_trained = quotient < SHORTEST_TRAINED <= sizes.context
+        trained = sizes.context if declares_trained else quotient
+        return TrainedLength(trained, "factor")
 
     # dual chunk attention has the trained length among its own settings (Qwen2.5-1M)
     original = (part.get(DUAL_CHUNK) or {}).get(key)
     if original and original < sizes.context:
-        return int(original), "config", ""
+        return TrainedLength(int(original), "config")
     for known in family.trained:
         if known.declared == sizes.context and known.doubt is None:
-            return known.trained, "family", known.source
-    return sizes.context, "declared", ""
+            return TrainedLength(known.trained, "family", known.source)
+    return TrainedLength(sizes.context, "declared")

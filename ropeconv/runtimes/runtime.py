@@ -288,9 +288,10 @@ class ServerOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def settings(self) -> JsonObject:
-        """The same for the program that asks the runtime, such as {"model-impl": "transformers"}.
+        """The options of `words` by name, such as {"model-impl": "transformers"}.
 
-        A value that is JSON is decoded, and an option without a value is true.
+        The program that asks an installed runtime takes them so. A value that is JSON is decoded,
+        and an option without a value is true.
         """
         settings: JsonObject = {}
         name = ""
@@ -373,17 +374,18 @@ def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
     newest_first = list(reversed(rows))
     for row in newest_first:
         if row.covers(version):
-            return (msgspec.structs.replace(row, version=version, through=version),)
+            only_version = msgspec.structs.replace(row, version=version, through=version)
+            return (only_version,)
     # 0.20 stands for the last range in 0.20.x
     if version_key(version):
         for row in newest_first:
             if within(row.version, version, version):
                 return (row,)
 
-    ranges = []
+    tested = []
     for row in rows:
-        ranges.append(f"{row.version}-{row.through}" if row.through else row.version)
-    raise RecipeError(f"--runtime {name}: this version is untested; tested: {', '.join(ranges)}")
+        tested.append(f"{row.version}-{row.through}" if row.through else row.version)
+    raise RecipeError(f"--runtime {name}: this version is untested; tested: {', '.join(tested)}")
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -547,10 +549,12 @@ def rows_of(
     rows: dict[str, Runtime] = {}
     for version in contents:
         content = _inherit(version, contents)
-        names = [name for name, was_refused in content.pop("refused").items() if was_refused]
-        if names:
-            # the first one, so that any statement of the file counts in its place
-            statement = {"names": sorted(names), "unsupported": NOT_THERE}
+        # {"llama": False, "hrm": True}: whether the lab saw it refuse every model of a family
+        is_refused = content.pop("refused")
+        refused_names = sorted(name for name in is_refused if is_refused[name])
+        if refused_names:
+            # a statement in front of the others, so that any statement of the file counts before it
+            statement = {"names": refused_names, "unsupported": NOT_THERE}
             content["families"] = [statement, *content.get("families", [])]
         row = row_from(content)
         rows[row.key] = row
@@ -640,19 +644,22 @@ def _inherit(version: str, contents: dict[str, JsonObject]) -> JsonObject:
     if parent is None:
         return row
 
-    base = _inherit(parent, contents)
-    base.pop("through", None)  # the last version of the parent, which is not that of this row
-    base.pop("options", None)  # these two were run in the versions of the parent
-    base.pop("loads", None)
-    rules = dict(base["rules"])
+    # the content of the parent, without what is only about its own versions: the last one, and the
+    # options and quantised weights with which these were run
+    inherited = _inherit(parent, contents)
+    for key in ("through", "options", "loads"):
+        inherited.pop(key, None)
+
+    # keys of this row replace those of the parent, but these three are put together
+    rules = dict(inherited["rules"])
     for set_name, values in row.pop("rules", {}).items():
         if set_name in rules:
             values = _merge(rules[set_name], values)
         rules[set_name] = values
-    # the last statement on a family counts
-    families = [*base.get("families", []), *row.pop("families", [])]
-    refused = {**base["refused"], **row["refused"]}
-    return {**base, **row, "rules": rules, "families": families, "refused": refused}
+    # of several statements on a family, the last one counts
+    families = [*inherited.get("families", []), *row.pop("families", [])]
+    refused = {**inherited["refused"], **row["refused"]}
+    return {**inherited, **row, "rules": rules, "families": families, "refused": refused}
 
 
 ALL = "all"
@@ -743,15 +750,19 @@ def find(runtime: str, also: Iterable[str] = ()) -> tuple[Runtime, ...]:
     # the code of a runtime that has rows
     rows = [row for row in runtimes() if row.name == name]
     program = program_of(runtime)
-    if not rows and program is not None and program.answer:
-        raise RecipeError(f"--runtime {runtime}: {program.answer}")
     if not rows:
-        known = dict.fromkeys(row.name for row in runtimes())
-        names = list(known | dict.fromkeys(also))
-        several = runtime.replace(",", " ").split()
-        if len(several) > 1 and set(map(canonical, several)) <= set(names):
-            options = " ".join(f"--runtime {each}" for each in several)
+        if program is not None and program.answer:
+            raise RecipeError(f"--runtime {runtime}: {program.answer}")
+        known = [row.name for row in runtimes()]
+        names = list(dict.fromkeys((*known, *also)))  # each once
+
+        # `--runtime vllm,sglang`
+        words = runtime.replace(",", " ").split()
+        are_all_known = set(map(canonical, words)) <= set(names)
+        if len(words) > 1 and are_all_known:
+            options = " ".join(f"--runtime {word}" for word in words)
             raise RecipeError(f"--runtime {runtime}: name each on its own, as in {options}")
+
         near = get_close_matches(name, names, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise RecipeError(

@@ -86,16 +86,15 @@ def difference(schedule: Schedule, before: RopeSpec, spec: RopeSpec) -> str:
         return "it scales queries otherwise"
 
     # an extension leaves layers with a window as they were in the source
-    computed_local = spec.local_form
     source_local = before.local_form
-    if "local" in before.layers and source_local is not None and computed_local != source_local:
-        expected_local = source_local.inv_freq(before.rotary_dim)
-        is_kept = computed_local is not None and _close(
-            computed_local.inv_freq(before.rotary_dim), expected_local
-        )
-        if not is_kept:
-            return f"it changes the window layers as well ({describe(computed_local)})"
-    return ""
+    computed_local = spec.local_form
+    if source_local is None or "local" not in before.layers or computed_local == source_local:
+        return ""
+    if computed_local is not None:
+        source_frequencies = source_local.inv_freq(before.rotary_dim)
+        if _close(computed_local.inv_freq(before.rotary_dim), source_frequencies):
+            return ""
+    return f"it changes the window layers as well ({describe(computed_local)})"
 
 
 def is_unscaled(spec: RopeSpec, before: RopeSpec, schedule: Schedule) -> bool:
@@ -343,12 +342,13 @@ class PlannedConfig:
         behind all others of that runtime, whatever its version, since the last one counts.
         """
         verdicts = [self.verdict(row) for row in rows_for(self.family)]
-        for name, verdict in self.asked_verdicts.items():
-            place = len(verdicts)
-            for index, known in enumerate(verdicts):
-                if known.runtime.partition("@")[0] == name:
-                    place = index + 1
-            verdicts.insert(place, verdict)
+        for name, asked_verdict in self.asked_verdicts.items():
+            behind_others = len(verdicts)
+            for index, verdict in enumerate(verdicts):
+                verdict_name, _, _ = verdict.runtime.partition("@")  # "vllm@0.20"
+                if verdict_name == name:
+                    behind_others = index + 1
+            verdicts.insert(behind_others, asked_verdict)
         return tuple(verdicts)
 
     @cached_property
@@ -373,16 +373,23 @@ class PlannedConfig:
         It is that with an option of the server where only that computes the schedule.
         """
         versions = (row.key, row.last)
-        if versions not in self._verdicts:
-            found = judge_row(self, row)
-            for option in row.options:
-                if found.status not in GOOD:
-                    found = judge_with_option(self, row, option, found) or found
-            statement = row.statement(self.family.name, self.model_type)
-            if statement is not None and statement.options and found.status in GOOD:
-                found = with_stated_options(found, statement.options)
-            self._verdicts[versions] = found
-        return self._verdicts[versions]
+        if versions in self._verdicts:
+            return self._verdicts[versions]
+
+        verdict = judge_row(self, row)
+        for option in row.options:
+            if verdict.status in GOOD:
+                break
+            with_this_option = judge_with_option(self, row, option, verdict)
+            if with_this_option is not None:
+                verdict = with_this_option
+
+        # some families start only with options, whatever their RoPE
+        statement = row.statement(self.family.name, self.model_type)
+        if statement is not None and statement.options and verdict.status in GOOD:
+            verdict = with_stated_options(verdict, statement.options)
+        self._verdicts[versions] = verdict
+        return verdict
 
     def read_by(self, rules: RuleSet) -> RuleReading:
         """Return the reading of a set of rules, which rows with equal rules share."""
@@ -420,14 +427,15 @@ class RuleReading:
 
         None where these rules compute the schedule from it.
         """
-        # each finding is a status and its reason; the first one counts
+        # each finding is a status and its reason, e.g. ("ignored", "it has no code for this type");
+        # the first one counts
         planned = self.planned
         rules = self.rules
         rope = self.rope
         finding = _keys_finding(planned.part, rope, rules)
         if finding:
             return (*finding, rules.source)
-        types = rules.types.get(self.rope_type)
+        types = rules.types.get(self.rope_type)  # how it reads this rope type
         if types is None:
             return (*_unknown_type_finding(self.rope_type, rules), rules.source)
 
@@ -479,17 +487,18 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     The first finding decides. They are in the order in which a runtime would fail: the family, the
     model around the text model, the config, the weights.
     """
+    # the family, and the model around the text model
     config = planned.config
     family = planned.family
     model_type = planned.model_type
-    of_family = without_config(runtime, family, model_type)
-    if of_family is not None:
-        return of_family
+    verdict_on_family = without_config(runtime, family, model_type)
+    if verdict_on_family is not None:
+        return verdict_on_family
 
     verdict = partial(_verdict, runtime, family, model_type)
-    unseen = _wrapper_finding(config, family, runtime)
-    if unseen:
-        return verdict(*unseen)
+    finding = _wrapper_finding(config, family, runtime)
+    if finding is not None:
+        return verdict(*finding)
 
     # the model, the keys that its attention reads, and the RoPE dictionary
     rules = runtime.rule_set(family.name, model_type)
@@ -497,9 +506,9 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
     kind = reading.rope_type
     if reading.of_model:
         return verdict(*reading.of_model, rules.source, kind)
-    keyed = stated_key(config, family, runtime)
-    if keyed is not None:
-        key, statement = keyed
+    key_and_statement = stated_key(config, family, runtime)
+    if key_and_statement is not None:
+        key, statement = key_and_statement
         return verdict(statement.status, f"{key}: {statement.reason}", statement.source, OTHER_KEY)
     if reading.of_rope:
         return verdict(*reading.of_rope, kind)
@@ -518,9 +527,9 @@ def judge_row(planned: PlannedConfig, runtime: Runtime) -> Verdict:
 
     # it computes the schedule; with LongRoPE, a remark says when it changes from list to list,
     # unless it never does within the context
-    original = reading.rope.get("original_max_position_embeddings")
-    at_its_own_length = kind == "longrope" and original == planned.schedule.context
-    remark = "" if at_its_own_length else rules.types[kind].window
+    changes_at = reading.rope.get("original_max_position_embeddings")
+    never_changes = kind == "longrope" and changes_at == planned.schedule.context
+    remark = "" if never_changes else rules.types[kind].window
     return verdict("exact", remark, reading.source, kind)
 
 
@@ -538,36 +547,44 @@ def judge_with_option(
     Returns:
         None unless it computes the schedule, and the lab has run such a config with the option.
     """
+    # the lab has run the families of the package, and no quantised weights; nor a config with one
+    # of the keys in `without`
     family = planned.family
     model_type = planned.model_type
-    if family.assumed or family.origin or planned.config.get("quantization_config"):
-        return None  # nobody has loaded quantised weights with the option
+    is_of_user = bool(family.assumed or family.origin)
+    if is_of_user or planned.config.get("quantization_config"):
+        return None
     for part in (planned.config, planned.part):
         if any(part.get(key) is not None for key in option.without):
             return None
 
-    # it reads the config as that version of transformers does, or by rules of its own
-    read_row = runtime
+    # it reads the config as a version of transformers does, or by rules of its own
+    reader = runtime
     if option.transformers:
-        read_row = row_of_version("transformers", option.transformers)
+        reader = row_of_version("transformers", option.transformers)
     if option.rules:
-        rules = read_row.rules[option.rules]
+        rules = reader.rules[option.rules]
     else:
-        rules = read_row.rule_set(family.name, model_type)
-    changed = planned
+        rules = reader.rule_set(family.name, model_type)
+
+    # the option may change keys of the config before it is read
+    config_as_read = planned
     if option.changes:
         config = with_rope_keys(planned.config, family, option.changes)
-        changed = PlannedConfig(config, family, planned.schedule, planned.before)
-    reading = changed.read_by(rules)
+        config_as_read = PlannedConfig(config, family, planned.schedule, planned.before)
+    reading = config_as_read.read_by(rules)
 
     # the evidence is about the written config
     written_type = planned.read_by(rules).rope_type
     known = evidence(runtime, family.name, written_type, model_type, option.words)
-    if known.grade != "run" or reading.of_model or reading.of_rope:
+    if known.grade != "run":
         return None
-    if stated_key(planned.config, family, read_row) is not None:
+    # each of these says that it does not compute the schedule, or that this is not known
+    if reading.of_model or reading.of_rope:
         return None
-    if unknown_key(planned.part, reading.rope, family, read_row, rules):
+    if stated_key(planned.config, family, reader) is not None:
+        return None
+    if unknown_key(planned.part, reading.rope, family, reader, rules):
         return None
 
     # a prompt is computed in chunks, and transformers chooses between two lists in each
@@ -861,16 +878,16 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
             return None
         return verdict("unknown", f"{family.name} is untested")
 
-    # a family may have several model types, such as a text model and one with a vision model around
-    # it, and a runtime may lack some; one with `wrappers` reads the text model of any
-    tested: tuple[str, ...] = ()
+    # A family may have several model types, such as a text model and one with a vision model around
+    # it, and a runtime may lack some. One with `wrappers` reads the text model of any.
     is_stated = model_type in statement.model_types
-    if not family.assumed and not is_stated:
+    needs_test = bool(model_type) and not family.assumed and not is_stated
+    if needs_test and not runtime.wrappers:
         tested = executed_types(runtime, family.name)
-    if model_type and tested and model_type not in tested and not runtime.wrappers:
-        return verdict(
-            "unknown", f"only model_type {' and '.join(tested)} is tested, not {model_type}"
-        )
+        if tested and model_type not in tested:
+            return verdict(
+                "unknown", f"only model_type {' and '.join(tested)} is tested, not {model_type}"
+            )
 
     if statement.unknown:
         return verdict("unknown", statement.unknown, statement.source)
@@ -878,7 +895,9 @@ def without_config(runtime: Runtime, family: Family, model_type: str = "") -> Ve
         return verdict("unsupported", statement.unsupported, statement.source)
 
     since = _since(runtime, family)
-    if since and version_key(runtime.last)[:2] < version_key(since)[:2]:
+    # 4.57 for 4.57.1
+    is_before = bool(since) and version_key(runtime.last)[:2] < version_key(since)[:2]
+    if is_before:
         return verdict(
             "unsupported", f"it does not support {family.name} before {since}", statement.source
         )
@@ -957,11 +976,14 @@ def _verdict(
     """
     # there is no evidence for a family that the user has described or assumed
     known = Evidence()
-    if status != "unknown" and not family.assumed and not family.origin:
+    is_of_user = bool(family.assumed or family.origin)
+    if status != "unknown" and not is_of_user:
         known = evidence(row, family.name, kind, model_type)
     if family.assumed:
         condition = f"if it runs {family.assumed} as {family.name}"
         reason = f"{condition}; {reason}" if reason else condition
+
+    # by default the place of the statement on the family, else that of the whole table
     if not source:
         source = row.source
         statement = row.statement(family.name, model_type)
@@ -1010,20 +1032,22 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
         verdicts: The verdicts on the config with these lists, which leave out runtimes that do not
             read them.
     """
-    # the newest version of each runtime, by the rule by which it chooses a list: a key of SWITCHES
-    reading = [verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")]
+    # the names of runtimes, by the rule by which their newest version chooses a list (SWITCHES)
+    of_readers = [
+        verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")
+    ]
     names_by_rule: dict[str, list[str]] = {}
     options = []
     for name in dict.fromkeys(row.name for row in runtimes()):
         row = newest(name)
-        reads_config = any(verdict.covers(row) for verdict in reading)
+        reads_config = any(verdict.covers(row) for verdict in of_readers)
         if not reads_config or row.statement(family.name) is None:
             continue
         rule_set = row.rule_set(family.name)
         longrope = rule_set.types.get("longrope")
         if longrope is None:
             continue
-        # a status holds whatever the lists are, and a type that is read as another has no lists
+        # a fixed status holds whatever the lists are, and a type that is read as another has none
         has_fixed_status = bool(rule_set.status or longrope.status)
         if has_fixed_status or longrope.read_as:
             continue

@@ -33,9 +33,10 @@ THETA_NAME = re.compile(
 
 
 def set_key(name: str, value: Any) -> Change:
-    """Return a change of one key that nothing in the RoPE dictionary overrides.
+    """Return a function that sets one key of a config, so that the key takes effect.
 
-    The dictionary also loses its scaling, so that the plain frequencies show themselves.
+    The function removes from the RoPE dictionary what would override the key, and the scaling, so
+    that the class computes plain frequencies.
     """
 
     def change(part: Config) -> None:
@@ -44,8 +45,8 @@ def set_key(name: str, value: Any) -> Change:
             if not isinstance(rope, dict):
                 continue
             _remove_scaling(rope, name)
-            says_nothing_else = set(rope) <= {"rope_type", "type"}
-            if says_nothing_else:
+            has_only_type = set(rope) <= {"rope_type", "type"}
+            if has_only_type:
                 part.pop(key)
         part[name] = value
 
@@ -59,18 +60,19 @@ def _remove_scaling(rope: Config, name: str) -> None:
         rope: The dictionary; one that holds a dictionary for each layer type is changed inside.
         name: The key that is set outside it.
     """
+    overriding = {name, "rope_theta", "type"}
+    # the share of the dictionary would override that of another key; a base leaves it in force
+    sets_base = THETA_NAME.search(name) is not None
+    if not sets_base:
+        overriding.add("partial_rotary_factor")
+
     for key, item in list(rope.items()):
         if isinstance(item, dict):
             _remove_scaling(item, name)
-            continue
-        # the share would override a key of a share that is tried; a base leaves it in force
-        is_share = key == "partial_rotary_factor"
-        sets_base = THETA_NAME.search(name) is not None
-        overrides = (is_share and not sets_base) or key in (name, "rope_theta", "type")
-        if overrides:
+        elif key in overriding:
             rope.pop(key)
-    is_flat = not any(isinstance(item, dict) for item in rope.values())
-    if is_flat:
+    holds_dictionaries = any(isinstance(item, dict) for item in rope.values())
+    if not holds_dictionaries:
         rope["rope_type"] = "default"
 
 
@@ -94,7 +96,7 @@ def leave_out(names: Iterable[str]) -> Change:
 
 
 def set_rope_type(text: Any, rope_type: str, settings: Config) -> Change:
-    """Return a change to other RoPE settings, whose base is `PROBE_BASE`.
+    """Return a function that writes other RoPE settings into a config, with the base `PROBE_BASE`.
 
     Keys of the present dictionary stay where the new settings do not name them, such as a share of
     the head or mrope_section.
@@ -108,7 +110,9 @@ def set_rope_type(text: Any, rope_type: str, settings: Config) -> Change:
     by_layer_type = is_nested(text)
 
     def change(part: Config) -> None:
+        """Write the settings into the text part of a config, in place."""
         rope = {"rope_type": rope_type, "rope_theta": PROBE_BASE, **settings}
+        # a dictionary for each layer type gets them in each of these
         if by_layer_type and isinstance(present, dict):
             nested = {}
             for layer_type, item in present.items():

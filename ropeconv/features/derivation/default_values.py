@@ -37,17 +37,21 @@ def describe_defaults(runs: ModelRuns, rotating: Attention, keys: Config) -> Con
         keys: The table [keys].
     """
     facts = _default_bases(runs, keys)
-    default = class_default(runs.text, SIZE_KEYS["context"][0])
-    if isinstance(default, int):
-        facts["context"] = default
-    else:  # that of this config then
-        own = getattr(runs.text, SIZE_KEYS["context"][0], None)
-        facts["context"] = own if isinstance(own, int) else runs.context
+    facts["context"] = _default_context(runs)
     facts |= _default_sizes(runs, rotating, keys)
     share = _default_share(runs, rotating, keys)
     if share is not None and share != 1:
         facts["partial_rotary_factor"] = share
     return facts
+
+
+def _default_context(runs: ModelRuns) -> int:
+    """The context of the class in tokens; that of this config where the class has none."""
+    usual_key, *_ = SIZE_KEYS["context"]
+    for context in (class_default(runs.text, usual_key), getattr(runs.text, usual_key, None)):
+        if isinstance(context, int):
+            return context
+    return runs.context
 
 
 def _default_bases(runs: ModelRuns, keys: Config) -> Config:
@@ -57,14 +61,14 @@ def _default_bases(runs: ModelRuns, keys: Config) -> Config:
         runs: The model.
         keys: The table [keys].
     """
-    facts: Config = {}
+    # the first layer of each kind, as the class computes it without any setting
     theta_keys = keys.get("theta", ["rope_theta"])
-    layers = runs.measure_changed(leave_out((*theta_keys, *SETTINGS_KEYS)))
+    layers = runs.measure_changed(leave_out((*theta_keys, *SETTINGS_KEYS))) or []
     first_of_kind: dict[Kind, Attention | None] = {}
-    # backwards, so that the first layer of each kind remains
-    for kind, layer in zip(reversed(runs.few_kinds), reversed(layers or []), strict=False):
-        first_of_kind[kind] = layer
+    for kind, layer in zip(runs.few_kinds, layers, strict=False):
+        first_of_kind.setdefault(kind, layer)
 
+    facts: Config = {}
     theta = find_base(first_of_kind.get("global"))
     scaling = _default_scaling(runs)
     if scaling:
@@ -89,12 +93,14 @@ def _default_sizes(runs: ModelRuns, rotating: Attention, keys: Config) -> Config
     assert rotating.queries is not None
     facts: Config = {}
 
-    # a family file takes hidden // heads for the width of heads
+    # without head_dim in a family file, heads have the width hidden // heads; in latent attention
+    # only the dimensions that rotate count
     if not _is_stated(runs, keys, "head_dim"):
         width = rotating.queries.width if runs.is_latent else rotating.width
         hidden = runs.size("hidden") or 0
         heads = runs.size("heads") or rotating.heads
-        if not heads or hidden // heads != width:
+        is_usual_width = heads and hidden // heads == width
+        if not is_usual_width:
             facts["head_dim"] = width
     if "local_head_dim" in keys and not _is_stated(runs, keys, "local_head_dim"):
         facts["local_head_dim"] = runs.widths["local"]

@@ -142,32 +142,36 @@ def derive_family(model: str | Source, *, trust_remote_code: bool = False) -> Fa
             f"{source.reference} is a GGUF file, whose architecture llama.cpp defines; give a"
             " checkpoint with config.json"
         )
+
+    # which code is run: the modelling file of the model, or the class of transformers
     config = source.config()
-    if trust_remote_code and not config.get("auto_map"):
-        raise UsageError(
-            "--trust-remote-code has no effect, since config.json names no code in auto_map; leave"
-            " it out"
-        )
-    missing = _missing_code(source)
-    if trust_remote_code and missing:
-        raise BadSource(
-            f"config.json names {missing} in auto_map, and {source.reference} does not have it;"
-            " give the whole repository, as a folder or as owner/name on the Hub"
-        )
-    if not trust_remote_code and not _has_class(config):
+    if trust_remote_code:
+        if not config.get("auto_map"):
+            raise UsageError(
+                "--trust-remote-code has no effect, since config.json names no code in auto_map;"
+                " leave it out"
+            )
+        missing = _missing_code(source)
+        if missing:
+            raise BadSource(
+                f"config.json names {missing} in auto_map, and {source.reference} does not have it;"
+                " give the whole repository, as a folder or as owner/name on the Hub"
+            )
+    elif not _has_class(config):
         raise BadSource(_no_class(source))
+
     answer = ask(source, trust_remote_code)
     if answer.error:
         raise BadSource(_refusal(source, answer))
     try:
         return describe(source, answer)
     except BadSource as problem:
-        known = by_model_type().get(_model_type(config))
-        if known is None or known.refuse:
+        known_family = by_model_type().get(_model_type(config))
+        if known_family is None or known_family.refuse:
             raise
         raise BadSource(
-            f"{problem}; ropeconv has a description of this model_type, the family {known.name},"
-            " with which it can be"
+            f"{problem}; ropeconv has a description of this model_type, the family"
+            f" {known_family.name}, with which it can be"
         ) from None
 
 
@@ -195,7 +199,9 @@ def ask(source: Source, own_code: bool) -> Derivation:
     require("torch", "running the class of a model")
     require("transformers", "running the class of a model")
     config = source.config()
-    # code of the model is no part of the key of the cache
+
+    # an answer in the cache; answers of a model's own code are not there, since the key of the
+    # cache does not have the code
     cache_file = None
     if not own_code:
         config_text = json.dumps(config, sort_keys=True)
@@ -204,11 +210,13 @@ def ask(source: Source, own_code: bool) -> Derivation:
         with suppress(OSError, msgspec.DecodeError, UnicodeError):
             return msgspec.json.decode(cache_file.read_bytes(), type=Derivation)
 
+    # else its class is run, in a process of its own
     with scratch() as folder, DerivationProcess() as process:
         write_file(folder / "config.json", json.dumps(config))
         if own_code:
             _copy_code(source, folder)
         answer = process.ask(folder, own_code)
+
     has_answered = answer.transformers != ""  # empty where the process ended or took too long
     if cache_file is not None and has_answered:
         with suppress(OSError, RopeconvError):
@@ -228,11 +236,12 @@ def _missing_code(source: Source) -> str:
         return ""
     present = {file.name for file in source.files()}
     for value in named.values():
-        classes = value if isinstance(value, list) else [value]
+        classes = value if isinstance(value, list) else [value]  # a tokenizer has two classes
         for reference in classes:
             if not isinstance(reference, str):
                 continue
-            name = f"{reference.rpartition('.')[0]}.py"
+            module, _, _ = reference.rpartition(".")
+            name = f"{module}.py"
             if name not in present:
                 return name
     return ""
@@ -352,16 +361,20 @@ def _with_types(family: Family, answer: Derivation, config: Config) -> Family:
 
     Where these are all that were tried, the types stay those of any family.
     """
+    types = []
     # that of this config, which was compared already, may be one that is not tried (proportional)
     settings, _ = rope_dict(text_part(config, family), family)
-    own = settings.get("rope_type", settings.get("type"))
-    agreed = [] if own is None or own in TRIED else [own]
+    own_type = settings.get("rope_type", settings.get("type"))
+    if own_type is not None and own_type not in TRIED:
+        types.append(own_type)
     for item in answer.tried:
         if _computes(item["config"], family, item["inv_freq"]):
-            agreed.append(item["kind"])
-    if set(agreed) >= TRIED:
+            types.append(item["kind"])
+
+    computes_all = set(types) >= TRIED
+    if computes_all:
         return family
-    writing = msgspec.structs.replace(family.writing, types=tuple(agreed))
+    writing = msgspec.structs.replace(family.writing, types=tuple(types))
     return msgspec.structs.replace(family, writing=writing)
 
 
@@ -399,15 +412,17 @@ def _check(config: Config, family: Family, answer: Derivation) -> None:
         answer: The numbers that the class, run in its own process, computed from the same config;
             `frequency_numbers.measure_numbers` explains the keys of `measured`.
     """
+    # keys that change what the class computes, and that ropeconv does not read
     measured = answer.measured
     unread = unread_rope_keys(text_part(config, family), family)
-    unread_and_effective = [name for name in unread if name in answer.effective]
-    if unread_and_effective:
+    unread_with_effect = [name for name in unread if name in answer.effective]
+    if unread_with_effect:
         raise BadSource(
-            f"{answer.origin} computes its RoPE from {' and '.join(unread_and_effective)}, which no"
+            f"{answer.origin} computes its RoPE from {' and '.join(unread_with_effect)}, which no"
             " field of a family describes, so it cannot be extended"
         )
 
+    # numbers that must be equal
     check_config(config, text_parts(config, family), family)
     spec = read_spec(config, family)
     differences = {

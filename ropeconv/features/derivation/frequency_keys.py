@@ -101,12 +101,17 @@ def _head_keys(runs: ModelRuns, rotating: Attention) -> Config:
         return {"head_dim": ["qk_rope_head_dim"]}
     if runs.has_two_widths:
         return _head_keys_of_kinds(runs)
-    if "head_dim" in part:
+    if "head_dim" in part:  # the usual key
         return {}
-    own = [name for name in SIZE_KEYS["head_dim"] if part.get(name)]
-    if own and part[own[0]] == rotating.width:
-        return {"head_dim": own[:1]}
-    return {}
+
+    # another key of this config, such as kv_channels, if it has the width that was measured
+    names = [name for name in SIZE_KEYS["head_dim"] if part.get(name)]
+    if not names:
+        return {}
+    name = names[0]
+    if part[name] != rotating.width:
+        return {}
+    return {"head_dim": [name]}
 
 
 def _head_keys_of_kinds(runs: ModelRuns) -> Config:
@@ -153,6 +158,7 @@ def _theta_keys(runs: ModelRuns, has_local: bool) -> tuple[list[str], list[str]]
     if has_local:
         candidates |= set(HIDDEN_THETA_KEYS)
 
+    # each key is set to another base, and the kinds of layers that then have this base are noted
     theta = []
     local_theta = []
     # a family file names the usual key first
@@ -164,9 +170,10 @@ def _theta_keys(runs: ModelRuns, has_local: bool) -> tuple[list[str], list[str]]
             continue
         has_base = layers_with_base(layers, PROBE_BASE)
         kinds_with_base = set()
-        for follows, kind in zip(has_base, runs.few_kinds, strict=False):
-            if follows:
+        for layer_has_base, kind in zip(has_base, runs.few_kinds, strict=False):
+            if layer_has_base:
                 kinds_with_base.add(kind)
+
         if kinds_with_base - {"local"}:
             theta.append(name)
         elif any(has_base):
@@ -214,19 +221,18 @@ def _share_keys(runs: ModelRuns, rotating: Attention) -> list[str]:
     assert rotating.queries is not None
     part = runs.subject.part
     before = rotating.queries.width
-    # a share that the model does not have already
+    # each key is set to a share that the model does not have already
     has_half = before == rotating.width // 2
     share = 0.25 if has_half else 0.5
-
-    found = []
+    names = []
     candidates = _candidates(runs, SHARE_NAME, lambda number: 0 < number <= 1)
     for name in dict.fromkeys((*candidates, "partial_rotary_factor")):
         if isinstance(part.get(name), (dict, list)):
             continue
         width = first_width(runs.measure_changed(set_key(name, share)))
         if width is not None and width != before:
-            found.append(name)
-    return sorted(found, key=lambda name: (name not in part, name))
+            names.append(name)
+    return sorted(names, key=lambda name: (name not in part, name))
 
 
 def _rotary_dim_keys(runs: ModelRuns, rotating: Attention) -> list[str]:

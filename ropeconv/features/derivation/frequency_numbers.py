@@ -170,23 +170,25 @@ def name_scales(
         rotating: The attention of the first global layer.
         not_derived: Gets a sentence for each of them.
     """
-    for item in attention:
-        if item is None or item.rotates or item.queries is None:
+    for layer in attention:
+        if layer is None or layer.rotates or layer.queries is None:
             continue
-        if _is_growing(item.queries):
+        if _is_growing(layer.queries):
             not_derived.append(
                 "the scale of queries by their position in layers that do not rotate"
             )
             break
 
-    # attention(Q, K, V) = softmax(Q K^T / sqrt(d)) V, where d is the width of a head
-    scale = runs.softmax_scale()
-    if scale is not None:
-        scale /= _attention_factor(runs) ** 2  # which multiplies queries and keys
-    usual = rotating.width**-0.5
-    if scale is None:
+    scale_with_factor = runs.softmax_scale()
+    if scale_with_factor is None:
         not_derived.append("the scale of its scores before the softmax")
-    elif abs(scale / usual - 1) > DIFFERS:
+        return
+
+    # attention(Q, K, V) = softmax(Q K^T / sqrt(d)) V, where d is the width of a head; the attention
+    # factor multiplies queries and keys
+    scale = scale_with_factor / _attention_factor(runs) ** 2
+    usual_scale = rotating.width**-0.5
+    if abs(scale / usual_scale - 1) > DIFFERS:
         not_derived.append(
             f"the key of the scale of its scores, which is {scale:.4g} and not 1 over the square"
             f" root of {rotating.width}"

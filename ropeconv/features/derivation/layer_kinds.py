@@ -65,16 +65,16 @@ def find_kinds(
     Raises:
         NotDerivable: No layer rotates, or there are more than two sets of frequencies.
     """
-    # the different rotations, and which of them each layer has
+    # the different rotations, and the index of that of each layer; None for one without
     rotations: list[Rotation] = []
     of_layer: list[int | None] = []
-    for item in attention:
-        if item is None or not item.rotates or item.queries is None:
+    for layer in attention:
+        if layer is None or not layer.rotates or layer.queries is None:
             of_layer.append(None)
             continue
-        index = _index_of_alike(item.queries, rotations)
-        if index == len(rotations):
-            rotations.append(item.queries)
+        index = _index_of_alike(layer.queries, rotations)
+        if index == len(rotations):  # none is like it
+            rotations.append(layer.queries)
         of_layer.append(index)
     if not rotations:
         raise NotDerivable("no layer rotates")
@@ -91,8 +91,9 @@ def find_kinds(
         else:
             kinds.append("local")
     by_kind: dict[Kind, Rotation] = {"global": rotations[global_index]}
-    if len(rotations) == 2:
-        by_kind["local"] = rotations[1 - global_index]
+    for index, rotation in enumerate(rotations):
+        if index != global_index:
+            by_kind["local"] = rotation
     return kinds, by_kind
 
 
@@ -117,14 +118,17 @@ def _index_of_global(
         of_layer: The index of the rotation of each layer; None for one that does not rotate.
         types: The type of each layer by its name; None where the class has none.
     """
+    indices_of_full = []
+    for layer_type, index in zip(types or (), of_layer, strict=False):
+        if layer_type == FULL_TYPE and index is not None:
+            indices_of_full.append(index)
+    if indices_of_full:
+        return indices_of_full[-1]
+
     slowest = []
     for rotation in rotations:
         slowest.append(min(inv_freq for inv_freq in rotation.inv_freq if inv_freq > 0))
-    found = slowest.index(min(slowest))
-    for layer_type, index in zip(types or (), of_layer, strict=False):
-        if layer_type == FULL_TYPE and index is not None:
-            found = index
-    return found
+    return slowest.index(min(slowest))
 
 
 def find_widths(attention: Sequence[Attention | None], kinds: Sequence[Kind]) -> dict[Kind, int]:
@@ -172,20 +176,21 @@ def describe_layers(
     if flags:
         return flags
 
-    type_says_kind = types is not None and _is_function(types, kinds)
-    if types is None or not type_says_kind:
-        if is_all_global:
-            return {}
-        if "layer_types" in part:
-            raise NotDerivable("layers of one type rotate in different ways")
-        # the kinds themselves are then the types that the family names
-        types = [TYPE_OF_KIND[kind] for kind in kinds]
-    kind_of_type = dict(zip(types, kinds, strict=True))
+    # the types of the class, if all layers of a type are of one kind
+    if types is not None and _is_function(types, kinds):
+        types_of_layers = list(types)
+    elif is_all_global:
+        return {}
+    elif "layer_types" in part:
+        raise NotDerivable("layers of one type rotate in different ways")
+    else:  # the family names a type for each kind
+        types_of_layers = [TYPE_OF_KIND[kind] for kind in kinds]
+
     facts: Config = {}
     # types that are all global still have an order, which says which layers have the window
-    if set(kind_of_type.values()) != {"global"}:
-        facts["types"] = kind_of_type
-    return facts | _describe_order(types, not_derived)
+    if not is_all_global:
+        facts["types"] = dict(zip(types_of_layers, kinds, strict=True))
+    return facts | _describe_order(types_of_layers, not_derived)
 
 
 def _is_function(types: Sequence[str], kinds: Sequence[Kind]) -> bool:
@@ -209,10 +214,12 @@ def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
         return {}
     rotates = [kind != "none" for kind in kinds]
     for name in dict.fromkeys((*part, *vars(text))):
-        value = part.get(name, getattr(text, name, None))
-        if "rope" not in name or not isinstance(value, list) or len(value) < len(kinds):
+        if "rope" not in name:
             continue
-        if [bool(flag) for flag in value[: len(kinds)]] != rotates:
+        flags = part.get(name, getattr(text, name, None))
+        if not isinstance(flags, list) or len(flags) < len(kinds):
+            continue
+        if [bool(flag) for flag in flags[: len(kinds)]] != rotates:
             continue
 
         facts: Config = {"flags": name}

@@ -62,6 +62,7 @@ class ModelRuns:
     """
 
     def __init__(self, subject: AskedModel, text: Any, few: int) -> None:
+        """Build the model, run it once, and find the modules that make its queries and keys."""
         self.subject = subject
         """The model: its config.json and its class."""
 
@@ -121,7 +122,7 @@ class ModelRuns:
                 )
 
     def keep_kinds(self, kinds: Sequence[Kind], widths: dict[Kind, int]) -> None:
-        """Keep the kinds of layers, and look at as few layers as show every kind from now on.
+        """Keep the kinds of layers, and run only the first layers that have all kinds from now on.
 
         Args:
             kinds: The kind of each layer of the whole model.
@@ -133,11 +134,15 @@ class ModelRuns:
             first_of_each = [kinds.index(kind) for kind in set(kinds)]
             self.few = max(first_of_each) + 1
         self.few_kinds = list(kinds[: self.few])
+
         # the heads of a global layer may be wider than those of others, so its rows are examined
         if "global" in self.few_kinds:
-            suffix = f".{self.few_kinds.index('global')}"
-            self.rotating_layer = next(name for name in self.calm if name.endswith(suffix))
-            self._rows = None
+            first_global = self.few_kinds.index("global")
+            for name in self.calm:
+                if name.endswith(f".{first_global}"):  # such as "layers.5"
+                    self.rotating_layer = name
+                    break
+            self._rows = None  # these were of another layer
 
     # facts that the config states
 
@@ -168,25 +173,27 @@ class ModelRuns:
         return sorted(name for name in names if not name.startswith("_"))
 
     def keys_of_size(self, quantity: str) -> list[str]:
-        """Return the config keys of a size, the one of this config first: ["n_embd"].
+        """Return the config keys of a size, the one of this config first.
 
-        The usual key comes after one that the class renames to it, since it reads both.
+        For the hidden size of Llama it is ["hidden_size"], and for that of GPT-2
+        ["n_embd", "hidden_size"]: the class of GPT-2 renames the second one to the first
+        (`attribute_map`), so that it reads both.
 
         Args:
             quantity: A key of `SIZE_KEYS`.
         """
-        part = self.subject.part
-        renamed = getattr(type(self.text), "attribute_map", {})
         usual = SIZE_KEYS[quantity][0]
-        own = renamed.get(usual, usual)
-        for name in (own, *SIZE_KEYS[quantity]):
-            stated = part.get(name, getattr(self.text, name, None))
-            is_size = isinstance(stated, int) and not isinstance(stated, bool)
-            if is_size and name != own:
-                return [name]
+        renamed = getattr(type(self.text), "attribute_map", {})
+        of_class = renamed.get(usual, usual)
+        keys_of_class = [usual] if of_class == usual else [of_class, usual]
+
+        # the first key that this config has
+        for name in (of_class, *SIZE_KEYS[quantity]):
+            value = self.subject.part.get(name, getattr(self.text, name, None))
+            is_size = isinstance(value, int) and not isinstance(value, bool)
             if is_size:
-                break
-        return [own] if own == usual else [own, usual]
+                return keys_of_class if name == of_class else [name]
+        return keys_of_class
 
     def size(self, quantity: str) -> int | None:
         """Return a size of the text model, which its class may have set; None where it has none.
@@ -301,23 +308,29 @@ class ModelRuns:
         may subtract the largest score: s is the change of a score over that of its product.
         """
         names = {self.projections.q, self.projections.k}
+
+        def run_with(size: float) -> Seen:
+            """Run the model with this number in all outputs of the projections."""
+
+            def give(name: str, output: torch.Tensor) -> torch.Tensor | None:
+                return torch.full_like(output, size) if name in names else None
+
+            return self.observer.run(give, norms_do_nothing=True)[self.rotating_layer]
+
         scores = []
         products = []
         for size in (SMALL, 2 * SMALL):
-
-            def give(name: str, output: torch.Tensor, size: float = size) -> torch.Tensor | None:
-                return torch.full_like(output, size) if name in names else None
-
-            seen = self.observer.run(give, norms_do_nothing=True)[self.rotating_layer]
+            seen = run_with(size)
             if seen.score is None:
                 return None
             scores.append(seen.score)
             products.append(float(seen.queries[0, 0] @ seen.keys[0, 0]))
 
-        difference = products[1] - products[0]
-        scale = (scores[1] - scores[0]) / difference if difference else 0.0
-        if not scale:
+        first_score, second_score = scores
+        first_product, second_product = products
+        if first_score == second_score or first_product == second_product:
             return None
+        scale = (second_score - first_score) / (second_product - first_product)
         return scale * self.factor_on("queries") * self.factor_on("keys")
 
     def _row_runs(self) -> tuple[Seen, Seen]:
@@ -360,14 +373,16 @@ def _rows_and_factor(runs: tuple[Seen, Seen], side: Side) -> tuple[Numbers, floa
     Returns:
         Rows from 0, of shape (heads, width), -1 where no row makes a dimension; and f.
     """
+    # of the first token, which is at position 0 and so not rotated, [heads, width]
     with_row_numbers, with_ones = runs
     if side == "queries":
-        of_numbers, of_ones = with_row_numbers.queries, with_ones.queries
+        numbers = with_row_numbers.queries[:, 0]
+        factors = with_ones.queries[:, 0]
     else:
-        of_numbers, of_ones = with_row_numbers.keys, with_ones.keys
-    numbers = of_numbers[:, 0]
-    factors = of_ones[:, 0]
+        numbers = with_row_numbers.keys[:, 0]
+        factors = with_ones.keys[:, 0]
 
+    # n = (f * n) / f, and rows are counted from 0
     is_unmade = factors == 0
     rows = np.where(is_unmade, -1.0, numbers / np.where(is_unmade, 1.0, factors) - 1)
     whole_rows = np.rint(rows)

@@ -84,6 +84,7 @@ class AttentionObserver:
     """
 
     def __init__(self, model: Module, context: int, idle: Iterable[str] = ()) -> None:
+        """Add hooks to the modules of a model, which note in these attributes what a run shows."""
         self.model = model
         """The model, with hooks."""
 
@@ -209,24 +210,28 @@ class AttentionObserver:
         self.layer = self._outer.pop() if self._outer else ""
 
     def _note_tail(self, layer: str, inside: str) -> Callable[..., None]:
-        """The hook that torch calls after a child of a layer has run: note if it may be idle."""
+        """Return the hook that torch calls after a child of a layer has run.
+
+        It notes in `tail` whether the child may be idle: skipped, since it runs after the attention
+        and so has no effect on queries and keys.
+        """
 
         def note(module: Module, args: Any, kwargs: Any, output: Any) -> None:
             if self.layer != layer:
                 return
-            seen = self.seen.get(layer)
-            is_after_attention = self._pending is None and seen is not None
-            keeps_shape = _has_shape_of(_first_input(args, kwargs), output)
-            ran_before = seen.ran_before if seen is not None else []
-            has_attention = any(name.startswith(f"{inside}.") for name in ran_before)
-            may_be_idle = is_after_attention and keeps_shape and not has_attention
+            seen = self.seen.get(layer)  # the attention, once it was computed
+            may_be_idle = False
+            if seen is not None and self._pending is None:
+                keeps_shape = _has_shape_of(_first_input(args, kwargs), output)
+                has_attention = any(name.startswith(f"{inside}.") for name in seen.ran_before)
+                may_be_idle = keeps_shape and not has_attention
             # in every layer and run
             self.tail[inside] = self.tail.get(inside, True) and may_be_idle
 
         return note
 
     def _see_output(self, layer: str, inside: str) -> Callable[..., Any]:
-        """The hook that torch calls after a module inside a layer has run.
+        """Return the hook that torch calls after a module inside a layer has run.
 
         It notes that the module ran and which module made its input. torch continues with its
         result in place of the output: the numbers of the override, or the input of a norm that
@@ -241,6 +246,8 @@ class AttentionObserver:
                 maker, _ = self._made[id(given)]
                 self._input_from[inside] = maker
             self._ran.append(inside)
+
+            # the output, or what takes its place
             if self.layer != layer or not isinstance(output, torch.Tensor):
                 return output
 
@@ -352,7 +359,7 @@ class AttentionObserver:
         self._pending = (queries, keys)
 
     def note_softmax(self, visible: Any, scores: Any = None) -> None:
-        """Keep the attention of the present layer, whose last product has now its softmax.
+        """Keep the queries and keys of the layer that runs, whose softmax is computed now.
 
         Args:
             visible: Whether each token sees each other one, of shape (tokens, tokens); None where
@@ -361,21 +368,25 @@ class AttentionObserver:
         """
         if not self.layer:
             return
-        if self._pending is None:
+        if self._pending is None:  # no product of queries and keys came before
             self.unknown[self.layer] = None
             return
-        queries, keys = (_to_heads(tensor) for tensor in self._pending)
+
+        queries, keys = self._pending
+        self._pending = None
         earlier = self.seen.get(self.layer)
+        first_score = None
+        if scores is not None:
+            first_score = float(scores.detach().flatten()[0])
         self.seen[self.layer] = Seen(
-            queries=queries,
-            keys=keys,
+            queries=_to_heads(queries),
+            keys=_to_heads(keys),
             visible=None if visible is None else np.asarray(visible),
-            score=None if scores is None else float(scores.detach().flatten()[0]),
+            score=first_score,
             count=earlier.count + 1 if earlier else 1,
             ran_before=list(self._ran),
             input_from=dict(self._input_from),
         )
-        self._pending = None
 
 
 def _layer_around(name: str, modules: Mapping[str, Module]) -> str:
@@ -475,16 +486,24 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
 
         name = getattr(func, "__name__", "")
         if name in PRODUCT_NAMES:
-            self._see_product(args[0], args[1], result)
-        elif name == "baddbmm":  # of a bias, queries and transposed keys
-            self._see_product(args[1], args[2], result)
-        elif name == "einsum" and isinstance(args[0], str) and len(args) == 3:
-            self._see_einsum(args[0], args[1], args[2], result)
+            queries, transposed_keys, *_ = args
+            self._see_product(queries, transposed_keys, result)
+        elif name == "baddbmm":
+            _bias, queries, transposed_keys, *_ = args
+            self._see_product(queries, transposed_keys, result)
+        elif name == "einsum":
+            equation, *factors = args
+            if isinstance(equation, str) and len(factors) == 2:
+                first, second = factors
+                self._see_einsum(equation, first, second, result)
         elif name == "softmax" and isinstance(result, torch.Tensor):
-            self._see_softmax(args[0] if args else kwargs["input"])
+            scores = args[0] if args else kwargs["input"]
+            self._see_softmax(scores)
         elif name == "scaled_dot_product_attention":
-            queries, keys = args[0], args[1]
-            if queries.shape[-2] == TOKENS == keys.shape[-2]:
+            queries, keys, *_ = args
+            *_, query_tokens, _width = queries.shape
+            *_, key_tokens, _width = keys.shape
+            if query_tokens == key_tokens == TOKENS:
                 observer.note_product(queries, keys)
                 observer.note_softmax(None)
         return result
@@ -503,19 +522,22 @@ class ScoreWatcher(TorchFunctionMode):  # type: ignore[misc]
         the letter of both factors that the result does not have is the width (d).
         """
         match = re.fullmatch(r"(\w+),(\w+)->(\w+)", equation.replace(" ", ""))
-        if match is None or result.shape[-2:] != (TOKENS, TOKENS):
+        is_over_tokens = result.shape[-2:] == (TOKENS, TOKENS)
+        if match is None or not is_over_tokens:
             return
-        of_first, of_second, of_result = match.groups()
-        query_token = of_result[-2]
-        key_token = of_result[-1]
-        summed = set(of_first) & set(of_second) - set(of_result)
-        if len(summed) != 1 or query_token not in of_first or key_token not in of_second:
+        first_letters, second_letters, result_letters = match.groups()
+        query_token = result_letters[-2]  # q
+        key_token = result_letters[-1]  # k
+        summed = set(first_letters) & set(second_letters) - set(result_letters)
+        if len(summed) != 1:
             return
-        width = summed.pop()
-        self.observer.note_product(
-            _put_last(first, of_first, query_token, width),
-            _put_last(second, of_second, key_token, width),
-        )
+        if query_token not in first_letters or key_token not in second_letters:
+            return
+
+        (width,) = summed  # d
+        queries = _put_last(first, first_letters, query_token, width)
+        keys = _put_last(second, second_letters, key_token, width)
+        self.observer.note_product(queries, keys)
 
     def _see_softmax(self, scores: Any) -> None:
         """Note the softmax of scores (..., tokens, keys), and which of them are masked."""

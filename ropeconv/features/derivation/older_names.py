@@ -101,12 +101,21 @@ def stand_in(name: str) -> Any:
     For is_flash_attn_available and its like, a function that says no. For a decorator of
     documentation, one that changes nothing. For all else, a class that fails when it is used.
     """
-    if name.startswith("is_"):
-        return lambda *given, **more: False
-    if DECORATOR.search(name):
-        return lambda *given, **more: lambda function: function
+
+    def say_no(*given: Any, **more: Any) -> bool:
+        return False
+
+    def return_function(function: Any) -> Any:
+        return function
+
+    def decorate(*given: Any, **more: Any) -> Any:
+        return return_function
 
     def fail(self: Any, *given: Any, **more: Any) -> None:
         raise NotImplementedError(f"the installed transformers has no {name}")
 
+    if name.startswith("is_"):
+        return say_no
+    if DECORATOR.search(name):  # it is called with arguments, and then with the function
+        return decorate
     return type(name, (), {"__init__": fail})

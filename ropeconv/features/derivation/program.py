@@ -68,11 +68,13 @@ def ask(folder: Path, own_code: bool) -> dict[str, Any]:
     from ropeconv.features.derivation.facts import derive
     from ropeconv.features.derivation.older_names import OlderNames
 
-    known: dict[str, Any] = {"transformers": str(__version__), "class": ""}
     # transformers would fill weights with random numbers, and models here have none
     PreTrainedModel.init_weights = lambda self: None
+
+    known: dict[str, Any] = {"transformers": str(__version__), "class": ""}
     try:
         if own_code:
+            # code for transformers 4 may import names that version 5 does not have
             older_names = OlderNames()
             subject, known["class"] = older_names.find(lambda: find_own_model(folder))
         else:
@@ -84,8 +86,9 @@ def ask(folder: Path, own_code: bool) -> dict[str, Any]:
     except RopeconvError as problem:
         return {**known, "error": str(problem)}
     except Exception as problem:  # of any kind, from the class of a model
-        first = str(problem).partition("\n")[0][:300]
-        return {**known, "error": f"its class cannot be run ({type(problem).__name__}: {first})"}
+        first_line, _, _ = str(problem).partition("\n")
+        reason = f"{type(problem).__name__}: {first_line[:300]}"
+        return {**known, "error": f"its class cannot be run ({reason})"}
     return {**known, **answer}
 
 

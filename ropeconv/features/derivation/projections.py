@@ -87,13 +87,16 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
     Raises:
         NotDerivable: No layer rotates, or nothing was found that makes its queries or keys.
     """
+    # the first layer that rotates, with random numbers from all projections
     effects = find_effects(observer, calm, is_projection)
     every = tuple(effects)
     attention = measure_layers(observer, every)
-    layer = next((name for name, item in attention.items() if item.rotates), "")
-    if not layer:
+    rotating_layers = [name for name, item in attention.items() if item.rotates]
+    if not rotating_layers:
         raise NotDerivable(_why_still(observer, attention))
+    layer = rotating_layers[0]
 
+    # the projections of its queries and keys
     queries = attention[layer].queries
     keys = attention[layer].keys
     assert queries is not None
@@ -103,6 +106,7 @@ def find_projections(observer: AttentionObserver, calm: dict[str, Seen]) -> Proj
     q = _last_maker(effects, layer, "queries", queries, order)
     k = _last_maker(effects, layer, "keys", keys, order)
 
+    # the norms before and after them
     norm_effects = find_effects(observer, calm, is_norm)
     return Projections(
         q,
@@ -283,11 +287,13 @@ def _find_norm(norm_effects: Effects, layer: str, side: Side, order: list[str]) 
             names.append(name)
     if not names:
         return ""
-    of_heads = [name for name in names if name.rpartition(".")[2].isdigit()]
-    if of_heads:
-        # self_attn.q_layernorm.norms.0, a norm for each head (StableLM): self_attn.q_layernorm
-        return of_heads[0].rsplit(".", 2)[0]
-    return max(names, key=order.index)
+
+    # a module with a norm for each head, as self_attn.q_layernorm of StableLM
+    for name in names:
+        _, _, last_part = name.rpartition(".")
+        if last_part.isdigit():  # self_attn.q_layernorm.norms.0
+            return name.rsplit(".", 2)[0]
+    return max(names, key=order.index)  # the last one that runs
 
 
 def _find_input_norm(observer: AttentionObserver, seen: Seen, layer: str, projection: str) -> str:

@@ -111,27 +111,30 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
         NotARotation: They change in another way.
     """
     numbers = numbers[:HEADS]
+    width = numbers.shape[-1]
     first_token = numbers[:, 0]
-    size = float(np.sqrt((first_token**2).mean())) or 1.0
+    size = float(np.sqrt((first_token**2).mean())) or 1.0  # the root mean square
 
-    # a growing length is taken out, so that what remains is a rotation
-    lengths = np.sqrt((numbers**2).sum((0, 2)))
-    grows = lengths / (lengths[0] or 1.0)
-    numbers = numbers / np.where(grows > 0, grows, 1.0)[None, :, None]
-    growth = tuple(grows.tolist())
+    # a growing length is divided out, so that what remains is a rotation
+    lengths = np.sqrt((numbers**2).sum((0, 2)))  # of each token
+    growth = lengths / (lengths[0] or 1.0)
+    numbers = numbers / np.where(growth > 0, growth, 1.0)[None, :, None]
+    grows = tuple(growth.tolist())
 
+    # the dimensions of a head that change from token to token
     largest_change = np.abs(numbers - first_token[:, None]).max((0, 1))
     turning = np.flatnonzero(largest_change > MOVED * size)
     if not len(turning):
-        is_scaled = np.abs(grows - 1).max() > EQUAL
-        return Rotation(0, "half", (), growth) if is_scaled else None
+        is_scaled = np.abs(growth - 1).max() > EQUAL
+        return Rotation(0, "half", (), grows) if is_scaled else None
 
+    # which of them are a pair, and the angle of each pair per position
     start = int(turning[0])
     for pairing, count in _possible_pairs(turning):
-        if start + 2 * count > numbers.shape[-1]:
+        if start + 2 * count > width:
             continue
         angles = _angles(numbers, pair_dimensions(pairing, start, count), size)
-        if angles is None:
+        if angles is None:  # other dimensions are the pairs
             continue
         inv_freq = _frequencies(angles, positions)
         _refuse_other_angles(angles, inv_freq, positions)
@@ -139,7 +142,7 @@ def measure(numbers: Numbers, positions: Sequence[int]) -> Rotation | None:
             inv_freq = -inv_freq
         if inv_freq.min() < 0:
             raise NotARotation("some of its pairs rotate backwards")
-        return Rotation(start, pairing, tuple(inv_freq.tolist()), growth)
+        return Rotation(start, pairing, tuple(inv_freq.tolist()), grows)
     raise NotARotation("its queries or keys change with the position, and not in pairs")
 
 
@@ -155,12 +158,18 @@ def _possible_pairs(turning: Numbers) -> list[tuple[Pairing, int]]:
     """
     start = int(turning[0])
     span = int(turning[-1]) + 1 - start
-    is_run_end = np.diff(turning) > 1
-    runs = np.split(turning, np.flatnonzero(is_run_end) + 1)
     possible: list[tuple[Pairing, int]] = []
-    if len(runs) == 2 and len(runs[0]) == len(runs[1]):
-        start_of_second = int(runs[1][0])
-        possible.append(("half", start_of_second - start))
+
+    # Two runs of consecutive dimensions are two halves, with a gap behind each. So 0 1 2 and 8 9 10
+    # are 8 pairs (i, i + 8), of which the five slowest are not seen.
+    has_gap_behind = np.diff(turning) > 1
+    runs = np.split(turning, np.flatnonzero(has_gap_behind) + 1)
+    if len(runs) == 2:
+        first_run, second_run = runs
+        if len(first_run) == len(second_run):
+            possible.append(("half", int(second_run[0]) - start))
+
+    # all dimensions from the first to the last one
     if span % 2 == 0:
         possible.append(("half", span // 2))
         possible.append(("interleaved", span // 2))

@@ -49,23 +49,22 @@ def find_layout(runs: ModelRuns, rotating: Attention) -> Pairing:
     """
     rotation = rotating.queries
     assert rotation is not None
-    rows_of_first_head = runs.rows_of("queries")[0]
+    row_of_dimension = runs.rows_of("queries")[0]  # in the first head
     count = len(rotation.inv_freq)
-    first_rows = []
-    second_rows = []
+    row_pairs = []
     for index in range(count):
         first, second = rotation.pair(index)
-        first_rows.append(int(rows_of_first_head[first]))
-        second_rows.append(int(rows_of_first_head[second]))
+        row_pairs.append((int(row_of_dimension[first]), int(row_of_dimension[second])))
 
-    distances = {second - first for first, second in zip(first_rows, second_rows, strict=True)}
+    distances = {second_row - first_row for first_row, second_row in row_pairs}
     if distances == {1} and count > 1:
         return "interleaved"
     if distances == {count}:
         return "half"
+    (first_row, second_row), (last_first_row, last_second_row) = row_pairs[0], row_pairs[-1]
     raise NotDerivable(
-        f"its pairs are rows {first_rows[0]} and {second_rows[0]}, {first_rows[-1]} and"
-        f" {second_rows[-1]} of a head, which is neither of the known layouts"
+        f"its pairs are rows {first_row} and {second_row}, {last_first_row} and"
+        f" {last_second_row} of a head, which is neither of the known layouts"
     )
 
 
@@ -182,17 +181,21 @@ def _describe_rows(
     """
     rotation = rotating.queries
     assert rotation is not None
-    found = runs.projections
+    projections = runs.projections
     rows = runs.rows_of("queries")
     heads, width = rows.shape
     starts = _first_rows(rows)
+
+    # where only a part of a head rotates, it may not be its first rows
     facts: Config = {}
     rotating_rows = rows[0, rotation.start : rotation.start + rotation.width]
     if rotation.width < width and rotating_rows.min() > starts[0]:
         facts["rows"] = "last"
 
-    if found.q == found.k:
-        facts["fused_order"] = _find_fused_order(starts, _first_rows(runs.rows_of("keys")), width)
+    # one projection of queries, keys and values
+    if projections.q == projections.k:
+        key_starts = _first_rows(runs.rows_of("keys"))
+        facts["fused_order"] = _find_fused_order(starts, key_starts, width)
         if not facts["fused_order"] and not has_norms:
             facts["fixed"] = "the order of the rows of its projection is not known"
             not_derived.append("the order of the rows of the fused projection")
@@ -203,7 +206,7 @@ def _describe_rows(
     if has_norms or not steps or steps == {width}:
         return facts
     # after the queries of each head, as many rows make a gate for its output (Qwen 3.5)
-    has_gate = steps == {2 * width} and _count_rows(runs, found.q) == 2 * heads * width
+    has_gate = steps == {2 * width} and _count_rows(runs, projections.q) == 2 * heads * width
     if has_gate:
         facts["fixed"] = "its projection of queries also makes a gate"
         not_derived.append("a key for the output gate behind the queries of each head")

@@ -65,10 +65,11 @@ def describe_window(runs: ModelRuns, types: Sequence[str] | None, not_derived: l
             facts["default"] = default
         if WINDOW_SWITCH in all_keys:
             facts["switch"] = WINDOW_SWITCH
+
+        # which layers have it: those from a number on (Qwen 2), else by a rule
         if FIRST_LAYER_KEY in all_keys:
             first = class_default(runs.text, FIRST_LAYER_KEY)
             return facts | {"first_key": FIRST_LAYER_KEY, "first": first or 0}
-
         rule = _find_rule(runs, types, has_window)
         if rule == "":
             not_derived.append(f"which layers have the window {name}")

@@ -111,22 +111,28 @@ class Fit:
     @property
     def sentence(self) -> str:
         """The answer in a line: `yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens`."""
-        need = self.need
         where = f"{self.machine.sentence} in {self.runtime.display_name}"
-        taken = f"{_bare(need.total)} of {where}"
+        share = f"{_bare(self.need.total)} of {where}"  # "12.3 of 24.0 GiB RAM in llama.cpp"
         if not self.is_known:
-            return f"unknown without weights; the rest takes {taken}"
+            return f"unknown without weights; the rest takes {share}"
         if self.fits:
-            among = f", over {self.devices} of them" if self.devices > 1 else ""
-            having = f", with {self.setting}" if self.setting else ""
-            return f"yes, {taken}{among}; up to {self._up_to} tokens{having}"
+            text = f"yes, {share}"
+            if self.devices > 1:
+                text += f", over {self.devices} of them"
+            text += f"; up to {self._up_to} tokens"
+            if self.setting:
+                text += f", with {self.setting}"
+            return text
 
-        text = f"no, {taken}; "
-        bound = "up to"
-        if need.weights is None:
-            text = f"no, without weights already {taken}; "
-            bound = "at most"
-        text += f"{bound} {self._up_to} tokens" if self.longest else self._too_large
+        # without the weights, the longest context is only a bound
+        is_bound = self.need.weights is None
+        text = f"no, without weights already {share}; " if is_bound else f"no, {share}; "
+        if not self.longest:
+            text += self._too_large
+        elif is_bound:
+            text += f"at most {self._up_to} tokens"
+        else:
+            text += f"up to {self._up_to} tokens"
         if self.thrift:
             text += f", {self.thrift.longest:,} with {self.thrift.option}"
         return text
@@ -288,12 +294,14 @@ def all_fits(
     fits: list[Fit] = []
     if shape is None:
         return fits
+    cache_type = options.cache_type  # empty for the usual one of each runtime
     for name, formulas in MEMORY.items():
-        if (formulas.format == "folder") != is_folder:
+        loads_folders = formulas.format == "folder"
+        if loads_folders != is_folder:
             continue
-        if options.cache_type and options.cache_type not in formulas.cache_types(shape):
+        if cache_type and cache_type not in formulas.cache_types(shape):
             continue
-        fits.append(find_fit(name, shape, tokens, chosen_machine(options), options.cache_type))
+        fits.append(find_fit(name, shape, tokens, chosen_machine(options), cache_type))
     return fits
 
 

@@ -78,13 +78,15 @@ def given_memory(text: str) -> Machine:
     Raises:
         UsageError: It is not a size.
     """
+    problem = UsageError(f"--memory {text}: '{text}' is not a size; write it like 24GB")
     match = SIZE.fullmatch(text.strip())
-    size = 0
-    if match is not None:
-        number, unit = match.groups()
-        size = int(float(number) * 2 ** UNITS[unit.lower()])
+    if match is None:
+        raise problem
+    number, unit = match.groups()
+    exponent = UNITS[unit.lower()]  # 30 for GB and GiB
+    size = int(float(number) * 2**exponent)
     if not 0 < size < 1 << 60:
-        raise UsageError(f"--memory {text}: '{text}' is not a size; write it like 24GB")
+        raise problem
     return Machine(kind="given", name="--memory", bytes=size)
 
 

@@ -66,18 +66,21 @@ class RuntimeMemory(ABC):
         """
         types = self.cache_types(shape)
         if not name:
-            return next(iter(types.items()))
+            usual_name = next(iter(types))
+            return usual_name, types[usual_name]
         if name not in types:
             known = ", ".join(types)
             raise UsageError(
                 f"--cache-type {name}: {self.display_name} does not have it; choose one of {known}"
             )
+
         block = types[name].block
-        if any(group.keys % block or group.values % block for group in shape.layers):
-            raise UsageError(
-                f"--cache-type {name}: it stores blocks of {block} numbers, which do not divide the"
-                " keys or values of a layer; leave it out"
-            )
+        for group in shape.layers:
+            if group.keys % block or group.values % block:
+                raise UsageError(
+                    f"--cache-type {name}: it stores blocks of {block} numbers, which do not divide"
+                    " the keys or values of a layer; leave it out"
+                )
         return name, types[name]
 
     def weights(self, shape: ModelShape) -> int:

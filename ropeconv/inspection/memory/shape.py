@@ -185,9 +185,10 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
         vocabulary = positive_int(part, ("vocab_size", "padded_vocab_size"))
     except RopeconvError:
         return None
-    if not (heads and hidden):
+    if heads is None or hidden is None:
         return None
 
+    # the width of all queries
     queries = heads * sizes.head_dim
     latent = None
     if family.mla:
@@ -201,18 +202,19 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
 
     # a model with experts may have an ordinary MLP in some of its layers
     experts = _largest(part, USED_EXPERTS)
-    width = _largest(part, WIDTHS) or 4 * hidden
+    mlp_width = _largest(part, WIDTHS) or 4 * hidden
     expert_width = 0
     if experts:
-        expert_width = _largest(part, EXPERT_WIDTHS) or width
+        expert_width = _largest(part, EXPERT_WIDTHS) or mlp_width
         has_dense_layers = any(part.get(key) for key in DENSE_TOO)
-        width = width if has_dense_layers else 0
+        if not has_dense_layers:
+            mlp_width = 0
 
-    kind: Mlp = "gated"
+    mlp_kind: Mlp = "gated"
     if family.name in FUSED:
-        kind = "fused"
+        mlp_kind = "fused"
     elif family.name in PLAIN:
-        kind = "plain"
+        mlp_kind = "plain"
     return ModelShape(
         family=family.name,
         layers=cache.layers,
@@ -223,8 +225,8 @@ def config_shape(config: Config, family: Family, cache: KvCache | None) -> Model
         heads=heads,
         head_dim=sizes.head_dim,
         queries=queries,
-        mlp=width,
-        mlp_kind=kind,
+        mlp=mlp_width,
+        mlp_kind=mlp_kind,
         experts=experts,
         expert_width=expert_width,
         latent=latent,
@@ -247,33 +249,41 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
     """
     if cache is None or not cache.layers:
         return None
+    # sizes are 0 where the header has no such key
     file = ArchKeys(keys, arch)
     tokens = keys.get("tokenizer.ggml.tokens")
-    vocabulary = len(tokens) if isinstance(tokens, list) else _whole(file.get("vocab_size"))
+    if isinstance(tokens, list):
+        vocabulary = len(tokens)
+    else:
+        vocabulary = _whole(file.get("vocab_size"))
     hidden = _whole(file.get("embedding_length"))
     heads = _whole(file.get("attention.head_count"))
-    if not (vocabulary and hidden and heads):
+    if 0 in (vocabulary, hidden, heads):
         return None
 
+    # the width of all queries
     head_dim = _whole(file.get("attention.key_length")) or hidden // heads
     queries = heads * head_dim
     latent = None
     rank = _whole(file.get("attention.kv_lora_rank"))
     value_width = _whole(file.get("attention.value_length_mla"))
     if rank and value_width:
-        # keys are the latent vector and the part that rotates: 512 + 64 in DeepSeek V3
+        # In latent attention, the length of keys is that of what is cached: the latent vector and
+        # the part that rotates, 512 + 64 in DeepSeek V3. A head has its own length.
         rope = head_dim - rank
-        of_head = _whole(file.get("attention.key_length_mla"))
-        latent = Latent(rank=rank, rope=rope, nope=of_head - rope, value=value_width)
-        queries = heads * of_head
+        width_of_head = _whole(file.get("attention.key_length_mla"))
+        latent = Latent(rank=rank, rope=rope, nope=width_of_head - rope, value=value_width)
+        queries = heads * width_of_head
 
+    # a model with experts may have an ordinary MLP in some of its layers
     experts = _whole(file.get("expert_used_count"))
     expert_width = _whole(file.get("expert_feed_forward_length"))
-    width = _whole(file.get("feed_forward_length"))
+    mlp_width = _whole(file.get("feed_forward_length"))
     if experts:
-        expert_width = expert_width or width
+        expert_width = expert_width or mlp_width
         has_dense_layers = _whole(file.get("leading_dense_block_count")) > 0
-        width = width if has_dense_layers else 0
+        if not has_dense_layers:
+            mlp_width = 0
     return ModelShape(
         family=arch.name,
         layers=cache.layers,
@@ -284,7 +294,7 @@ def gguf_shape(keys: HeaderKeys, arch: Arch, cache: KvCache | None) -> ModelShap
         heads=heads,
         head_dim=head_dim,
         queries=queries,
-        mlp=width,
+        mlp=mlp_width,
         mlp_kind="plain" if arch.name in PLAIN_ARCHS else "gated",
         experts=experts,
         expert_width=expert_width,
@@ -301,10 +311,10 @@ def checkpoint_bytes(source: Source) -> int | None:
         names = set(source.weights())
     except RopeconvError:
         return None  # a shard is missing, which other messages say
-    if not names:
+    if not names:  # no safetensors; older checkpoints have pytorch_model.bin
         names = {file.name for file in source.files() if file.name.endswith(".bin")}
     sizes = [file.size for file in source.files() if file.name in names]
-    if not sizes or 0 in sizes:
+    if not sizes or 0 in sizes:  # 0 for a size that the Hub does not give
         return None
     return sum(sizes)
 

@@ -158,19 +158,21 @@ def original_source(source: Source) -> OriginalSource:
 
     # texts are restored by the difference to the output, so they must be as ropeconv wrote them
     record = receipt.original.folder
-    first = receipt.original.source.described
+    first_source = receipt.original.source.described  # in words, for messages
     texts = [file.name for file in receipt.files if file.action == "write" and file.name != CARD]
     edited = _first_edited(source, receipt, texts)
     if edited:
         raise BadSource(
             f"{edited} of {source.reference} was changed after ropeconv wrote it, and the change"
-            f" would be lost; take the source again, {first}, or remove {RECEIPT} to start from the"
-            " changed files"
+            f" would be lost; take the source again, {first_source}, or remove {RECEIPT} to start"
+            " from the changed files"
         )
+
+    # nor can rounded weights be restored
     if record.multiplied:
         raise BadSource(
             f"{record.multiplied[0]} of {source.reference} was multiplied by a factor, which is not"
-            f" undone; take the source again, {first}"
+            f" undone; take the source again, {first_source}"
         )
     return OriginalSource(source, receipt, record)
 
@@ -386,37 +388,37 @@ def folder_record(
     # files that the first source does not have: those that earlier bakes added and that are still
     # there, and those that this bake adds, which replace no file of the source
     in_source = {file.name for file in source.files()}
-    names_that_stay = in_source - set(renamed.values())
-    new = {*written, *generated} - names_that_stay
+    not_renamed = in_source - set(renamed.values())
+    new = {*written, *generated} - not_renamed
     added_before = in_source.intersection(record.added)
     added = added_before | new
 
-    # texts of the first source that the output has otherwise
+    # texts of the first source that differ in the output
     texts = {text.name: text for text in record.texts}
     for name, text in written.items():
-        if name in new or name in record.added:
+        if name in new or name in record.added:  # the first source does not have it
             continue
-        original = (source.text(name) or "").encode()
+        first_content = (source.text(name) or "").encode()
         if name in texts:  # an earlier bake has changed it
-            original = texts[name].restore(original)
+            first_content = texts[name].restore(first_content)
         content = text.encode()
-        if content == original:
+        if content == first_content:
             texts.pop(name, None)
         else:
-            texts[name] = _text_record(name, original, content)
+            texts[name] = _text_record(name, first_content, content)
 
     # names in the first source, by those in the output
-    names = dict(record.renamed)
+    first_names = dict(record.renamed)
     for name_in_output, name_in_source in renamed.items():
         # an earlier bake may have renamed the file before
-        first_name = names.pop(name_in_source, name_in_source)
-        names[name_in_output] = first_name
+        first_name = first_names.pop(name_in_source, name_in_source)
+        first_names[name_in_output] = first_name
 
     left_out = {name for name in skipped if safe_name(name)}
     return FolderRecord(
         texts=tuple(texts.values()),
         added=tuple(sorted(added)),
-        renamed=names,
+        renamed=first_names,
         skipped=tuple(sorted(left_out.union(record.skipped))),
         multiplied=tuple(sorted({*record.multiplied, *multiplied})),
     )

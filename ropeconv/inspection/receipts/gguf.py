@@ -150,18 +150,15 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
         except ValueError as problem:
             yield f"has no readable contents of {name} ({problem})"
             continue
-        # frequencies are divided by them
+        # rope tensors have the numbers by which frequencies are divided
         if name in ROPE_TENSORS and not _are_divisors(data):
             yield f"has divisors in {name} that are not positive"
 
     # projections whose rows were reordered within each head
     for name in record.interleaved:
-        info = file.tensors.get(name)
-        if info is None:
-            has_heads = True  # that it is missing is noticed later
-        else:
-            has_heads = _has_heads(info, record.head_dim)
-        if name in ROPE_TENSORS or not has_heads:
+        tensor = file.tensors.get(name)  # that one is missing is noticed later
+        has_no_heads = tensor is not None and not _has_heads(tensor, record.head_dim)
+        if has_no_heads or name in ROPE_TENSORS:
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
 
 
@@ -427,6 +424,11 @@ def split_keys(header: GgufHeader, removed: frozenset[str] = frozenset()) -> dic
     return keys
 
 
+def _replace_by(data: bytes) -> Change:
+    """The change of a tensor to these bytes, whatever it has before."""
+    return Change(len(data), lambda old: data)
+
+
 def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
     """Return the changes that make the tensors of the first source from those of the file, by name.
 
@@ -444,8 +446,7 @@ def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, 
             raise BadSource(
                 f"{name} of {file.name} is not as ropeconv wrote it; take the source again, {first}"
             )
-        # `data=data`, since a closure would see the last `data` of the loop
-        changes[name] = Change(len(data), lambda old, data=data: data)  # type: ignore[misc]
+        changes[name] = _replace_by(data)
 
     # reordered rows are put back
     for name in record.interleaved:
@@ -543,12 +544,14 @@ def record_of_export(
         later_keys: Keys that are added to the output afterwards, such as those of llama.cpp's
             quantiser.
     """
-    keys = dict.fromkeys((*plain.values, *later_keys))
-    # the record of the conversion itself: as it was not written, its data began nowhere, and its
-    # header has no digest
-    input_record = GgufRecord(tuple(keys))
-    restorable = _sort_changes(input_record, header.tensors, read, edit.changes)
-    return _record_of(input_record, plain, rewrite(header, edit), restorable)
+    # the record of the conversion itself has only its keys, each once: as it was not written, its
+    # data began nowhere, and its header has no digest
+    keys = tuple(dict.fromkeys((*plain.values, *later_keys)))
+    conversion = GgufRecord(keys)
+
+    # then that of the output, with what differs in it
+    restorable = _sort_changes(conversion, header.tensors, read, edit.changes)
+    return _record_of(conversion, plain, rewrite(header, edit), restorable)
 
 
 @dataclass(frozen=True)
@@ -653,8 +656,7 @@ def _record_of(
 
     Args:
         input_record: The record of the file that is changed, which has the keys and the layout of
-        the
-            first source.
+            the first source.
         first: The header of the first source.
         output: The header of the output.
         restorable: The tensors that differ between both, by how they are brought back.

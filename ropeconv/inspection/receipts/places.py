@@ -162,24 +162,22 @@ def find_source(output: Path, use_state: bool = True) -> str:
     # then the place that was noted when this output was made
     output_path = os.path.abspath(output)
     noted = _read_notes(receipt) if use_state else []
-    own = None
-    for place in noted:
-        if place.output == output_path:
-            own = place
-            break
-    if own is not None and own.is_there:
-        return own.source
+    of_output = next((place for place in noted if place.output == output_path), None)
+    if of_output is not None and of_output.is_there:
+        return of_output.source
 
     # then a model of its name nearby
     near = _find_nearby(output, receipt)
     if near is not None:
         return str(near)
 
-    # then the noted places of other outputs with an equal receipt; these may be of another
-    # fine-tune, so a source counts only if it is a copy of the own one
+    # Then the noted sources of other outputs with an equal receipt. These may be of another
+    # fine-tune, so one counts only if it has the same files as the noted source of this output,
+    # where there was one.
     for place in noted:
-        is_copy = own is None or place.contents == own.contents
-        if is_copy and place.is_there and place.source != output_path:
+        if not place.is_there or place.source == output_path:
+            continue
+        if of_output is None or place.contents == of_output.contents:
             return place.source
     return ""
 

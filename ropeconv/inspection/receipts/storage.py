@@ -491,21 +491,21 @@ def commands(receipt: Receipt) -> list[str]:
     """
     # the input of the first command; that of each further one is the output before it
     first = receipt.first
-    is_gguf = first.kind == "gguf"
-    source = first.reference or _file_name(first.name, is_gguf)
+    input_is_gguf = first.kind == "gguf"
+    input_name = first.reference or _file_name(first.name, input_is_gguf)
     lines = list[str]()
     for number, step in enumerate(receipt.steps, 1):
-        words = apply_words(source, step, is_gguf, receipt.source.family or "")
-        # the last output has the name that `apply` gives
+        words = apply_words(input_name, step, input_is_gguf, receipt.source.family or "")
         is_last = number == len(receipt.steps)
-        if is_last and receipt.converter is not None:
-            words += ["--converter", "llama.cpp"]  # where it is on another machine is not known
-        if is_last and receipt.imatrix is not None:
-            words += ["--imatrix", receipt.imatrix.name]
-        if not is_last:
-            is_gguf = step.target.to == "gguf"
-            source = _file_name(f"step{number}", is_gguf)
-            words += ["-o", source]
+        if is_last:  # its output has the name that `apply` gives
+            if receipt.converter is not None:
+                words += ["--converter", "llama.cpp"]  # where it is on another machine is not known
+            if receipt.imatrix is not None:
+                words += ["--imatrix", receipt.imatrix.name]
+        else:
+            input_is_gguf = step.target.to == "gguf"
+            input_name = _file_name(f"step{number}", input_is_gguf)
+            words += ["-o", input_name]
         lines.append(shlex.join(words))
     return lines
 

@@ -86,7 +86,10 @@ def quantised_weights(source: Source) -> QuantisedWeights | None:
 
 
 def _find(stored: StoredTensors) -> tuple[dict[str, StoredWeight], list[str]]:
-    """The quantised weights by name, and the usual names of their forms."""
+    """The quantised weights by name, and the usual names of their forms, such as "AWQ".
+
+    Tensors that a form has weights of, or that it does not need, are removed from `stored.left`.
+    """
     weights: dict[str, StoredWeight] = {}
     titles = []
     for form in FORMS.values():
@@ -98,10 +101,14 @@ def _find(stored: StoredTensors) -> tuple[dict[str, StoredWeight], list[str]]:
                 raise BadSource(f"the checkpoint has {weight.name} in two forms; {AGAIN}")
             weights[weight.name] = weight
         _take(stored, found)
-        if found:
-            titles.append(form.title)
-            for name in [name for name in stored.left if name.endswith(form.unused or "\0")]:
-                del stored.left[name]
+        if not found:
+            continue
+
+        titles.append(form.title)
+        # tensors that no weight of this form needs, such as scales of activations
+        unused = [name for name in stored.left if name.endswith(form.unused)]
+        for name in unused:
+            del stored.left[name]
     return weights, titles
 
 
@@ -139,6 +146,7 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
     def __init__(
         self, stored: StoredTensors, weights: Mapping[str, StoredWeight], titles: Sequence[str]
     ) -> None:
+        """Present these weights in float32, and the other tensors of the checkpoint unchanged."""
         inner = stored.source
         self.inner = inner
         self.reference = inner.reference
@@ -233,16 +241,19 @@ class DequantisedCheckpoint(ConvertedSource[DequantisedTensor]):
             place = self.inner.headers[tensor.file].data_start + tensor.stored.start
             return self._stored.file_bytes(tensor.file, place + start, place + stop)
 
-        # the rows in which these bytes are
-        row_bytes = 4 * tensor.shape[-1]
-        first = start // row_bytes
-        end = -(-stop // row_bytes)  # rounded up
-        numbers = tensor.weight.rows(self._stored, first, end)
-        offset = first * row_bytes
-        data = numbers.tobytes()
-        if (start, stop) == (offset, offset + len(data)):
+        # weights are computed in whole rows, of float32: those in which these bytes are
+        columns = tensor.shape[-1]
+        row_bytes = 4 * columns
+        first_row = start // row_bytes
+        end_row = -(-stop // row_bytes)  # rounded up
+        data = tensor.weight.rows(self._stored, first_row, end_row).tobytes()
+
+        # without what these rows have before the first byte and behind the last one
+        rows_start = first_row * row_bytes
+        rows_stop = rows_start + len(data)
+        if start == rows_start and stop == rows_stop:  # no copy is needed
             return data
-        return data[start - offset : stop - offset]
+        return data[start - rows_start : stop - rows_start]
 
     def conversion_notes(self) -> tuple[str, ...]:
         return (f"its weights in {self.forms} are dequantised while they are read",)

@@ -154,18 +154,27 @@ class StoredTensors:
 
     @cached_property
     def settings(self) -> Config:
-        """The statement of config.json, or of hf_quant_config.json; empty without either."""
+        """The settings of the quantiser, e.g. {"quant_method": "awq", "bits": 4}; else empty.
+
+        They are in config.json, or in the hf_quant_config.json of ModelOpt.
+        """
         config = self.source.config()
-        parts = [config, config.get("text_config")]
-        for part in parts:
+        for part in (config, config.get("text_config")):
+            if not isinstance(part, dict):
+                continue
             for key in SETTINGS:
-                if isinstance(part, dict) and isinstance(part.get(key), dict):
-                    return dict(part[key])
+                settings = part.get(key)
+                if isinstance(settings, dict):
+                    return dict(settings)
+
         text = self.source.text(BESIDE)
         if text is None:
             return {}
-        stated = parse(text, BESIDE).get("quantization")
-        return {"quant_method": "modelopt", **(stated if isinstance(stated, dict) else {})}
+        # ModelOpt does not name itself in its own file
+        settings = parse(text, BESIDE).get("quantization")
+        if not isinstance(settings, dict):
+            settings = {}
+        return {"quant_method": "modelopt", **settings}
 
     @property
     def method(self) -> str:

@@ -54,20 +54,21 @@ def fp4_weight(
     Raises:
         BadSource: The shapes do not fit together.
     """
-    *leading, width = packed.shape
-    fits = scale.shape[:-1] == tuple(leading) and scale.shape[-1:] in (
-        (width // 8,),
-        (width // 16,),
-    )
-    if factor is not None and factor.shape not in ((), (1,)):
-        fits = False
-    if not fits or width % 8:
+    # a byte has two numbers, so a scale of 16 numbers is that of 8 bytes, and one of 32 that of 16
+    *leading, row_bytes = packed.shape
+    has_whole_blocks = row_bytes % 8 == 0
+    scales_fit = scale.shape in ((*leading, row_bytes // 8), (*leading, row_bytes // 16))
+    factor_fits = factor is None or factor.shape in ((), (1,))
+    if not has_whole_blocks or not scales_fit or not factor_fits:
         raise BadSource(
             f"{packed.name} {list(packed.shape)} and {scale.name} {list(scale.shape)} do not fit"
             f" together; {AGAIN}"
         )
+
     uses = [packed.name, scale.name]
+    factor_name = ""
     if factor is not None:
-        uses.append(factor.name)
-    shape = (*leading, 2 * width)
-    return Fp4Weight(name, shape, tuple(uses), factor.name if factor else "", divides)
+        factor_name = factor.name
+        uses.append(factor_name)
+    shape = (*leading, 2 * row_bytes)
+    return Fp4Weight(name, shape, tuple(uses), factor_name, divides)

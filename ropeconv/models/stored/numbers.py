@@ -83,20 +83,25 @@ def unpack(words: NDArray[np.uint32], bits: int, count: int) -> NDArray[np.uint3
     Returns:
         uint32 [count, n].
     """
-    mask = np.uint32((1 << bits) - 1)
-    if 32 % bits == 0:
+    lowest_bits = np.uint32((1 << bits) - 1)
+    sequences = words.shape[1]
+    if 32 % bits == 0:  # each word has the same places for its numbers: [words, numbers of a word]
         shifts = np.arange(0, 32, bits, dtype=np.uint32)
         numbers = words[:, None, :] >> shifts[None, :, None]
-        numbers &= mask
-        return numbers.reshape(-1, words.shape[1])[:count]
+        numbers &= lowest_bits
+        return numbers.reshape(-1, sequences)[:count]
 
-    start = np.arange(count) * bits
-    word = start // 32
-    offset = (start % 32).astype(np.uint32)[:, None]
+    # the word in which each number begins, and the bit within it
+    first_bit = np.arange(count) * bits
+    word = first_bit // 32
+    shift = (first_bit % 32).astype(np.uint32)[:, None]
+    numbers = words[word] >> shift
+
+    # the higher bits of a number that continues in the next word; the last number does not, so for
+    # that the last word will do
+    continues = shift + bits > 32
     next_word = np.minimum(word + 1, len(words) - 1)
-    numbers = words[word] >> offset
-    # the rest of numbers that end in the next word
-    continues = offset + bits > 32
-    numbers |= np.where(continues, words[next_word] << (32 - offset) % 32, np.uint32(0))
-    numbers &= mask
+    higher_bits = words[next_word] << (32 - shift) % 32
+    numbers |= np.where(continues, higher_bits, np.uint32(0))
+    numbers &= lowest_bits
     return numbers

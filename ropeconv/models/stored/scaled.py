@@ -35,7 +35,9 @@ class ScaledWeight(StoredWeight):
     """The name of its tensor of zero points, which has the shape of the scales; empty without."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        name = self.uses[0]
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        # the stored numbers; in FP8 a byte is the index of a number
+        name, *_ = self.uses
         columns = self.shape[-1]
         codes = stored.numbers(name, first * columns, end * columns)
         dtype = stored.source.tensors[name].dtype
@@ -44,6 +46,8 @@ class ScaledWeight(StoredWeight):
             numbers = EIGHT_BITS[dtype][codes].reshape(-1, columns)
         else:
             numbers = codes.astype(np.float32).reshape(-1, columns)
+
+        # weight = (number - zero) * scale, with the zero point and the scale of its block
         rows = np.arange(first, end)
         if self.zeros:
             zeros = stored.numbers(self.zeros).astype(np.float32)
@@ -52,19 +56,27 @@ class ScaledWeight(StoredWeight):
         return numbers
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
-        height, width = self.block
+        """Return the scales that only the rows first .. end - 1 have; None if others share them."""
         if len(self.shape) != 2:
             return None
-        rows, columns = self.shape
         # one scale for a whole matrix is not its own: runtimes fuse queries, keys and values, and
         # then take the largest of their scales (vLLM, requantize_with_max_scale)
-        ends_with_block = end % height == 0 or end == rows
-        is_whole = self.block == (rows, columns)
-        if is_whole or first % height or not ends_with_block:
+        if self.block == self.shape:
             return None
-        across = -(-columns // width)  # rounded up
-        span = (first // height * across, -(-end // height) * across)
-        return RowScales(self.scale, (span,))
+
+        # a block that these rows only have a part of has other rows too
+        height, width = self.block
+        rows, columns = self.shape
+        begins_with_block = first % height == 0
+        ends_with_block = end % height == 0 or end == rows
+        if not begins_with_block or not ends_with_block:
+            return None
+
+        # the scales are in the order of the blocks: all blocks of the first rows come first
+        blocks_across = -(-columns // width)  # rounded up
+        start = first // height * blocks_across
+        stop = -(-end // height) * blocks_across
+        return RowScales(self.scale, ((start, stop),))
 
     def _of_rows(self, shared: NDArray[np.float32], rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return the shared number of each number in some rows.
@@ -126,10 +138,11 @@ def _block(tensor: Tensor, scale: Tensor, size: tuple[int, int]) -> tuple[int, i
     Raises:
         BadSource: The shapes do not fit together.
     """
+    # the shape of each matrix, and how many there are; a vector is one row
+    rows = 1
+    columns = prod(tensor.shape)
     if len(tensor.shape) > 1:
         rows, columns = tensor.shape[-2:]
-    else:  # a vector is one row
-        rows, columns = 1, prod(tensor.shape)
     matrices = prod(tensor.shape[:-2])
 
     # one scale for the whole tensor, or for each of its matrices
@@ -149,7 +162,7 @@ def _block(tensor: Tensor, scale: Tensor, size: tuple[int, int]) -> tuple[int, i
     if scale.shape == (*tensor.shape[:-2], blocks_down, blocks_across):
         return height, width
 
-    # one for each group of a row, as in MXFP8
+    # one for each group of neighbours in a row, as in MXFP8
     groups = scale.shape[-1]
     if scale.shape[:-1] == tensor.shape[:-1] and columns % groups == 0:
         return 1, columns // groups

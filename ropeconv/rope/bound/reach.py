@@ -248,13 +248,12 @@ class _Runs:
 
         # places are kept until there are SHOWN or more; later runs are only counted
         are_all_kept = len(self.places) == self.count
+        if are_all_kept and continuing > 0:
+            first, _ = self.places[-1]
+            self.places[-1] = (first, int(distances[continuing - 1]))
         if are_all_kept:
-            if continuing > 0:
-                first, _ = self.places[-1]
-                self.places[-1] = (first, int(distances[continuing - 1]))
-            for number, begin in enumerate(begins[:SHOWN]):
-                last_of_run = ends[number] - 1
-                self.places.append((int(distances[begin]), int(distances[last_of_run])))
+            for begin, end in zip(begins[:SHOWN], ends, strict=False):
+                self.places.append((int(distances[begin]), int(distances[end - 1])))
 
         self.distances += len(distances)
         self.count += len(begins)
@@ -360,11 +359,11 @@ def is_worse(reached: int | None, before: int | None, covered: int) -> bool:
     """
     if reached is None:
         return False
-    if before is None or before > reached:
+    if before is None or reached < before:
         return True
-    is_same = before == reached
-    covered_all = before >= covered
-    return is_same and covered_all
+    if reached > before:
+        return False
+    return before >= covered
 
 
 def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
@@ -376,16 +375,17 @@ def worse_than_source(schedule: Schedule, source: RopeSpec) -> str:
     if reached is None or not is_worse(reached, before, covered):
         return ""
 
+    # "the effective length is 1,706 of 16,384 tokens; the source's is 2,048: ..."
     if before is None:  # the source has no violation in all the tokens that the layers see
-        whose = f"covers {source.visible(schedule.context):,} tokens"
+        of_source = f"covers {source.visible(schedule.context):,} tokens"
     elif reached == before:
-        whose = f"is the same, for {source.context:,} tokens"
+        of_source = f"is the same, for {source.context:,} tokens"
     else:
-        whose = f"is {before:,}"
+        of_source = f"is {before:,}"
     return (
-        f"the effective length is {reached:,} of {schedule.context:,} tokens; the source's {whose}:"
-        " beyond it sum cos(m theta_i) is negative at some distances, and retrieval can be lost"
-        f" ({REFERENCE})"
+        f"the effective length is {reached:,} of {schedule.context:,} tokens; the source's"
+        f" {of_source}: beyond it sum cos(m theta_i) is negative at some distances, and retrieval"
+        f" can be lost ({REFERENCE})"
     )
 
 

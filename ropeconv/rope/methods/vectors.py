@@ -169,10 +169,12 @@ class Piecewise(Method):
         if match is None:
             raise refusal
 
-        factor = parse_factor(match[1], self.flag())
-        split = int(match[2])
-        is_number = not isinstance(factor, str)
-        if split < 1 or (is_number and float(factor) < 1):
+        factor_text, pair_text = match.groups()
+        factor = parse_factor(factor_text, self.flag())  # a number, or a length such as "128k"
+        split = int(pair_text)
+        if split < 1:
+            raise refusal
+        if not isinstance(factor, str) and factor < 1:
             raise refusal
         return factor, split
 
@@ -268,11 +270,9 @@ def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Meth
     Raises:
         RecipeError: Where the list that it needs is not there.
     """
-    needed = "inv_freq"
-    names = [needed]
-    if method.name == "longrope":
-        needed = "long_factor"
-        names = [needed, "short_factor"]
+    is_longrope = method.name == "longrope"
+    needed = "long_factor" if is_longrope else "inv_freq"
+    names = ["long_factor", "short_factor"] if is_longrope else ["inv_freq"]
 
     lists = {}
     for name in names:
@@ -280,8 +280,8 @@ def from_file(method: type[Method], data: Mapping[str, Iterable[float]]) -> Meth
             lists[name] = tuple(data[name])
 
     # a single list of LongRoPE serves inside and outside of the trained context
-    if needed == "long_factor" and needed not in lists and "short_factor" in lists:
-        lists[needed] = lists["short_factor"]
+    if is_longrope and "long_factor" not in lists and "short_factor" in lists:
+        lists["long_factor"] = lists["short_factor"]
     if needed not in lists:
         raise RecipeError(
             f"{method.flag()}: the input has no {shown(needed)} list; it has"
@@ -330,18 +330,23 @@ class Dynamic(Method):
         Raises:
             RecipeError: For another spelling than METHOD:S.
         """
+        refusal = RecipeError(
+            "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >="
+            f" 1, not {shown(self.kind)}"
+        )
         match = re.fullmatch(r"(linear|ntk|by-parts|yarn):(\d{1,6}(?:\.\d{1,20})?)", self.kind)
-        if not match or float(match[2]) < 1:
-            raise RecipeError(
-                "--dynamic takes METHOD:S with METHOD one of linear, ntk, by-parts, yarn and S >="
-                f" 1, not {shown(self.kind)}"
-            )
+        if match is None:
+            raise refusal
 
-        if float(match[2]) > LARGEST_FACTOR:
+        name = match[1]
+        factor = float(match[2])
+        if factor < 1:
+            raise refusal
+        if factor > LARGEST_FACTOR:
             raise RecipeError(
                 f"--dynamic {self.kind}: {BORDER}; S is a factor, and the length goes into --at"
             )
-        return match[1], float(match[2])
+        return name, factor
 
     @property
     def label(self) -> str:

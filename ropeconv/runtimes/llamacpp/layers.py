@@ -241,9 +241,11 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     # the defaults of llama.cpp: as many heads of keys as of queries, and heads that together are as
     # wide as the embedding
     query_heads = _per_layer(file, "attention.head_count", count, [0] * count)
-    heads = _per_layer(file, "attention.head_count_kv", count, query_heads)
-    most = max(query_heads, default=0)
-    width = file.whole("embedding_length") // most if most else 0
+    key_heads = _per_layer(file, "attention.head_count_kv", count, query_heads)
+    most_heads = max(query_heads, default=0)
+    default_width = 0
+    if most_heads:
+        default_width = file.whole("embedding_length") // most_heads
 
     # with multi-head latent attention the values are a view of the keys
     is_latent = False
@@ -254,11 +256,12 @@ def cached_layers(keys: HeaderKeys, arch: Arch) -> tuple[CachedLayers, ...]:
     groups = Counter[tuple[int, int, int | None]]()
     for layer, window in enumerate(windows):
         has_window = window is not None
-        keys_of_layer = heads[layer] * _width(file, "key_length", has_window, width)
-        values_of_layer = heads[layer] * _width(file, "value_length", has_window, width)
+        heads = key_heads[layer]
+        keys_of_layer = heads * _width(file, "key_length", has_window, default_width)
+        values_of_layer = heads * _width(file, "value_length", has_window, default_width)
         if is_latent:
             values_of_layer = 0
-        if heads[layer] and caching[layer]:
+        if heads and caching[layer]:
             groups[keys_of_layer, values_of_layer, window] += 1
 
     def sort_key(group: tuple[int, int, int | None]) -> tuple[bool, tuple[int, int, int | None]]:

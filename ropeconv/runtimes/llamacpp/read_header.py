@@ -27,7 +27,7 @@ from ...rope.forms import (
     divide,
 )
 from ...rope.schedule import QueryScaling
-from ...rope.spec import ContextSource, LayerKind, Layout, RopeSpec
+from ...rope.spec import LayerKind, Layout, RopeSpec, TrainedLength
 from ...rope.spec import recognise as recognise_proportional
 from .archs import Arch, HeaderKeys, arch_of_header, other_kind
 from .layers import layer_kinds, layer_windows, window_theta
@@ -121,7 +121,7 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
     tensor_length = stored_pairs(file, rotary_dim)
     divisors = _lists_in_use(vectors, arch, scaling.kind, rotary_dim, tensor_length)
     form = _divide_form(form_of_keys, divisors, scaling.original, rotary_dim)
-    trained, trained_source, reference = _trained_context(file, form, scaling.context)
+    trained = _trained_context(file, form, scaling.context)
 
     # the layers with a window, and what is not a frequency
     local_form = None
@@ -139,9 +139,9 @@ def _read(file: ArchKeys, vectors: Mapping[str, Vector]) -> Reading:
         head_dim=head_dim,
         rotary_dim=rotary_dim,
         form=form,
-        original_context=trained,
-        original_context_source=trained_source,
-        original_context_reference=reference,
+        original_context=trained.tokens,
+        original_context_source=trained.source,
+        original_context_reference=trained.reference,
         context=scaling.context,
         attention_factor=attention_factor,
         softmax_scale=factors.softmax_scale,
@@ -444,8 +444,8 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _trained_context(file: ArchKeys, form: Form, context: int) -> tuple[int, ContextSource, str]:
-    """Return the tokens that the unscaled model was trained for, how that is known, and the source.
+def _trained_context(file: ArchKeys, form: Form, context: int) -> TrainedLength:
+    """Return the tokens that the unscaled model was trained for, and how that is known.
 
     From certain to uncertain: the scaling has the number ("header"), the factor implies it
     ("factor"), or the family is known to declare more than it was trained for ("family", with the
@@ -459,29 +459,29 @@ def _trained_context(file: ArchKeys, form: Form, context: int) -> tuple[int, Con
     # a scaling that uses the trained length, and others
     original = file.whole("rope.scaling.original_context_length", 0)
     if isinstance(form, Llama3):
-        return form.original_context, "header", ""
+        return TrainedLength(form.original_context, "header")
     if isinstance(form, Yarn):
-        return form.original_context, "header" if original else "declared", ""
+        return TrainedLength(form.original_context, "header" if original else "declared")
 
     if form.scaled or file.number("rope.scaling.attn_factor", 1.0) != 1:
         if original:
-            return original, "header", ""
+            return TrainedLength(original, "header")
         if isinstance(form, InterpolatedForm):
-            return max(1, round(context / form.factor)), "factor", ""
-        return context, "declared", ""
+            return TrainedLength(max(1, round(context / form.factor)), "factor")
+        return TrainedLength(context, "declared")
 
     # without a scaling, the key still has the trained length, unless it is the length from which on
     # queries are scaled by position
     is_shorter = 0 < original < context
     if is_shorter and not file.number("attention.temperature_scale", 0.0):
-        return original, "header", ""
+        return TrainedLength(original, "header")
     family = by_name().get(file.arch.family)
     if family is not None:
         for known in family.trained:
             # a doubt is a reason why the trained length may be another one
             if known.declared == context and known.doubt is None:
-                return known.trained, "family", known.source
-    return context, "declared", ""
+                return TrainedLength(known.trained, "family", known.source)
+    return TrainedLength(context, "declared")
 
 
 def arch_of(file: GgufFile) -> Arch:

@@ -43,10 +43,11 @@ class ArchKeys:
                 f"the header has no {self.prefix}{key}, which llama.cpp requires; fetch the file"
                 " again"
             )
-
         if value is None:
             value = default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+
+        is_bool = isinstance(value, bool)  # which is an int in Python
+        if is_bool or not isinstance(value, int) or value < 0:
             raise BadSource(
                 f"the header has {self.prefix}{key} = {shown(value)}; it must be a whole number of"
                 " at least 0"
@@ -64,13 +65,14 @@ class ArchKeys:
         Raises:
             BadSource: For another value.
         """
-        name = (self.prefix if prefix is None else prefix) + key
-        value = self.keys.get(name)
-        if value is None:
-            value = default
-        if not isinstance(value, float) or not abs(value) <= LARGEST_FLOAT32:
+        if prefix is None:
+            prefix = self.prefix
+        name = f"{prefix}{key}"
+        value = self.keys.get(name, default)
+        is_finite = isinstance(value, float) and abs(value) <= LARGEST_FLOAT32  # not NaN either
+        if not is_finite:
             raise BadSource(f"the header has {name} = {shown(value)}; it must be a finite f32")
-        return value
+        return float(value)
 
     def text(self, key: str, default: str) -> str:
         """Return the value of a key as a string; `default` where it is absent."""
@@ -242,17 +244,18 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
     own_factor = 1 + slope
     all_dim_factor = 1 + slope * mscale_all_dim
 
+    # what llama.cpp hands to ggml, and what ggml makes of it in the extended layers
+    if scaling.yarn and mscale_all_dim:
+        # mscale is as mscale_all_dim, or 1
+        mscale_factor = all_dim_factor if arch.same_mscale else own_factor
+        factor *= mscale_factor / all_dim_factor / own_factor
     extended = factor
     if scaling.yarn:
-        if mscale_all_dim:
-            # mscale is as mscale_all_dim, or 1
-            mscale_factor = all_dim_factor if arch.same_mscale else own_factor
-            factor *= mscale_factor / all_dim_factor / own_factor
         extended = factor * own_factor
+
     softmax_scale = 1.0
     if arch.softmax:
         softmax_scale = (factor * own_factor * all_dim_factor) ** 2
-
     if arch.no_attention_factor or arch.fixed:
         return AttentionFactors(1.0, 1.0, softmax_scale)
     return AttentionFactors(extended, factor, softmax_scale)
@@ -278,10 +281,12 @@ def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
     if arch.no_attention_factor or is_fixed:
         unread.append("attn_factor")
 
-    # a key with its default value is harmless
+    # of these the ones that the file has; a key with its default value is harmless
     dead = []
     for key in unread:
-        if file.get(f"rope.scaling.{key}") not in (None, HARMLESS.get(key)):
+        value = file.get(f"rope.scaling.{key}")
+        has_effect_elsewhere = value is not None and value != HARMLESS.get(key)
+        if has_effect_elsewhere:
             dead.append(key)
     return tuple(dead)
 

@@ -41,19 +41,28 @@ class SglangMemory(RuntimeMemory):
         return in_bytes(numbers(shape.layers, kept), dtype)
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
-        steps = (
-            # memory of the GPU in GiB, tokens of a step, sequences of the graphs
-            (20, 2048, 8),
-            (35, 4096, 48),
-            (60, 4096, 32),
-            (160, 8192, 256),
-        )
-        step, graphs = 16384, 512
-        for most, tokens_of_step, sequences in steps:
-            if machine.bytes < most * GIB:
-                step, graphs = tokens_of_step, sequences
-                break
-        reserved = (512 + step * 3 // 2 + 2 * graphs) * MIB
-        if machine.bytes > 60 * GIB:
-            reserved = max(reserved, 10 * GIB)
+        """Return the bytes that are reserved for all but weights and cache."""
+        # how many tokens of the prompt a step has, and of how many sequences CUDA graphs are kept,
+        # by the memory of the GPU (handle_gpu_memory_settings)
+        memory = machine.bytes
+        if memory < 20 * GIB:
+            tokens_of_step = 2048
+            graph_sequences = 8
+        elif memory < 35 * GIB:
+            tokens_of_step = 4096
+            graph_sequences = 48
+        elif memory < 60 * GIB:
+            tokens_of_step = 4096
+            graph_sequences = 32
+        elif memory < 160 * GIB:
+            tokens_of_step = 8192
+            graph_sequences = 256
+        else:
+            tokens_of_step = 16384
+            graph_sequences = 512
+
+        # 512 MiB, 1.5 MiB for each of these tokens, and 2 MiB for each of these sequences
+        reserved = (512 + tokens_of_step * 3 // 2 + 2 * graph_sequences) * MIB
+        if memory > 60 * GIB:
+            return max(reserved, 10 * GIB)
         return reserved

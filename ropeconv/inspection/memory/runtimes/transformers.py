@@ -44,21 +44,26 @@ class TransformersMemory(RuntimeMemory):
         return in_bytes(numbers(shape.layers, kept), dtype)
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
-        width = self.width(shape)
+        """Return the bytes at the peak, when a layer computes the whole prompt."""
+        width = self.width(shape)  # bytes of a number
 
-        # keys and values that layers with a window still hold after the prompt
-        def held(group: CachedLayers) -> int:
+        # Keys and values of tokens outside of the window: the layers with a window have them in
+        # memory until the first token is added.
+        def outside_of_window(group: CachedLayers) -> int:
             return tokens - _kept(group, tokens)
 
-        older = width * numbers(shape.layers, held)
+        older = width * numbers(shape.layers, outside_of_window)
 
-        # for each token: the embeddings, the input of the layer, the residual, its norm, and the
-        # cosines and sines
-        common = width * (4 * shape.hidden + 2 * _rotations(shape) * shape.head_dim)
+        # for each token: four vectors of hidden states (the embeddings, the input of the layer, the
+        # residual, its norm), the cosines and sines, and the masks
+        hidden_states = width * 4 * shape.hidden
+        rotations = width * 2 * _rotations(shape) * shape.head_dim
         masks = _masks(shape, tokens, width)
-        attention, scores = _attention(shape, tokens, width, machine.on_cpu)
-        layer = max(width * _mlp(shape), attention + scores)
-        return older + tokens * (common + masks + layer)
+
+        # a layer has either its attention or its MLP in memory
+        vectors, scores = _attention(shape, tokens, width, machine.on_cpu)
+        layer = max(width * _mlp(shape), vectors + scores)
+        return older + tokens * (hidden_states + rotations + masks + layer)
 
     def usable(self, machine: Machine) -> int:
         if machine.kind == "ram":
@@ -92,23 +97,31 @@ def _masks(shape: ModelShape, tokens: int, width: int) -> int:
 
 
 def _attention(shape: ModelShape, tokens: int, width: int, on_cpu: bool) -> tuple[int, int]:
-    """Return the bytes of attention for each token: its vectors, and its scores."""
-    vectors = width * (3 * shape.queries + 2 * (shape.keys + shape.values))
+    """Return the bytes of attention for each token: its vectors, and its scores.
+
+    Args:
+        shape: The model.
+        tokens: The length of the sequence, over which the scores of a token go.
+        width: The bytes of a number.
+        on_cpu: Whether it runs on a CPU.
+    """
     if shape.latent is not None:
-        latent = shape.latent
         # queries, keys and values of every head are computed from the latent vector
+        latent = shape.latent
         head = latent.nope + latent.rope
-        expanded = shape.heads * (3 * head + latent.nope + 2 * latent.value)
-        vectors = width * expanded
+        vectors = width * shape.heads * (3 * head + latent.nope + 2 * latent.value)
         if not on_cpu:
             return vectors, 0
         # _scaled_dot_product_attention_math: two copies of the scores in float32, a mask of
         # the entries that are -inf, and queries, keys and values in float32
+        vectors += 3 * FLOAT * shape.heads * head
         scores = shape.heads * tokens * (2 * FLOAT + 1) + FLOAT * tokens
-        return vectors + 3 * FLOAT * shape.heads * head, scores
+        return vectors, scores
+
+    # most classes have a kernel that does not keep the scores
+    vectors = width * (3 * shape.queries + 2 * (shape.keys + shape.values))
     if not shape.eager:
         return vectors, 0
-
     if shape.sinks:
         return vectors, 3 * width * shape.heads * tokens
     # eager_attention_forward: the scores, and their softmax in float32 and in the type of the model

@@ -69,22 +69,27 @@ class VllmMemory(RuntimeMemory):
         return 256 if machine.bytes < 70 * GIB else 1024
 
     def cache(self, shape: ModelShape, tokens: int, dtype: TensorType, machine: Machine) -> int:
-        # on a CPU, kernels of attention want larger blocks, and those of latent attention do not
-        block = 128 if machine.on_cpu and shape.latent is None else 16
+        """Return the bytes of all blocks of the cache that a sequence needs."""
+        # The tokens of a block, and the bytes of a block in all layers of a group. On a CPU,
+        # kernels of attention want larger blocks, and those of latent attention do not.
+        block_tokens = 16
+        if machine.on_cpu and shape.latent is None:
+            block_tokens = 128
         groups = group_layers(shape)
-        page = block * (shape.keys + shape.values) * dtype.size // dtype.block
-        size = max(group.layers for group in groups) * page
+        bytes_in_layer = block_tokens * (shape.keys + shape.values) * dtype.size // dtype.block
+        block_bytes = max(group.layers for group in groups) * bytes_in_layer
 
+        # how many blocks each group takes; a layer with a window has the tokens of batches too
         batches = 1 if machine.on_cpu else BATCHES  # the CPU build schedules one after the other
-        in_flight = batches * self.batched_tokens(machine)
-        blocks = 1  # the null block
+        batched_tokens = batches * self.batched_tokens(machine)
+        blocks = 1  # the null block, which is never used
         for group in groups:
             if group.window is None:
-                blocks += pad(tokens, block) // block
+                blocks += pad(tokens, block_tokens) // block_tokens
             else:
-                kept = min(group.window - 1 + in_flight, tokens)
-                blocks += pad(kept, block) // block + 1
-        return blocks * size
+                kept = min(group.window - 1 + batched_tokens, tokens)
+                blocks += pad(kept, block_tokens) // block_tokens + 1
+        return blocks * block_bytes
 
     def activations(self, shape: ModelShape, tokens: int, machine: Machine) -> int:
         width = self.width(shape)
@@ -108,17 +113,21 @@ def group_layers(shape: ModelShape) -> list[_Group]:
     """Return the groups of layers as _get_kv_cache_groups_uniform_page_size makes them.
 
     Layers with equal windows are divided into groups of as many layers as the rarest kind has, or,
-    where the kinds are about equally many, as the most frequent one.
+    where the kinds are about equally many, as the most frequent one. So 10 layers without a window
+    and 52 with one are 1 group and 6 groups of 10 layers; the last group is not full.
     """
-    counts = Counter[int | None]()
-    for group in shape.layers:
-        counts[group.window] += group.count
-    size = min(counts.values())
-    if max(counts.values()) < 1.5 * size:
-        size = max(counts.values())
+    counts = Counter[int | None]()  # by the window
+    for layers in shape.layers:
+        counts[layers.window] += layers.count
+    rarest = min(counts.values())
+    most_frequent = max(counts.values())
+    are_about_equal = most_frequent < 1.5 * rarest
+    group_size = most_frequent if are_about_equal else rarest
+
     groups = []
     for window, count in counts.items():
-        groups += [_Group(window, size)] * (pad(count, size) // size)
+        number_of_groups = pad(count, group_size) // group_size
+        groups += [_Group(window, group_size)] * number_of_groups
     return groups
 
 

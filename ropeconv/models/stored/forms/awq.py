@@ -83,7 +83,11 @@ class Awq(StoredForm):
 
 
 def _weight(stored: StoredTensors, layer: str) -> AwqWeight:
-    """The weight of a layer.
+    """The weight of a layer, from the shapes of its tensors.
+
+    Args:
+        stored: The tensors of the checkpoint.
+        layer: Its name without an ending, e.g. "model.layers.0.self_attn.q_proj".
 
     Raises:
         BadSource: Its tensors do not fit together.
@@ -91,23 +95,26 @@ def _weight(stored: StoredTensors, layer: str) -> AwqWeight:
     qweight = stored.tensor(f"{layer}.qweight", layer)
     scales = stored.tensor(f"{layer}.scales", layer)
     qzeros = stored.tensor(f"{layer}.qzeros", layer)
+    problem = BadSource(
+        f"the tensors of {layer} do not fit together: qweight {qweight.dtype}"
+        f" {list(qweight.shape)}, scales {list(scales.shape)}, qzeros {list(qzeros.shape)};"
+        f" {AGAIN}"
+    )
+
     are_words = qweight.dtype == qzeros.dtype == "I32"
-    are_matrices = len(qweight.shape) == len(scales.shape) == 2 and all(scales.shape)
-    fits = False
-    if are_words and are_matrices:
-        groups, outputs = scales.shape
-        inputs = qweight.shape[0]
-        fits = (
-            outputs % 8 == 0
-            and inputs % groups == 0
-            and qweight.shape[1] == outputs // 8
-            and qzeros.shape == (groups, outputs // 8)
-        )
-    if not fits:
-        raise BadSource(
-            f"the tensors of {layer} do not fit together: qweight {qweight.dtype}"
-            f" {list(qweight.shape)}, scales {list(scales.shape)}, qzeros {list(qzeros.shape)};"
-            f" {AGAIN}"
-        )
+    are_matrices = len(qweight.shape) == len(scales.shape) == 2
+    if not are_words or not are_matrices or 0 in scales.shape:
+        raise problem
+
+    # qweight is [inputs, outputs / 8] and qzeros [groups, outputs / 8]: a word has eight outputs
+    groups, outputs = scales.shape
+    inputs, words = qweight.shape
+    fills_words = outputs % 8 == 0
+    groups_are_equal = inputs % groups == 0
+    if not fills_words or not groups_are_equal:
+        raise problem
+    if words != outputs // 8 or qzeros.shape != (groups, words):
+        raise problem
+
     uses = (qweight.name, scales.name, qzeros.name)
     return AwqWeight(f"{layer}.weight", (outputs, inputs), uses)

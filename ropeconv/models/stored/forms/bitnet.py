@@ -21,20 +21,25 @@ class BitnetWeight(StoredWeight):
     """A layer of BitNet."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        _, scale_name = self.uses
         rows, columns = self.shape
-        quarter = rows // 4
-        scale = stored.whole(self.uses[1])
         numbers = np.empty((end - first, columns), np.float32)
-        # the rows of one quarter after the other have their numbers in the same bits
-        start = first
-        while start < end:
-            part, row = divmod(start, quarter)
-            count = min(end - start, quarter - row)
-            codes = stored.rows(self.name, row, row + count) >> 2 * part & 3
-            numbers[start - first : start - first + count] = codes
-            start += count
-        numbers -= 1
-        numbers /= scale
+
+        # A byte has one number of each quarter of the rows, that of the first quarter in its lowest
+        # two bits. So the rows are read from one quarter after the other.
+        rows_in_quarter = rows // 4
+        row = first
+        while row < end:
+            quarter, byte_row = divmod(row, rows_in_quarter)
+            count = min(end - row, rows_in_quarter - byte_row)
+            packed = stored.rows(self.name, byte_row, byte_row + count)
+            codes = (packed >> (2 * quarter)) & 3
+            numbers[row - first : row - first + count] = codes
+            row += count
+
+        numbers -= 1  # a code is the number plus one
+        numbers /= stored.whole(scale_name)
         return numbers
 
 

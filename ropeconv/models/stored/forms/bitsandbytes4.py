@@ -48,20 +48,29 @@ class Bits4Weight(StoredWeight):
     """None where largest numbers are floats."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
-        # rows follow each other without gaps, and a block or a byte may have two of them
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        # Numbers are counted through the whole layer: rows follow each other without gaps, and a
+        # byte or a block may have the end of one row and the begin of the next.
         columns = self.shape[-1]
         start = first * columns
         stop = end * columns
+        count = stop - start
+
+        # the two numbers of each byte, without one of the row before and one of the row behind
+        first_byte = start // 2
+        end_byte = -(-stop // 2)  # rounded up
+        packed = np.frombuffer(stored.data(self.name, first_byte, end_byte), np.uint8)
+        numbers_of_byte = pairs(stored.whole(f"{self.name}.quant_map"), high_first=True)
+        numbers = numbers_of_byte[packed].reshape(-1)
+        before = start - 2 * first_byte
+        numbers = numbers[before : before + count]
+
+        # times the largest number of the block that each is in
         first_block = start // self.block
         end_block = -(-stop // self.block)
-        first_byte = start // 2
-        codes = np.frombuffer(stored.data(self.name, first_byte, -(-stop // 2)), np.uint8)
-        numbers = pairs(stored.whole(f"{self.name}.quant_map"), high_first=True)[codes].reshape(-1)
-        numbers = numbers[start - 2 * first_byte :][: stop - start]
-
-        largest = self._largest(stored, first_block, end_block)
-        of_each = np.repeat(largest, self.block)
-        numbers = numbers * of_each[start - first_block * self.block :][: stop - start]
+        largest = np.repeat(self._largest(stored, first_block, end_block), self.block)
+        before = start - first_block * self.block
+        numbers = numbers * largest[before : before + count]
         return numbers.reshape(-1, columns)
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
@@ -99,7 +108,12 @@ class Bits4(StoredForm):
 
 
 def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
-    """The weight of that name, by its description.
+    """The weight of that name, by its description, e.g. {"shape": [64, 32], "blocksize": 64}.
+
+    Args:
+        stored: The tensors of the checkpoint.
+        name: The name of the weight, and of the tensor with its codes.
+        state_name: The tensor with the description as a text of JSON.
 
     Raises:
         BadSource: The description is damaged, or does not fit the tensors.
@@ -109,29 +123,37 @@ def _weight(stored: StoredTensors, name: str, state_name: str) -> Bits4Weight:
     block: Any = state.get("blocksize")
     is_shape = isinstance(shape, list) and len(shape) > 1
     is_shape = is_shape and all(type(side) is int and side > 0 for side in shape)
-    if not is_shape or type(block) is not int or block < 1:
+    is_block = type(block) is int and block >= 1
+    if not is_shape or not is_block:
         raise BadSource(
             f"{state_name} has the shape {shown(shape)} and the blocksize {shown(block)}; {AGAIN}"
         )
-    uses = [name, state_name, f"{name}.quant_map", f"{name}.absmax"]
+
+    # how many numbers each tensor has, by the shape and the size of the blocks
+    count = prod(shape)
+    blocks = -(-count // block)  # rounded up, as all divisions here
+    largest_name = f"{name}.absmax"
+    expected_counts = {f"{name}.quant_map": 16, largest_name: blocks}
+    uses = [name, state_name, f"{name}.quant_map", largest_name]
     nested = _nested(state, stored, name)
     if nested is not None:
+        expected_counts[f"{name}.nested_quant_map"] = 256
+        expected_counts[f"{name}.nested_absmax"] = -(-blocks // nested.block)
         uses += [f"{name}.nested_absmax", f"{name}.nested_quant_map"]
 
-    # the numbers of each tensor, by the shape and the sizes of the blocks
-    blocks = -(-prod(shape) // block)
+    problem = BadSource(f"the tensors of {name} do not fit its {state_name}; {AGAIN}")
     packed = stored.tensor(name, state_name)
-    expected = {f"{name}.quant_map": 16, f"{name}.absmax": blocks}
-    if nested is not None:
-        expected[f"{name}.nested_quant_map"] = 256
-        expected[f"{name}.nested_absmax"] = -(-blocks // nested.block)
-    fits = -(-prod(shape) // 2) <= packed.stop - packed.start
-    for each, count in expected.items():
-        tensor = stored.tensor(each, name)
-        is_codes = nested is not None and each.endswith("absmax") and "nested" not in each
-        fits = fits and prod(tensor.shape) == count and is_codes == (tensor.dtype == "U8")
-    if not fits:
-        raise BadSource(f"the tensors of {name} do not fit its {state_name}; {AGAIN}")
+    packed_bytes = -(-count // 2)  # two codes in each byte
+    if packed.stop - packed.start < packed_bytes:
+        raise problem
+    for tensor_name, expected in expected_counts.items():
+        tensor = stored.tensor(tensor_name, name)
+        if prod(tensor.shape) != expected:
+            raise problem
+        # all are floats, but the largest numbers are codes with double quantisation
+        is_codes = tensor_name == largest_name and nested is not None
+        if is_codes != (tensor.dtype == "U8"):
+            raise problem
     return Bits4Weight(name, tuple(shape), tuple(uses), block, nested)
 
 

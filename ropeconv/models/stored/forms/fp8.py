@@ -32,18 +32,20 @@ class Fp8(StoredForm):
         return any(tensor.dtype in EIGHT_BITS for tensor in stored.left.values())
 
     def find(self, stored: StoredTensors) -> Iterator[StoredWeight]:
+        """Yield the tensors of eight bits, each with the tensor of its scales."""
         size = block_size(stored.settings)
         for tensor in stored.left.values():
             is_weight = tensor.dtype in EIGHT_BITS and not tensor.name.endswith(self.unused)
             if not is_weight:
                 continue
+
+            # the scales of NAME are NAME_scale_inv or the like, as one of several quantisers wrote
+            scale = None
             for end in SCALES:
-                scale = stored.source.tensors.get(tensor.name + end)
-                if scale is not None:
-                    yield scaled_weight(tensor, scale, size)
-                    break
-            else:
+                scale = scale or stored.source.tensors.get(tensor.name + end)
+            if scale is None:
                 raise BadSource(
                     f"{tensor.name} has numbers of 8 bits ({tensor.dtype}) without a scale;"
                     " download the checkpoint again, or dequantise it with its own tools"
                 )
+            yield scaled_weight(tensor, scale, size)

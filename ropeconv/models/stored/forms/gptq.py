@@ -39,25 +39,30 @@ class GptqWeight(StoredWeight):
     """The number that was subtracted from each stored zero point."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
+        # a row of the weight is an output: all arrays here have the outputs first .. end - 1
         qweight, scales, qzeros, *_ = self.uses
+        outputs = end - first
         inputs = self.shape[1]
-        group = self._groups(stored)
-
-        # [inputs, outputs] of these outputs, and their scales and zero points [groups, outputs]
         words = stored.columns(qweight, first, end)
-        weights = unpack(words, self.bits, inputs).astype(np.float32)
-        scale = stored.floats(stored.columns(scales, first, end), scales)
-        zero = self._zeros(stored, qzeros, first, end) + np.float32(self.less)
+        weights = unpack(words, self.bits, inputs).astype(np.float32)  # [inputs, outputs]
+        scale = stored.floats(stored.columns(scales, first, end), scales)  # [groups, outputs]
+        zero = self._zeros(stored, qzeros, first, end) + np.float32(self.less)  # the same shape
 
-        size = -(-inputs // len(scale))  # rounded up
-        in_order = inputs % size == 0 and np.array_equal(group, np.arange(inputs) // size)
-        if in_order:  # without a copy of scales and zero points for each input
-            by_group = weights.reshape(-1, size, end - first)
+        # weight = (number - zero) * scale, with the zero point and the scale of the input's group
+        group_of_input = self._groups(stored)
+        groups = len(scale)
+        group_size = -(-inputs // groups)  # rounded up
+        are_equal = inputs % group_size == 0
+        if are_equal and np.array_equal(group_of_input, np.arange(inputs) // group_size):
+            # Groups of neighbours need no copy of a scale and a zero point for each input. These
+            # operations are on a view, so they change `weights`.
+            by_group = weights.reshape(-1, group_size, outputs)
             by_group -= zero[:, None]
             by_group *= scale[:, None]
         else:
-            weights -= zero[group]
-            weights *= scale[group]
+            weights -= zero[group_of_input]
+            weights *= scale[group_of_input]
         return np.ascontiguousarray(weights.T)
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
@@ -67,20 +72,23 @@ class GptqWeight(StoredWeight):
         return RowScales(name, tuple((start + first, start + end) for start in starts))
 
     def _groups(self, stored: StoredTensors) -> NDArray[np.int64]:
-        """The group of each input.
+        """The group of each input, int64 [inputs].
 
         Raises:
             BadSource: A group has no scale.
         """
-        _, scales, _, *index = self.uses
+        _, scales, _, *index = self.uses  # g_idx is the fourth tensor, where there is one
         inputs = self.shape[1]
-        count = stored.source.tensors[scales].shape[0]
+        groups = stored.source.tensors[scales].shape[0]
         if not index:
-            return np.arange(inputs) // -(-inputs // count)
-        group = stored.whole_numbers(index[0])
-        if group.max() >= count:
-            raise BadSource(f"{index[0]} names group {group.max()} of {count}; {AGAIN}")
-        return group
+            group_size = -(-inputs // groups)  # rounded up
+            return np.arange(inputs) // group_size
+
+        index_name = index[0]
+        group_of_input = stored.whole_numbers(index_name)
+        if group_of_input.max() >= groups:
+            raise BadSource(f"{index_name} names group {group_of_input.max()} of {groups}; {AGAIN}")
+        return group_of_input
 
     def _zeros(
         self, stored: StoredTensors, qzeros: str, first: int, end: int
@@ -116,7 +124,12 @@ class Gptq(StoredForm):
 
 
 def _weight(stored: StoredTensors, layer: str, less: int) -> GptqWeight:
-    """The weight of a layer.
+    """The weight of a layer, from the shapes of its tensors.
+
+    Args:
+        stored: The tensors of the checkpoint.
+        layer: Its name without an ending, e.g. "model.layers.0.self_attn.q_proj".
+        less: The number that was subtracted from each stored zero point.
 
     Raises:
         BadSource: Its tensors do not fit together.
@@ -124,28 +137,35 @@ def _weight(stored: StoredTensors, layer: str, less: int) -> GptqWeight:
     qweight = stored.tensor(f"{layer}.qweight", layer)
     scales = stored.tensor(f"{layer}.scales", layer)
     qzeros = stored.tensor(f"{layer}.qzeros", layer)
-    uses = [qweight.name, scales.name, qzeros.name]
     index = stored.source.tensors.get(f"{layer}.g_idx")
-    if index is not None:
-        uses.append(index.name)
 
     are_words = qweight.dtype == qzeros.dtype == "I32"
     are_matrices = len(qweight.shape) == len(scales.shape) == len(qzeros.shape) == 2
-    if not are_words or not are_matrices or not all((*scales.shape, *qweight.shape)):
+    are_empty = 0 in scales.shape or 0 in qweight.shape
+    if not are_words or not are_matrices or are_empty:
         raise BadSource(
             f"{qweight.name} is {qweight.dtype} {list(qweight.shape)}, and weights in GPTQ are"
             f" read from matrices of I32; {FROM_FLOATS}"
         )
 
-    # the bits of this layer by its shapes: `dynamic` may give some layers others than `bits`
+    # The bits of this layer follow from its shapes, since `dynamic` in the settings may give some
+    # layers others than `bits`. qzeros is [groups, outputs * bits / 32], and qweight
+    # [inputs * bits / 32, outputs].
+    mismatch = BadSource(
+        f"the shapes of {layer} do not fit together: qweight {list(qweight.shape)}, scales"
+        f" {list(scales.shape)}, qzeros {list(qzeros.shape)}; {AGAIN}"
+    )
     groups, outputs = scales.shape
     bits = qzeros.shape[1] * 32 // outputs
-    is_known = bits in (2, 3, 4, 8) and qzeros.shape == (groups, outputs * bits // 32)
-    inputs = qweight.shape[0] * 32 // bits if is_known else 0
-    has_index = index is None or index.shape == (inputs,)
-    if not is_known or qweight.shape != (inputs * bits // 32, outputs) or not has_index:
-        raise BadSource(
-            f"the shapes of {layer} do not fit together: qweight {list(qweight.shape)}, scales"
-            f" {list(scales.shape)}, qzeros {list(qzeros.shape)}; {AGAIN}"
-        )
+    if bits not in (2, 3, 4, 8) or qzeros.shape != (groups, outputs * bits // 32):
+        raise mismatch
+    inputs = qweight.shape[0] * 32 // bits
+    if qweight.shape != (inputs * bits // 32, outputs):
+        raise mismatch
+
+    uses = [qweight.name, scales.name, qzeros.name]
+    if index is not None:
+        if index.shape != (inputs,):
+            raise mismatch
+        uses.append(index.name)
     return GptqWeight(f"{layer}.weight", (outputs, inputs), tuple(uses), bits, less)

@@ -40,27 +40,37 @@ class PackedWeight(StoredWeight):
     """The name of the tensor that states its shape; empty without."""
 
     def rows(self, stored: StoredTensors, first: int, end: int) -> NDArray[np.float32]:
+        """Return the rows first .. end - 1 in float32, [rows, columns]."""
         packed, scale_name, *_ = self.uses
         rows, columns = self.shape
+        count = end - first
         self._check_shape(stored)
 
+        # numbers [rows, columns], and the scale and offset of each group [rows, groups]
         words = stored.rows(packed, first, end)
         numbers = self._unpacked_rows(words, columns).astype(np.int32)
         scale = self._of_rows(stored.whole(scale_name), rows, first, end)
-        offset: NDArray[Any] = np.full_like(scale, 1 << (self.bits - 1), dtype=np.int32)
+        groups = scale.shape[1]
+        offset: NDArray[Any]
         if self.zeros:
             offset = self._zeros(stored, first, end)
+        else:
+            offset = np.full_like(scale, 1 << (self.bits - 1), dtype=np.int32)
 
-        if self.index:
-            group = stored.whole_numbers(self.index)
-            if group.max() >= scale.shape[1]:
+        # weight = (number - offset) * scale
+        weights: NDArray[np.float32]
+        if self.index:  # the columns of a group are anywhere
+            group_of_column = stored.whole_numbers(self.index)
+            if group_of_column.max() >= groups:
                 raise BadSource(f"{self.index} names a group that has no scale; {AGAIN}")
-            weights: NDArray[np.float32] = (numbers - offset[:, group]).astype(np.float32)
-            return weights * scale[:, group]
-        by_group = numbers.reshape(end - first, scale.shape[1], -1)
+            weights = (numbers - offset[:, group_of_column]).astype(np.float32)
+            return weights * scale[:, group_of_column]
+
+        # [rows, groups, columns of a group]
+        by_group = numbers.reshape(count, groups, -1)
         weights = (by_group - offset[:, :, None]).astype(np.float32)
         weights *= scale[:, :, None]
-        return weights.reshape(end - first, columns)
+        return weights.reshape(count, columns)
 
     def scales_of_rows(self, stored: StoredTensors, first: int, end: int) -> RowScales | None:
         name = self.uses[1]
@@ -123,7 +133,7 @@ class Packed(StoredForm):
 
 
 def _weight(stored: StoredTensors, name: str) -> PackedWeight:
-    """The weight of that name.
+    """The weight of that name, from the shapes of its tensors and `config_groups`.
 
     Raises:
         BadSource: Its tensors do not fit together.
@@ -131,65 +141,82 @@ def _weight(stored: StoredTensors, name: str) -> PackedWeight:
     packed = stored.tensor(f"{name}_packed", name)
     scale = stored.tensor(f"{name}_scale", name)
     uses = [packed.name, scale.name]
-    further = {}
+    further_names = {}  # an empty name for a tensor that the layer does not have
     for end in ("zero_point", "g_idx", "shape"):
-        further[end] = ""
-        if f"{name}_{end}" in stored.source.tensors:
-            further[end] = f"{name}_{end}"
-            uses.append(f"{name}_{end}")
+        further_names[end] = ""
+        tensor_name = f"{name}_{end}"
+        if tensor_name in stored.source.tensors:
+            further_names[end] = tensor_name
+            uses.append(tensor_name)
 
-    # config_groups states the bits, and the shapes decide where it states several
+    # config_groups has the bits, for several kinds of layers: the shapes tell of which this one is
     fitting = set()
     if len(packed.shape) == 2:
-        for stated in weight_groups(stored.settings):
-            fitting |= _fitting(stated, packed.shape, scale.shape)
+        for settings in weight_groups(stored.settings):
+            size = _size_by_group(settings, packed.shape, scale.shape)
+            if size is not None:
+                fitting.add(size)
     if len(fitting) != 1:
         raise BadSource(
             f"{packed.name} {list(packed.shape)} with scales {list(scale.shape)} is of none of the"
             f" config_groups in config.json; {FROM_FLOATS}"
         )
     [(bits, columns)] = fitting
-    zeros = stored.source.tensors.get(further["zero_point"])
+
+    rows = packed.shape[0]
+    zeros = stored.source.tensors.get(further_names["zero_point"])
     if zeros is not None:
-        rows = packed.shape[0]
-        rows_of_zeros = rows if zeros.dtype == "I8" else -(-rows * bits // 32)
+        rows_of_zeros = -(-rows * bits // 32)  # rounded up
+        if zeros.dtype == "I8":  # not packed
+            rows_of_zeros = rows
         if zeros.shape != (rows_of_zeros, scale.shape[-1]):
             raise BadSource(f"{zeros.name} has the shape {list(zeros.shape)}; {AGAIN}")
+
     return PackedWeight(
         name=name,
-        shape=(packed.shape[0], columns),
+        shape=(rows, columns),
         uses=tuple(uses),
         bits=bits,
-        zeros=further["zero_point"],
-        index=further["g_idx"],
-        sizes=further["shape"],
+        zeros=further_names["zero_point"],
+        index=further_names["g_idx"],
+        sizes=further_names["shape"],
     )
 
 
-def _fitting(
-    stated: dict[str, Any], packed: tuple[int, ...], scale: tuple[int, ...]
-) -> set[tuple[int, int]]:
-    """The bits and the columns of a layer by one of the `config_groups`; empty if it does not fit.
+def _size_by_group(
+    settings: dict[str, Any], packed: tuple[int, ...], scale: tuple[int, ...]
+) -> tuple[int, int] | None:
+    """The bits and the columns of a layer by one of the `config_groups`; None if it does not fit.
 
     Args:
-        stated: Its statement on weights.
-        packed: The shape of weight_packed.
-        scale: The shape of weight_scale.
+        settings: The "weights" of the group, e.g. {"num_bits": 4, "strategy": "group",
+            "group_size": 128}.
+        packed: The shape of weight_packed, [rows, words].
+        scale: The shape of weight_scale: [1], [rows, 1] or [rows, groups].
     """
-    bits: Any = stated.get("num_bits")
-    group_size: Any = stated.get("group_size")
-    is_packed = type(bits) is int and 1 <= bits <= 8 and stated.get("type", "int") == "int"
-    if not is_packed:
-        return set()
+    bits: Any = settings.get("num_bits")
+    has_bits = type(bits) is int and 1 <= bits <= 8
+    if not has_bits or settings.get("type", "int") != "int":
+        return None
+
     rows, words = packed
     columns = words * 32 // bits
-    if stated.get("strategy") == "group":
+    if settings.get("strategy") == "group":
+        group_size: Any = settings.get("group_size")
         if type(group_size) is not int or len(scale) != 2:
-            return set()
+            return None
         columns = scale[1] * group_size
-    # numbers follow each other without gaps, and the last word may have room left
-    fits = words == -(-columns * bits // 32)
-    scales_fit = scale in ((1,), (rows, 1)) or (len(scale) == 2 and columns % scale[1] == 0)
-    if not fits or not scales_fit or (len(scale) == 2 and scale[0] != rows):
-        return set()
-    return {(bits, columns)}
+
+    # the numbers of a row follow each other without gaps, and the last word may have room left
+    if words != -(-columns * bits // 32):
+        return None
+
+    if len(scale) == 2:
+        has_scale_per_row = scale[0] == rows
+        has_equal_groups = scale == (rows, 1) or columns % scale[1] == 0
+        fits = has_scale_per_row and has_equal_groups
+    else:
+        fits = scale == (1,)  # one for the whole layer
+    if not fits:
+        return None
+    return bits, columns

@@ -94,10 +94,13 @@ class Task:
     def offer(self, candidate: Candidate) -> None:
         """Keep a candidate as the best one if it loses less on all windows."""
         difference = self.scorer.race(candidate.schedule, self.best.schedule)
-        if difference.mean >= 0:
+        if difference.mean >= 0:  # its loss is not lower
             return
         self.best = candidate
-        if difference.error is not None and -difference.mean > difference.error:
+
+        # a gain above its standard error keeps the search going (`end_step`)
+        is_clear_gain = difference.error is not None and -difference.mean > difference.error
+        if is_clear_gain:
             self.improved = len(self.trace)
             gain = self.gain(candidate)
             self.progress.note(

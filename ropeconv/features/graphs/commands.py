@@ -57,9 +57,10 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
         command = command_line("compare", reference, "CHECKPOINT")
         screen.copyable(f"Next: {command}")
         return
-    # `part` is the RoPE of config.json that a graph holds; an unscaled model can be extended
-    agrees_with_config = all(inspection.part(rope) is not None for rope in inspection.ropes)
-    if agrees_with_config and not inspection.spec.scaled:
+    # `part` is None for a RoPE that config.json does not have
+    are_in_config = [inspection.part(rope) is not None for rope in inspection.ropes]
+    is_unscaled = not inspection.spec.scaled
+    if all(are_in_config) and is_unscaled:
         command = command_line("apply", reference, "--yarn", 4)
         screen.copyable(f"Next: {command}")
 

@@ -180,14 +180,14 @@ def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
 
     A unit is a sequence that one row reads. The first one may warm up, hence two.
     """
-    lengths = sorted({len(unit.case.ids) for unit in units})
+    by_length: dict[int, list[EvaluationUnit]] = {}
+    for unit in units:
+        by_length.setdefault(len(unit.case.ids), []).append(unit)
+
     chosen: list[EvaluationUnit] = []
-    if lengths:
-        shortest = [unit for unit in units if len(unit.case.ids) == lengths[0]]
-        chosen += shortest[:2]
-    if len(lengths) > 1:
-        next_longer = [unit for unit in units if len(unit.case.ids) == lengths[1]]
-        chosen += next_longer[:1]
+    two_shortest_lengths = sorted(by_length)[:2]
+    for length, count in zip(two_shortest_lengths, (2, 1), strict=False):
+        chosen += by_length[length][:count]
     return chosen
 
 
@@ -207,11 +207,12 @@ def parse_duration(text: str, units: Mapping[str, int] = UNITS) -> float:
     # a number with at most three decimals, and the letter of a unit
     letters = "".join(units)
     match = re.fullmatch(rf"(\d{{1,6}}(?:\.\d{{1,3}})?)([{letters}])", text.strip())
-    if not match or float(match[1]) <= 0:
-        raise UsageError(f"{text!r} is not a duration; write it like 90s, 20m or 2h")
-    number = float(match[1])
-    letter = match[2]
-    return number * units[letter]
+    if match:
+        number, letter = match.groups()
+        seconds = float(number) * units[letter]
+        if seconds > 0:
+            return seconds
+    raise UsageError(f"{text!r} is not a duration; write it like 90s, 20m or 2h")
 
 
 def over_budget(seconds: float, budget: float, fits: str) -> UsageError:

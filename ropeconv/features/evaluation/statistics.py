@@ -61,6 +61,9 @@ def _by_key(
 ) -> dict[Key, dict[tuple[object, ...], Observation]]:
     """Group observations by the cells of the result that they belong to.
 
+    The accuracy of passkey at 8,192 tokens and the depth 0.5 belongs to two cells:
+    ("passkey", "accuracy", 8192, None) and ("passkey", "accuracy", 8192, 0.5).
+
     Returns:
         By cell, in the order of the measures and columns, its observations by the key that pairs
         them with those of another row.

@@ -103,24 +103,23 @@ class Growth(Measure):
         The same last tokens of a window are predicted at every length; only the text before them
         grows. So what differs between two lengths is the effect of the context.
         """
-        shortest = sizes.lengths[0] - len(texts.prefix)
-        if shortest < 2:
+        shortest = sizes.lengths[0]
+        text_in_shortest = shortest - len(texts.prefix)
+        if text_in_shortest < 2:
             raise UsageError(
-                f"a length of {sizes.lengths[0]} tokens leaves nothing to predict; give longer"
-                " --lengths"
+                f"a length of {shortest} tokens leaves nothing to predict; give longer --lengths"
             )
-        count = min(sizes.targets, shortest - 1)
+        # the first token of a sequence has nothing before it
+        count = min(sizes.targets, text_in_shortest - 1)
         for window, (document, end) in enumerate(window_ends(texts, sizes, count)):
             for length in sizes.lengths:
-                ids = texts.window(document, end, length)
-                targets = np.arange(length - count, length, dtype=np.int32)
                 yield Case(
                     measure=self.name,
                     column=length,
                     document=document,
                     window=window,
-                    ids=ids,
-                    targets=targets,
+                    ids=texts.window(document, end, length),
+                    targets=np.arange(length - count, length, dtype=np.int32),
                 )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:

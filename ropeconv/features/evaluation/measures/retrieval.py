@@ -404,14 +404,15 @@ class Keys(Measure):
             prompts = self.prompts(haystack, KEYS_PER_DEPTH * sizes.depths, draw)
             for length in sizes.lengths:
                 asked = haystack.asked(prompts, length, self.name)
-                targets = np.array(asked.targets, np.int32) + len(asked.before)
+                # the questions come after the text
+                targets = [len(asked.before) + index for index in asked.targets]
                 yield Case(
                     measure=self.name,
                     column=length,
                     document=haystack.document,
                     window=window,
                     ids=np.array(asked.ids, np.int32),
-                    targets=targets.astype(np.int32),
+                    targets=np.array(targets, np.int32),
                 )
 
     def prompts(self, haystack: Haystack, count: int, draw: np.random.Generator) -> list[Prompt]:

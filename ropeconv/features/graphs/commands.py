@@ -206,13 +206,15 @@ def _show_graph_plan(plan: GraphPlan, dry_run: bool, screen: Screen) -> None:
         dry_run: Whether nothing was written.
         screen: Where it is printed.
     """
+    # a line for each constant, all of which get the same frequencies
     schedule = plan.checkpoint.schedule
-    words = _with_factor(frequencies(schedule), schedule.attention_factor)
-    rows = []
+    formula = _with_factor(frequencies(schedule), schedule.attention_factor)
+    lines = []
     for edit in plan.edits.values():
         for rope in edit.ropes:
-            rows.append((f"{rope.file}, {rope.name}", words))
-    screen.table(title(plan.checkpoint), ("", ""), rows)
+            lines.append((f"{rope.file}, {rope.name}", formula))
+    screen.table(title(plan.checkpoint), ("", ""), lines)
+
     for warning in plan.warnings:
         screen.note(f"Note: {sentence(warning)}")
     if dry_run:

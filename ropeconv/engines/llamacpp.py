@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -191,14 +191,17 @@ def last_words(stderr: str, code: int) -> str:
 
 
 def _telling_line(stderr: str) -> str:
-    """The line that names a failure: the first one with the surest word, else the first one."""
+    """Return the line of llama.cpp's output that names a failure.
+
+    It is the first line with the surest of `FAILURE_WORDS`, or the first line where none has any.
+    """
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    if not lines:
+        return "it said nothing"
     for word in FAILURE_WORDS:
         for line in lines:
             if word in line:
                 return line
-    if not lines:
-        return "it said nothing"
     return lines[0]
 
 
@@ -347,16 +350,23 @@ def available() -> bool:
     return find_spec("llama_cpp") is not None
 
 
-def why_not_run(path: Path) -> tuple[str, str]:
+class DecodeTest(NamedTuple):
+    """Whether llama.cpp decodes tokens with a file. Both fields are empty where it does."""
+
+    failure: str = ""
+    """Why it cannot, such as "error loading model: missing tensor 'output.weight'"."""
+
+    untested: str = ""
+    """Why that is not known."""
+
+
+def why_not_run(path: Path) -> DecodeTest:
     """Test whether llama.cpp decodes five tokens with a file.
 
     It decodes four and one: llama.cpp may compute a batch by other kernels than one token. Weights
     are mapped into memory, and all are read twice. A file larger than the memory is only loaded,
     without its weights. Without an answer for `LONGEST` seconds, a file that was not loaded counts
     as failed, another one as not tested.
-
-    Returns:
-        Why llama.cpp cannot run the file, and why that is not known. Both are empty where it can.
     """
     size = path.stat().st_size
     load = Load(path=str(path), threads=threads(), batch=4, cache="f16", plain=False, repack=False)
@@ -365,21 +375,28 @@ def why_not_run(path: Path) -> tuple[str, str]:
         with process:
             if size > _memory():
                 larger = f"the file ({human(size)}) is larger than the memory"
-                return "", f"{larger}, so llama.cpp only loaded it"
-            # any tokens will do; the loss of the sixth needs only the five before it
+                return DecodeTest(untested=f"{larger}, so llama.cpp only loaded it")
+
+            # any tokens will do, such as 1 to 6. The losses of those with the indices 4 and 5 need
+            # the four and the five tokens before them
             tokens = [token % process.loaded.vocabulary for token in range(1, 7)]
             losses, _ = process.ask(tuple[bytes, bytes], "losses", tokens, [4, 5])
     except LlamaCppError as problem:
-        if problem.words:
-            return problem.words, ""
-        was_loaded = "loaded" in vars(process)  # `start` sets it when the model is there
+        if problem.words:  # llama.cpp has refused the file
+            return DecodeTest(failure=problem.words)
+
+        # it did not answer in time; `start` sets the attribute when the model is loaded
+        was_loaded = "loaded" in vars(process)
         if was_loaded:
             slow = f"decoded no five tokens within {LONGEST:g} seconds"
-            return "", f"llama.cpp loaded the file and {slow}"
-        return f"it did not load within {LONGEST:g} seconds", ""
+            return DecodeTest(untested=f"llama.cpp loaded the file and {slow}")
+        return DecodeTest(failure=f"it did not load within {LONGEST:g} seconds")
+
     if np.isnan(np.frombuffer(losses)).any():
-        return "it computes NaN, as it does from weights that are too large for f16", ""
-    return "", ""
+        return DecodeTest(
+            failure="it computes NaN, as it does from weights that are too large for f16"
+        )
+    return DecodeTest()
 
 
 def _memory() -> int:

@@ -94,10 +94,11 @@ def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
 
     Args:
         llama: The module of the bindings.
-        values: Types and values by key.
+        values: Types and values by key, such as {"llama.rope.freq_base": ("float", 1e6)}.
     """
     array = (llama.llama_model_kv_override * (len(values) + 1))()
-    for entry, (key, (kind, value)) in zip(array, values.items(), strict=False):
+    for index, (key, (kind, value)) in enumerate(values.items()):
+        entry = array[index]
         entry.tag = TAGS[kind]
         entry.key = key.encode()
         union = entry.value
@@ -109,7 +110,8 @@ def overrides(llama: Any, values: Mapping[str, Override]) -> Any:
             union.val_bool = bool(value)
         else:
             union.val_str = str(value).encode()  # up to 128 bytes (llama.h)
-    array[len(values)].key = b""
+    end = array[len(values)]
+    end.key = b""
     return array
 
 
@@ -186,20 +188,33 @@ class LlamaModel:
         self.context = self._context(size, sequences)
 
     def _context(self, size: int, sequences: int) -> Any:
-        """A new context of llama.cpp."""
+        """Return a new context of llama.cpp: the cache for a sequence, and how it is computed.
+
+        Args:
+            size: The tokens that it has space for.
+            sequences: The sequences that share it.
+        """
         load = self.load
         settings = self.llama.llama_context_default_params()
         settings.n_ctx = size
+
         # n_batch is what llama_decode accepts, n_ubatch what is computed at once
-        settings.n_batch = settings.n_ubatch = min(load.batch, size)
-        settings.n_outputs_max = min(self.rows, settings.n_batch)
-        settings.type_k = settings.type_v = TYPES[load.cache]
+        batch = min(load.batch, size)
+        settings.n_batch = batch
+        settings.n_ubatch = batch
+        settings.n_outputs_max = min(self.rows, batch)
+
+        # the types of keys and values in the cache
+        settings.type_k = TYPES[load.cache]
+        settings.type_v = TYPES[load.cache]
         settings.swa_full = load.plain
         settings.flash_attn_type = 0 if load.plain else -1  # never, or where it is faster
-        settings.n_threads = settings.n_threads_batch = load.threads
+        settings.n_threads = load.threads
+        settings.n_threads_batch = load.threads
         if sequences > 1:
             settings.n_seq_max = sequences
             settings.kv_unified = True  # else each sequence would have its own share of the cells
+
         context = self.llama.llama_init_from_model(self.model, settings)
         if not context:
             raise RuntimeError(f"llama.cpp makes no context of {size} tokens for the model")
@@ -314,42 +329,49 @@ class LlamaModel:
             targets: Rising indices into `tokens`, from 1 on.
 
         Returns:
-            The losses in nats as the bytes of float64, and one byte for each answer.
+            The losses in nats as the bytes of float64, and one byte for each target: 1 where it was
+            the likeliest token, else 0.
         """
-        loss = np.empty(len(targets))
-        right = np.zeros(len(targets), bool)
-        needed = tokens[: targets[-1]]  # later tokens have no effect
+        losses = np.empty(len(targets))
+        is_likeliest = np.zeros(len(targets), bool)
+
+        # the logits after a token predict the next one; tokens behind the last target do not count
+        last_target = targets[-1]
+        needed = tokens[:last_target]
+        before_targets = {target - 1 for target in targets}
         self._begin(len(tokens))
-        rows = self._read(needed, 0, {target - 1 for target in targets})
-        for index, (target, row) in enumerate(zip(targets, rows, strict=True)):
+        logit_rows = self._read(needed, 0, before_targets)
+        for index, (target, logits) in enumerate(zip(targets, logit_rows, strict=True)):
             token = tokens[target]
             # -log softmax = max + log sum exp(logit - max) - logit: without the largest taken out,
             # exp would overflow; NaN of a broken model is the caller's to report, so no warnings
-            likeliest = int(row.argmax())
-            most = float(row[likeliest])
+            likeliest = int(logits.argmax())
+            largest = float(logits[likeliest])
             with np.errstate(all="ignore"):
-                total = np.exp(row - row[likeliest]).sum(dtype=np.float64)
-            loss[index] = most + np.log(total) - float(row[token])
-            right[index] = token == likeliest
+                total = np.exp(logits - logits[likeliest]).sum(dtype=np.float64)
+            losses[index] = largest + np.log(total) - float(logits[token])
+            is_likeliest[index] = token == likeliest
         self.advance(len(tokens) - len(needed))  # progress counts all tokens
-        return loss.tobytes(), right.tobytes()
+        return losses.tobytes(), is_likeliest.tobytes()
 
     def generate(self, tokens: list[int], count: int) -> list[int]:
         """Return the next tokens of greedy decoding."""
-        unread = tokens
-        first = 0
         generated = list[int]()
         self._begin(len(tokens) + count)
+
+        # the whole prompt is read at first, then one token at a time behind the cache
+        unread = tokens
+        position = 0  # of the first unread token
         while len(generated) < count:
-            # the whole prompt at first, then one token at a time behind the cache
-            last = first + len(unread) - 1
-            (row,) = self._read(unread, first, {last})
-            token = int(row.argmax())
+            last_position = position + len(unread) - 1
+            (logits,) = self._read(unread, position, {last_position})
+            token = int(logits.argmax())
             generated.append(token)
-            if self.llama.llama_vocab_is_eog(self.vocabulary, token):
+            is_end = self.llama.llama_vocab_is_eog(self.vocabulary, token)
+            if is_end:
                 break
             unread = [token]
-            first = last + 1
+            position = last_position + 1
         return generated
 
     def encode(self, text: str) -> list[int]:
@@ -369,17 +391,17 @@ class LlamaModel:
     def decode(self, tokens: list[int]) -> str:
         """Return the text of tokens, special ones included."""
         array = (self.llama.llama_token * len(tokens))(*tokens)
-        most = 64 * len(tokens) + 64
+        size = 64 * len(tokens) + 64  # bytes that are enough for most texts
         remove_special = False
         unparse_special = True
         while True:
-            data = ctypes.create_string_buffer(most)
+            buffer = ctypes.create_string_buffer(size)
             count = self.llama.llama_detokenize(
-                self.vocabulary, array, len(tokens), data, most, remove_special, unparse_special
+                self.vocabulary, array, len(tokens), buffer, size, remove_special, unparse_special
             )
             if count >= 0:
-                return data.raw[:count].decode("utf-8", "replace")
-            most = -count  # what the text needs
+                return buffer.raw[:count].decode("utf-8", "replace")
+            size = -count  # llama.cpp returns minus the size that the text needs
 
 
 def main() -> None:

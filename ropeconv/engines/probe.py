@@ -159,7 +159,7 @@ class ProbeCache:
 
     @staticmethod
     def key(config_text: str, model_type: str, context: int, stands_for: str = "") -> str:
-        """Return the key of the answer to a config.
+        """Return the key of the answer to a config: a digest of all that the answer depends on.
 
         It is empty, so that nothing is cached, where transformers has no files on disk.
 
@@ -169,7 +169,7 @@ class ProbeCache:
             context: The length in tokens.
             stands_for: As for `Probe.ask`.
         """
-        # the question, then all code that answers it: that of ropeconv, then that of transformers
+        # the question, and the code of ropeconv that answers it
         digest = hashlib.sha256(f"{context}\n{stands_for}\n{config_text}".encode())
         here = Path(__file__)
         for path in (
@@ -179,17 +179,18 @@ class ProbeCache:
         ):
             digest.update(path.read_bytes())
 
+        # the code of transformers that answers it
+        spec = importlib.util.find_spec("transformers")
+        if spec is None or not spec.origin:
+            return ""
+        root = Path(spec.origin).parent
+        files = [root / "modeling_rope_utils.py", root / "configuration_utils.py"]
+        files += sorted((root / "models" / model_type).glob("*.py"))
         try:
             for package in ("transformers", "torch"):
                 digest.update(importlib.metadata.version(package).encode())
-            root = Path()
-            spec = importlib.util.find_spec("transformers")
-            if spec is not None and spec.origin:
-                root = Path(spec.origin).parent
             # size and time show an edited installation; reading all files would take longer
-            code = [root / "modeling_rope_utils.py", root / "configuration_utils.py"]
-            code += sorted((root / "models" / model_type).glob("*.py"))
-            for path in code:
+            for path in files:
                 status = path.stat()
                 digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}".encode())
         except (OSError, importlib.metadata.PackageNotFoundError):
@@ -215,14 +216,15 @@ class ProbeCache:
             stands_for: The model type of a config whose own transformers does not have.
             probe: A running one; None to start one.
         """
-        text = (folder / "config.json").read_bytes().decode(errors="replace")
-        key = ""  # nothing is cached under it
+        config_text = (folder / "config.json").read_bytes().decode(errors="replace")
+        key = ""  # nothing is cached under an empty key
         if not own_code:
-            key = self.key(text, model_type, context, stands_for)
-        answer = self.get(key)
-        if answer is not None:
-            return answer
+            key = self.key(config_text, model_type, context, stands_for)
+        cached = self.get(key)
+        if cached is not None:
+            return cached
 
+        # a probe that is started here ends with the block; one of the caller keeps running
         with Probe() if probe is None else nullcontext(probe) as running:
             answer = running.ask(folder, context, own_code, stands_for)
         self.put(key, answer)

@@ -64,14 +64,7 @@ def main() -> None:
             continue
 
         try:
-            if "call" in question:  # a function of ropeconv that needs transformers
-                module, _, name = question["call"].partition(":")
-                function = getattr(importlib.import_module(module), name)
-                answer = function(question["given"])
-            elif question.get("own"):  # an output with a modelling file of its own
-                answer = ask_own(question["path"], question["context"])
-            else:
-                answer = ask(question["path"], question["context"], question.get("as", ""))
+            answer = answer_question(question)
         except Exception as problem:
             answer = {"error": f"{type(problem).__name__}: {problem}"}
         with contextlib.suppress(Exception):  # transformers may be what cannot be imported
@@ -80,6 +73,18 @@ def main() -> None:
         answers.flush()
     answers.close()
     os._exit(0)  # interpreter shutdown takes half a second after these imports
+
+
+def answer_question(question: dict[str, Any]) -> dict[str, object]:
+    """Return the answer to a question about a config, or the result of a function of ropeconv."""
+    if "call" in question:
+        module, _, name = question["call"].partition(":")
+        function = getattr(importlib.import_module(module), name)
+        result: dict[str, object] = function(question["given"])
+        return result
+    if question.get("own"):  # an output with a modelling file of its own
+        return ask_own(question["path"], question["context"])
+    return ask(question["path"], question["context"], question.get("as", ""))
 
 
 def open_answers() -> TextIO:
@@ -109,7 +114,7 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
         stands_for: The model type of a config whose own is not known here; empty to read it
             unchanged.
     """
-    # the text model, built with few layers and without weights
+    # the config of the text model, which may be a part of that of a vision model
     config, read_as = read(Path(path), stands_for)
     has_encoder_and_decoder = getattr(config, "is_encoder_decoder", False)
     if has_encoder_and_decoder:
@@ -118,21 +123,27 @@ def ask(path: str, context: int, stands_for: str) -> dict[str, object]:
         text = config.get_text_config()
     else:
         text = getattr(config, "text_config", config)
+
+    # the model, with few layers and without weights
     try:
         model = build(shrink(text))
     except ValueError:  # a class that needs a module of a layer which was left out
         model = build(text)
 
+    # by "global" or "local", what the layers of that kind rotate with
     modules: dict[str, object] = {}
     for name, module in model.named_modules():
         if "RotaryEmbedding" not in type(module).__name__:
             continue
-        for label, answer in dict(look(module, name, context)).items():
-            if has_encoder_and_decoder and modules.get(label, answer) != answer:
+        # of two sets for one kind, the later one counts
+        by_kind = dict(read_rotary_module(module, name, context))
+        for layer_kind, frequencies in by_kind.items():
+            is_other = layer_kind in modules and modules[layer_kind] != frequencies
+            if has_encoder_and_decoder and is_other:
                 raise ValueError(
-                    f"its encoder and its decoder compute different {label} frequencies"
+                    f"its encoder and its decoder compute different {layer_kind} frequencies"
                 )
-            modules[label] = answer
+            modules[layer_kind] = frequencies
     if not modules:
         raise ValueError(f"{type(model).__name__} has no rotary module")
     return {"modules": modules, "class": type(model).__name__, "read_as": read_as}
@@ -172,16 +183,25 @@ def read(folder: Path, stands_for: str) -> tuple[PretrainedConfig, str]:
 
 
 def ask_own(path: str, context: int) -> dict[str, object]:
-    """Return the answer for a folder whose own modelling file reads frequencies from a tensor."""
+    """Return the answer for a folder whose own modelling file reads frequencies from a tensor.
+
+    ropeconv has written that file (`--encoding buffers`): its rotary module, `StoredRope`, has the
+    frequencies as the buffer `inv_freq`, which is a tensor of the checkpoint.
+    """
     from safetensors.torch import load_file
 
+    # the rotary module alone, without the model around it
     config = load_config(Path(path), trust=True)
     model = load_class(config, "AutoModel", Path(path))
     rotary = sys.modules[model.__module__].StoredRope(config)
+
+    # its frequencies, from the shard that has them
+    name = "model.rotary_emb.inv_freq"
     with open(os.path.join(path, "model.safetensors.index.json"), encoding="utf-8") as index:
-        shard = json.load(index)["weight_map"]["model.rotary_emb.inv_freq"]
-    rotary.inv_freq = load_file(os.path.join(path, shard))["model.rotary_emb.inv_freq"]
-    return {"modules": dict(look(rotary, "model.rotary_emb", context)), "class": model.__name__}
+        shard = json.load(index)["weight_map"][name]
+    rotary.inv_freq = load_file(os.path.join(path, shard))[name]
+    modules = dict(read_rotary_module(rotary, "model.rotary_emb", context))
+    return {"modules": modules, "class": model.__name__}
 
 
 def build(text: PretrainedConfig) -> Module:
@@ -215,12 +235,13 @@ def class_of(text: PretrainedConfig) -> type[Module]:
     for auto in (AutoModel, AutoModelForCausalLM):
         # a mapping can name classes that are not there (Voxtral Realtime)
         with contextlib.suppress(KeyError, ValueError):
-            known = auto._model_mapping[type(text)]
-            if not isinstance(known, (tuple, list)):
-                known = [known]
-            first: type[Module] = known[0]
+            entry = auto._model_mapping[type(text)]
+            classes = entry if isinstance(entry, (tuple, list)) else [entry]
+            first: type[Module] = classes[0]
             return first
 
+    # no auto class has it, as for the text model of some vision models: modeling_x.py beside its
+    # configuration_x.py has a class with this `config_class`
     code = importlib.import_module(type(text).__module__.replace(".configuration_", ".modeling_"))
     for name, member in vars(code).items():
         if not name.endswith("Model") or name.endswith("PreTrainedModel"):
@@ -258,18 +279,23 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
     parts = [config]
     if getattr(config, "is_encoder_decoder", False) and hasattr(config, "encoder"):
         parts = [config.encoder.get_text_config(), config.decoder.get_text_config()]
+
     for part in parts:
-        kinds = getattr(part, "layer_types", None)
+        # the layers up to the first one of the kind that comes last, such as 6 of Gemma 3, whose
+        # sixth layer is the first without a window
+        layer_types = getattr(part, "layer_types", None)
         needed = 1
-        if kinds:  # up to the first layer of the kind that comes last
-            first_layers = [kinds.index(kind) for kind in set(kinds)]
+        if layer_types:
+            first_layers = [layer_types.index(layer_type) for layer_type in set(layer_types)]
             needed = max(first_layers) + 1
         keep_layers(part, min(getattr(part, "num_hidden_layers", 1), needed))
     return config
 
 
-def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield what a rotary module computes, for global and for window layers.
+def read_rotary_module(
+    module: Module, name: str, context: int
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield what a rotary module computes, for global layers and for those with a window.
 
     Args:
         module: The rotary module.
@@ -277,32 +303,34 @@ def look(module: Module, name: str, context: int) -> Iterator[tuple[str, dict[st
         context: The length in tokens.
 
     Yields:
-        "global" or "local", and what `run` returns.
+        "global" or "local", and what `read_frequencies` returns.
     """
     # a module with several layer types has a buffer for each, such as sliding_attention_inv_freq,
     # beside a copy of it for dynamic types, such as sliding_attention_original_inv_freq
-    kinds = []
+    layer_types = []
     for buffer, _ in module.named_buffers():
-        kind = buffer.removesuffix("_inv_freq")
-        if kind != buffer and not kind.endswith("original"):
-            kinds.append(kind)
-    if not kinds:
+        if buffer.endswith("_inv_freq") and not buffer.endswith("original_inv_freq"):
+            layer_types.append(buffer.removesuffix("_inv_freq"))
+
+    # a module with one set of frequencies
+    if not layer_types:
         is_local = name.endswith(("_local", "_unscaled")) or "sliding_attention" in name
-        yield "local" if is_local else "global", run(module, None, context)
+        yield "local" if is_local else "global", read_frequencies(module, None, context)
         return
 
-    # DeepSeek V4 calls its layers with a window "main"
-    for kind in kinds:
-        is_local = len(kinds) > 1 and ("sliding" in kind or kind == "main")
-        yield "local" if is_local else "global", run(module, kind, context)
+    for layer_type in layer_types:
+        # DeepSeek V4 calls its layers with a window "main"
+        has_window = "sliding" in layer_type or layer_type == "main"
+        is_local = has_window and len(layer_types) > 1
+        yield "local" if is_local else "global", read_frequencies(module, layer_type, context)
 
 
-def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
+def read_frequencies(module: Module, layer_type: str | None, context: int) -> dict[str, object]:
     """Return one set of frequencies: of a sequence as long as the context, and of a short one.
 
     Args:
         module: The rotary module.
-        kind: The layer type of the set; None for a module with one set.
+        layer_type: The layer type of the set; None for a module with one set.
         context: The length in tokens.
 
     Returns:
@@ -311,15 +339,15 @@ def run(module: Module, kind: str | None, context: int) -> dict[str, object]:
     """
     # dynamic types and LongRoPE write other frequencies into the buffer for longer sequences, so it
     # is read after a pass over positions 0 and 1, and after one that ends with the context
-    buffer = "inv_freq" if kind is None else f"{kind}_inv_freq"
-    forward(module, kind, [0, 1])
+    buffer = "inv_freq" if layer_type is None else f"{layer_type}_inv_freq"
+    forward(module, layer_type, [0, 1])
     short = getattr(module, buffer).double().tolist()
-    attention_factor = forward(module, kind, [0, context - 1])
+    attention_factor = forward(module, layer_type, [0, context - 1])
     inv_freq = getattr(module, buffer).double().tolist()
     return {"inv_freq": inv_freq, "short": short, "attention_factor": attention_factor}
 
 
-def forward(module: Module, kind: str | None, positions: list[int]) -> float:
+def forward(module: Module, layer_type: str | None, positions: list[int]) -> float:
     """Run a rotary module at positions from 0 on, and return its attention factor.
 
     The factor is its cosine at position 0.
@@ -329,9 +357,10 @@ def forward(module: Module, kind: str | None, positions: list[int]) -> float:
     # the states only give the dtype and the device; cos(0) = 1, so cosines at 0 are the factor
     states = torch.zeros(1, len(positions), 2)
     extra = {}
-    if kind is not None:
-        extra["layer_type"] = kind
+    if layer_type is not None:
+        extra["layer_type"] = layer_type
     ids = torch.tensor([positions])
+
     # modules differ in their arguments, so each form is tried in turn
     try:
         result = module(states, ids, **extra)
@@ -343,11 +372,13 @@ def forward(module: Module, kind: str | None, positions: list[int]) -> float:
         except RuntimeError:
             # before transformers 4.48, some modules are given only the length
             result = module(states, seq_len=positions[-1] + 1)
+
     if isinstance(result, tuple):
-        first = result[0]  # cosines, then sines
+        cosines = result[0]  # then sines
     else:
-        first = result.abs()  # complex numbers, whose absolute value is the factor
-    return float(first.reshape(-1, first.shape[-1])[0, 0])
+        cosines = result.abs()  # complex numbers, whose absolute value is the factor
+    first_row = cosines.reshape(-1, cosines.shape[-1])[0]  # that of position 0
+    return float(first_row[0])
 
 
 if __name__ == "__main__":

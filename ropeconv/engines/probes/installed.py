@@ -90,9 +90,16 @@ def find_installed(name: str, python: str = "") -> InstalledRuntime | None:
         RopeconvError: For a runtime that cannot be asked, and for an interpreter that does not run.
     """
     askable = find_askable(name)
-    installation = describe(askable, python) if python else describe_here(askable)
+    if python:
+        installation = describe(askable, python)
+    else:
+        installation = describe_here(askable)
+    if not installation.place:
+        return None
+
+    # the same runtime may come from one of several distributions
     for distribution in askable.distributions:
-        if installation.place and distribution in installation.versions:
+        if distribution in installation.versions:
             # builds have a local part: 0.33.0+cpu
             version = installation.versions[distribution].partition("+")[0]
             return InstalledRuntime(askable, installation, version)
@@ -232,13 +239,14 @@ class InstalledRuntime(Asking):
         }
         if options:
             question["options"] = dict(options)
+
         # an answer that says nothing, as without enough memory, may be another one next time
         key = self.key(question)
-        cached = self.cache.load(key)
-        if cached is not None:
-            known = parse_runtime_answer(cached)
-            if known is not None and not known.says_nothing:
-                return known
+        cached_text = self.cache.load(key)
+        if cached_text is not None:
+            cached = parse_runtime_answer(cached_text)
+            if cached is not None and not cached.says_nothing:
+                return cached
 
         if self.failure:  # a process that failed once would fail again
             return RuntimeAnswer(unseen=self.failure)
@@ -266,11 +274,14 @@ class InstalledRuntime(Asking):
         except TimeoutError:
             self.fail(f"it did not answer in {self.seconds:.0f} seconds")
             return b""
-        if not line:
-            code, text = self.process.end()
-            lines = text.strip().splitlines()
-            last = f": {lines[-1][:200]}" if lines else ""
-            self.fail(f"it ended with code {code} and without an answer{last}")
+
+        if not line:  # the process has ended; the last line of its stderr says most
+            code, stderr = self.process.end()
+            lines = stderr.strip().splitlines()
+            reason = f"it ended with code {code} and without an answer"
+            if lines:
+                reason += f": {lines[-1][:200]}"
+            self.fail(reason)
         return line
 
     def fail(self, reason: str) -> None:
@@ -319,14 +330,20 @@ class InstalledRuntime(Asking):
         """Return the verdict of the runtime on a config; None where its answer says nothing."""
         answer, outcome = self.outcome(planned)
         if answer.says_nothing:
+            # the user is told each reason once
             if answer.unseen not in self.reported:
                 self.reported.add(answer.unseen)
                 self.tell(f"{self.title} was not asked ({answer.unseen}); the table is used.")
             return None
+
         verdict = self.verdict_from(planned, answer, outcome)
         if verdict.status in GOOD:
             return verdict
-        return self.verdict_with_option(planned, verdict) or verdict
+        # an option of the server may make it right, such as vLLM's --model-impl transformers
+        right_with_option = self.verdict_with_option(planned, verdict)
+        if right_with_option is not None:
+            return right_with_option
+        return verdict
 
     def verdict_with_option(self, planned: PlannedConfig, without: Verdict) -> Verdict | None:
         """Return the verdict with an option of the server that makes it right; None without one.
@@ -351,15 +368,14 @@ class InstalledRuntime(Asking):
         A question is without the quantisation of the weights, and so the answer. Whether a runtime
         loads them is in the table, of which the newest row counts for an installed version.
         """
-        row = newest(self.name)
         status = outcome.status
         reason = outcome.detail
-        weights = quantised(planned.config, row, planned.family)
-        is_unsupported = weights is not None and weights[0] == "unsupported"
-        if status == "exact" and weights is not None and is_unsupported:
-            status, reason = weights
-        elif status == "exact":
+        if status == "exact":
             reason = remark(answer, planned.schedule.context)
+            # the table may say that it does not load the quantised weights of this config
+            weights = quantised(planned.config, newest(self.name), planned.family)
+            if weights is not None and weights[0] == "unsupported":
+                status, reason = weights
         return Verdict(
             runtime=f"{self.name}@{self.version}",
             display_name=self.title,

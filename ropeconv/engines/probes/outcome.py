@@ -85,10 +85,14 @@ def parse_runtime_answer(text: str | bytes) -> RuntimeAnswer | None:
         answer = msgspec.json.decode(text, type=RuntimeAnswer)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    decided = answer.layers or answer.error or answer.absent or answer.unseen
-    rows = range(len(answer.ropes))
-    if not decided or any(index is not None and index not in rows for index in answer.layers):
+
+    has_content = answer.layers or answer.error or answer.absent or answer.unseen
+    if not has_content:
         return None
+    # each layer that rotates has the index of its frequencies in `ropes`
+    for index in answer.layers:
+        if index is not None and index not in range(len(answer.ropes)):
+            return None
     return answer
 
 
@@ -138,6 +142,7 @@ def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
         answer: That of the program.
         expected: The schedule, and the config that it was written into.
     """
+    # the runtime has not built the model
     if answer.unseen:
         return Outcome("unknown", answer.unseen)
     if answer.absent:
@@ -146,41 +151,46 @@ def judge_answer(answer: RuntimeAnswer, expected: Expected) -> Outcome:
         stage = STAGES.get(answer.stage, answer.stage)
         return Outcome("refused", f"it fails at {stage}: {answer.error}")
 
+    # the schedule is for the global layers
     layers = list(_seen_layers(answer, expected.before))
-    ropes = [rope for kind, rope in layers if kind == "global" and rope is not None]
-    if not any(kind == "global" for kind, _ in layers):
+    global_layers = [rope for kind, rope in layers if kind == "global"]
+    if not global_layers:
         return Outcome("unknown", "no layer was seen that the schedule is for")
+    ropes = [rope for rope in global_layers if rope is not None]  # without those that do not rotate
 
+    # the first difference decides. A wrong layer or wrong pairs break a model; one without its
+    # scaling works, up to its old context
     status: Status = "exact"
     difference = next(_differences(answer, layers, expected), "")
     if difference:
         status = "differs"
-        # a wrong layer or wrong pairs break a model; one without its scaling works, up to its old
-        # context
-        is_of_schedule = difference.startswith(OF_SCHEDULE)
-        if is_of_schedule and _is_unscaled(answer, ropes, expected):
+        is_in_schedule = difference.startswith(OF_SCHEDULE)
+        if is_in_schedule and _is_unscaled(answer, ropes, expected):
             status = "ignored"
-    deviation = None
-    factor = None
-    if ropes:
-        deviation = max(_deviation(rope.inv_freq, expected.schedule.inv_freq) for rope in ropes)
-        factor = max(
-            (rope.attention_factor for rope in ropes),
-            key=lambda value: abs(value - expected.schedule.attention_factor),
-        )
-    if deviation is not None and not math.isfinite(deviation):
-        deviation = None
+    if not ropes:
+        return Outcome(status, difference)
+
+    # the numbers for the user: the largest deviation, and the attention factor that is most wrong
+    largest = max(_deviation(rope.inv_freq, expected.schedule.inv_freq) for rope in ropes)
+    factor = max(
+        (rope.attention_factor for rope in ropes),
+        key=lambda value: abs(value - expected.schedule.attention_factor),
+    )
+    deviation = largest if math.isfinite(largest) else None
     return Outcome(status, difference, deviation, factor)
 
 
 def _seen_layers(answer: RuntimeAnswer, before: RopeSpec) -> Iterator[SeenLayer]:
-    """Yield the kind of each layer that was seen, and its rope.
+    """Yield the kind of each layer in the source, and what the runtime rotates it with.
 
-    Models that were made small show their first layers.
+    Models that were made small have only their first layers in the answer.
     """
     kinds = before.layers or ("global",) * len(answer.layers)
     for kind, index in zip(kinds, answer.layers, strict=False):
-        yield kind, None if index is None else answer.ropes[index]
+        rope = None  # the layer does not rotate
+        if index is not None:
+            rope = answer.ropes[index]
+        yield kind, rope
 
 
 def _differences(
@@ -201,6 +211,7 @@ def _differences(
             yield "a layer rotates that has no RoPE"
 
     # the numbers: global layers have those of the schedule, and local ones keep those of the source
+    local_inv_freq = expected.before.local_inv_freq
     for kind, rope in layers:
         if rope is None or kind == "none":
             continue
@@ -208,30 +219,38 @@ def _differences(
         if pairs != expected.family.layout:
             yield f"rotates {pairs} pairs"
         if kind == "global":
-            yield from _of_schedule(rope, expected.schedule)
-        elif expected.before.local_inv_freq is not None:
-            yield from _of_vector("window layers: ", rope.inv_freq, expected.before.local_inv_freq)
-            yield from _of_factor("window layers: attention factor", rope.attention_factor, 1.0)
+            yield from _schedule_differences(rope, expected.schedule)
+        elif local_inv_freq is not None:
+            yield from _vector_differences("window layers: ", rope.inv_freq, local_inv_freq)
+            yield from _factor_differences(
+                "window layers: attention factor", rope.attention_factor, 1.0
+            )
 
     # a prompt that is computed in several passes may get another list in each
-    if answer.mixed and any(rope.switches for rope in answer.ropes):
+    depends_on_length = any(rope.switches for rope in answer.ropes)
+    if answer.mixed and depends_on_length:
         yield "the two factor lists are mixed in one prompt"
-    yield from _of_logits(answer, expected)
+    yield from _logit_differences(answer, expected)
 
 
-def _of_schedule(rope: ProbedRope, schedule: Schedule) -> Iterator[str]:
+def _schedule_differences(rope: ProbedRope, schedule: Schedule) -> Iterator[str]:
     """Yield how a rope differs from the schedule, at the context and inside the trained one."""
     factor = schedule.attention_factor
-    yield from _of_vector("", rope.inv_freq, schedule.inv_freq)
-    yield from _of_factor("attention factor", rope.attention_factor, factor)
+    yield from _vector_differences("", rope.inv_freq, schedule.inv_freq)
+    yield from _factor_differences("attention factor", rope.attention_factor, factor)
 
-    inside = "inside the trained context: "
-    short = schedule.inv_freq if schedule.short_inv_freq is None else schedule.short_inv_freq
+    # a short sequence has other frequencies only with two lists, as in LongRoPE; its attention
+    # factor is the same in the schedule
+    expected_short = schedule.inv_freq
+    if schedule.short_inv_freq is not None:
+        expected_short = schedule.short_inv_freq
+    answered_short = rope.short_inv_freq or rope.inv_freq
     short_factor = rope.attention_factor
     if rope.short_attention_factor is not None:
         short_factor = rope.short_attention_factor
-    yield from _of_vector(inside, rope.short_inv_freq or rope.inv_freq, short)
-    yield from _of_factor(f"{inside}attention factor", short_factor, factor)
+    inside = "inside the trained context: "
+    yield from _vector_differences(inside, answered_short, expected_short)
+    yield from _factor_differences(f"{inside}attention factor", short_factor, factor)
 
 
 def _pairs(answer: RuntimeAnswer, rope: ProbedRope, family: Family) -> str:
@@ -241,26 +260,33 @@ def _pairs(answer: RuntimeAnswer, rope: ProbedRope, family: Family) -> str:
     return rope.pairs or family.layout
 
 
-def _of_vector(words: str, answered: tuple[float, ...], expected: Vector) -> Iterator[str]:
-    """Yield how frequencies differ from those that are expected, after the prefix `words`."""
+def _vector_differences(
+    prefix: str, answered: tuple[float, ...], expected: Vector
+) -> Iterator[str]:
+    """Yield how frequencies differ from the expected ones, in words that begin with `prefix`.
+
+    Frequencies are [rotary_dim / 2], in radians per token. A pair with 0 does not rotate.
+    """
     if len(answered) != len(expected):
-        yield f"{words}rotates {len(answered)} pairs, not {len(expected)}"
+        yield f"{prefix}rotates {len(answered)} pairs, not {len(expected)}"
         return
+
     given = np.asarray(answered)
     rotates = expected != 0
     wrong = np.count_nonzero(given[~rotates])
     if wrong:
-        yield f"{words}frequencies are not 0 in {wrong} pairs that stand still in the schedule"
+        yield f"{prefix}frequencies are not 0 in {wrong} pairs that stand still in the schedule"
         return
+
     ratio = given[rotates] / expected[rotates]
     if ratio.size and np.abs(ratio - 1).max() > FREQUENCIES:
         yield (
-            f"{words}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the"
+            f"{prefix}frequencies are {ratio.min():.6g} to {ratio.max():.6g} times those of the"
             " schedule"
         )
 
 
-def _of_factor(words: str, answered: float, expected: float) -> Iterator[str]:
+def _factor_differences(words: str, answered: float, expected: float) -> Iterator[str]:
     """Yield how a factor differs from the one that is expected."""
     if abs(answered - expected) > FACTORS * expected:
         yield f"{words} {answered:.6g}, not {expected:.6g}"
@@ -277,7 +303,7 @@ def _deviation(answered: tuple[float, ...], expected: Vector) -> float:
     return float(np.abs(given[rotates] / expected[rotates] - 1).max(initial=0.0))
 
 
-def _of_logits(answer: RuntimeAnswer, expected: Expected) -> Iterator[str]:
+def _logit_differences(answer: RuntimeAnswer, expected: Expected) -> Iterator[str]:
     """Yield how the factors on logits and on queries differ, in families that have them."""
     # MLA may scale all logits, beside the 1 / sqrt(width of a head) of every attention
     schedule = expected.schedule
@@ -286,7 +312,8 @@ def _of_logits(answer: RuntimeAnswer, expected: Expected) -> Iterator[str]:
         part = text_part(expected.config, family)
         width = part["qk_nope_head_dim"] + part["qk_rope_head_dim"]
         usual = float(width) ** -0.5
-        yield from _of_factor("factor on logits", answer.scaling / usual, schedule.softmax_scale)
+        answered = answer.scaling / usual
+        yield from _factor_differences("factor on logits", answered, schedule.softmax_scale)
 
     # Llama 4's temperature on queries, 1 + beta ln(1 + floor(p / length)), which the runtime gave
     # for p = context - 1, where it is the largest
@@ -297,7 +324,7 @@ def _of_logits(answer: RuntimeAnswer, expected: Expected) -> Iterator[str]:
             last = schedule.context - 1
             expected_scale += scaling.beta * math.log1p(last // scaling.length)
         answered_scale = 1.0 if answer.query_scale is None else answer.query_scale
-        yield from _of_factor("factor on queries", answered_scale, expected_scale)
+        yield from _factor_differences("factor on queries", answered_scale, expected_scale)
 
 
 def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expected) -> bool:
@@ -320,12 +347,12 @@ def _is_unscaled(answer: RuntimeAnswer, ropes: list[ProbedRope], expected: Expec
             return False
         if not _is_same_vector(rope.inv_freq, unscaled):
             return False
-        if list(_of_factor("", rope.attention_factor, 1.0)):
+        if list(_factor_differences("", rope.attention_factor, 1.0)):
             return False
     return bool(ropes)
 
 
 def _is_same_vector(answered: tuple[float, ...], expected: Vector) -> bool:
-    """Whether `_of_vector` has no difference to yield."""
-    differences = list(_of_vector("", answered, expected))
+    """Whether frequencies are those that are expected, within `FREQUENCIES`."""
+    differences = list(_vector_differences("", answered, expected))
     return not differences

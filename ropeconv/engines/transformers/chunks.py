@@ -176,23 +176,34 @@ def _mask_function(stock: Callable[..., Tensor | None]) -> Callable[..., Tensor 
 
 
 def _is_chunk(given: Mapping[str, Any]) -> bool:
-    """Whether a mask is for several last tokens of a sequence, behind others in the cache."""
+    """Whether a mask is for several last tokens of a sequence, behind others in the cache.
+
+    Args:
+        given: The arguments of transformers' function for masks. A mask has a row for each query
+            and a column for each key, and offsets say at which position they begin.
+    """
     rows = given.get("q_length", 1)
     columns = given.get("kv_length", 0)
-    last_row = int(given.get("q_offset", 0)) + rows
-    last_column = given.get("kv_offset", 0) + columns
-    return 1 < rows < columns and bool(last_row == last_column)
+    are_several_behind_others = 1 < rows < columns
+    end_of_queries = int(given.get("q_offset", 0)) + rows
+    end_of_keys = given.get("kv_offset", 0) + columns
+    return are_several_behind_others and bool(end_of_queries == end_of_keys)
 
 
 def _is_causal(given: Mapping[str, Any]) -> bool:
-    """Whether a mask hides only later tokens: no padding, and none that a window leaves out."""
-    window = given.get("local_size")
-    tokens = given.get("attention_mask")
+    """Whether a mask hides only later tokens: no padding, and none that a window leaves out.
+
+    Args:
+        given: The arguments of transformers' function for masks.
+    """
+    # a pattern that is not causal, such as that of the tokens of an image
     if not given.get("allow_is_causal_skip", True):
         return False
+    window = given.get("local_size")
     if window is not None and given["kv_length"] >= window:
         return False
-    return tokens is None or bool(tokens.all())
+    padding = given.get("attention_mask")  # True for each token that is not padding
+    return padding is None or bool(padding.all())
 
 
 def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,13 +231,17 @@ def _attention_function(stock: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(attention_mask, ChunkMask) or changes_scores:
             result: tuple[Tensor, None] = stock(module, query, key, value, attention_mask, **given)
             return result
+
+        # tensors are [batch, heads, tokens, width]; several queries may share a head of keys
+        query_heads = query.shape[1]
+        key_heads = key.shape[1]
         out = scaled_dot_product_attention(
             query,
             key,
             value,
             attn_mask=attention_mask,
             scale=given.get("scaling"),
-            enable_gqa=key.shape[1] != query.shape[1],
+            enable_gqa=key_heads != query_heads,
         )
         return out.transpose(1, 2).contiguous(), None
 
@@ -258,11 +273,20 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         self._write(0, layer.keys, layer.values)
 
     def _write(self, start: int, *states: Tensor) -> None:
-        """Write keys and values from a place on, which is then filled up to their end."""
-        stop = start + states[0].shape[-2]
+        """Write keys and values from a token on, and let `keys` and `values` end with them.
+
+        Args:
+            start: The number of the first token.
+            *states: Its keys and values and those of the next tokens, [batch, heads, tokens,
+                width].
+        """
+        tokens = states[0].shape[-2]
+        stop = start + tokens
         for space, part in zip(self._space, states, strict=True):
             space[..., start:stop, :] = part
-        self.keys, self.values = (space[..., :stop, :] for space in self._space)
+        all_keys, all_values = self._space
+        self.keys = all_keys[..., :stop, :]
+        self.values = all_values[..., :stop, :]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **given: Any

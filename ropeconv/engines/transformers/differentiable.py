@@ -67,7 +67,7 @@ class Differentiable:
         import torch
         from torch.utils.checkpoint import checkpoint
 
-        # one pass over the text; the state after a token predicts the next one
+        # one pass over the text, without the head
         model = self.model
         engine = self._engine
         head = model.get_output_embeddings()
@@ -75,18 +75,23 @@ class Differentiable:
         sequence = torch.tensor([list(ids)], device=device)
         with _recomputed(model, len(ids) >= CHECKPOINTED):
             outputs = backbone_of(model)(input_ids=sequence, use_cache=False)
-        before_targets = outputs.last_hidden_state[0, [index - 1 for index in targets]]
-        states = before_targets.to(head.weight.device)
+
+        # the state after a token predicts the next one
+        before_targets = [index - 1 for index in targets]
+        states = outputs.last_hidden_state[0, before_targets].to(head.weight.device)
         expected = torch.tensor([ids[index] for index in targets], device=states.device)
 
         def block_losses(rows: Tensor, tokens: Tensor) -> Tensor:
+            """Return the losses of some targets, from their states [rows, hidden_size]."""
             logits = engine.head(rows, gradient=True)
             return torch.nn.functional.cross_entropy(logits, tokens, reduction="none")
 
         # the logits of a block exist only while it is computed, also in the backward pass
-        size = max(1, ROWS // int(head.weight.shape[0]))
+        vocabulary = int(head.weight.shape[0])
+        block_size = max(1, ROWS // vocabulary)
         losses = []
-        for rows, tokens in zip(states.split(size), expected.split(size), strict=True):
+        blocks = zip(states.split(block_size), expected.split(block_size), strict=True)
+        for rows, tokens in blocks:
             losses.append(checkpoint(block_losses, rows, tokens, use_reentrant=False))
         return torch.cat(losses)
 
@@ -216,11 +221,13 @@ def _recomputed(model: PreTrainedModel, recompute: bool) -> Iterator[None]:
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    layers = []
-    if recompute:
-        layers = [
-            module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
-        ]
+    if not recompute:
+        yield
+        return
+
+    layers = [
+        module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+    ]
     for layer in layers:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
         layer.gradient_checkpointing = True

@@ -213,27 +213,29 @@ class TransformersEngine(Engine):
         import torch
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
-        class Done(BaseModelOutputWithPast):  # type: ignore[misc]
+        class BackboneOutput(BaseModelOutputWithPast):  # type: ignore[misc]
             """The output of any backbone: fields that only some have are None."""
 
             def __getattr__(self, name: str) -> None:
                 if name.startswith("__"):
                     raise AttributeError(name)
 
+        # a backbone that returns the given states, [1, positions, hidden_size]. accelerate puts a
+        # `forward` into the object, in place of that of the class, which is restored below
         backbone = backbone_of(model)
         device = model.get_output_embeddings().weight.device
-        done = Done(last_hidden_state=hidden[None].to(device))
-        # accelerate puts a `forward` into the object, in place of that of the class
-        forward = vars(backbone).get("forward")
-        backbone.forward = lambda *args, **given: done
+        output = BackboneOutput(last_hidden_state=hidden[None].to(device))
+        own_forward = vars(backbone).get("forward")
+        backbone.forward = lambda *args, **given: output
         try:
             with torch.set_grad_enabled(gradient):
+                # the tokens are not read
                 ids = torch.zeros((1, len(hidden)), dtype=torch.long, device=device)
                 outputs = model(input_ids=ids, use_cache=False)
         finally:
             del backbone.forward
-            if forward is not None:
-                backbone.forward = forward
+            if own_forward is not None:
+                backbone.forward = own_forward
         return outputs.logits[0].float()
 
     def logits(
@@ -277,16 +279,18 @@ class TransformersEngine(Engine):
         place = "cpu" if device.type == "cpu" else "gpu"
         block_size = max(1, LOGITS[place] // self.vocabulary)
         chunk = self.chunk
-        if chunk < MOST_TOKENS and not needs_no_masks(self.model):
+        reads_whole = chunk >= MOST_TOKENS
+        if not reads_whole and not needs_no_masks(self.model):
             chunk = min(chunk, max(256, MASK[place] // len(ids)))
 
         # the state after a token predicts the next one
         expected = torch.tensor([ids[index] for index in targets], device=device)
-        kept = [index - 1 for index in targets]
+        before_targets = [index - 1 for index in targets]
         losses = []
         correct = []
         done = 0
-        for states in self.read(ids, range(len(ids)), kept, progress or Progress(), chunk):
+        chunks = self.read(ids, range(len(ids)), before_targets, progress or Progress(), chunk)
+        for states in chunks:
             for block in states.split(block_size):
                 # the loss of a token is -log softmax: logsumexp of all logits minus its own
                 logits = self.head(block)
@@ -363,15 +367,15 @@ class TransformersEngine(Engine):
         """Free the memory of the layers, so that only `head` works, and return the engine."""
         from torch import nn
 
-        # the layers are in lists of modules, which are emptied, and embeddings are replaced by an
-        # empty list, unless the head uses the same weights
+        # the layers are in lists of modules, which are emptied; embeddings are replaced by an empty
+        # list, unless the head uses the same weights
         head = self.model.get_output_embeddings()
         embeddings = self.model.get_input_embeddings()
-        is_tied = head is not None and head.weight is embeddings.weight
+        head_needs_embeddings = head is not None and head.weight is embeddings.weight
         for module in backbone_of(self.model).modules():
             for name, child in list(module.named_children()):
-                unused = child is embeddings and not is_tied
-                if unused or isinstance(child, nn.ModuleList):
+                is_unused_table = child is embeddings and not head_needs_embeddings
+                if is_unused_table or isinstance(child, nn.ModuleList):
                     setattr(module, name, nn.ModuleList())
         release()
         return self

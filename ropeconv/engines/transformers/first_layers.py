@@ -142,26 +142,28 @@ class FirstLayers:
     def kinds(self) -> list[LayerKind]:
         """The kinds of layers by their attention, in the order of the first layer of each."""
         config = self.model.config.get_text_config()
-        types = getattr(config, "layer_types", None) or ()
+        layer_types = getattr(config, "layer_types", None) or ()
         kinds: dict[tuple[object, ...], LayerKind] = {}
         for number, (_, layer) in enumerate(self._layers):
+            # layers of one class with the same settings are one kind, but for those that the caller
+            # knows to differ, as by frequencies of their own
+            traits = _traits(layer)
+            if number in self._known:
+                traits += (number,)
+            if traits in kinds:
+                continue
+
+            # a name for people, such as "5 (full_attention)"
             labels = []
-            if number < len(types):
-                labels.append(types[number])
+            if number < len(layer_types):
+                labels.append(layer_types[number])
             attention = layer.get_submodule(attention_of(layer) or "")
             if not getattr(attention, "use_rope", True):
                 labels.append("without RoPE")
             name = str(number)
             if labels:
                 name = f"{number} ({', '.join(labels)})"
-
-            # layers of one class with the same settings are one kind, but for those that the caller
-            # knows to differ, as by frequencies of their own
-            traits = _traits(layer)
-            if number in self._known:
-                traits += (number,)
-            if traits not in kinds:
-                kinds[traits] = LayerKind(number, name)
+            kinds[traits] = LayerKind(number, name)
         return list(kinds.values())
 
     @contextmanager
@@ -173,16 +175,16 @@ class FirstLayers:
         Args:
             layer: The number of the layer, from 0.
         """
-        name, module = self._layers[layer]
-        attention = f"{name}.{attention_of(module)}"
+        layer_name, module = self._layers[layer]
+        attention_name = f"{layer_name}.{attention_of(module)}"
         self._loaded: set[str] = set()
         handles = []
-        for inner, part in module.named_modules(prefix=name):
+        for name, part in module.named_modules(prefix=layer_name):
             # attention may read the weights of its parts without calling them, so it loads all that
             # is inside it; every other module loads only its own
-            is_whole = inner == attention
-            fill = partial(self._fill, inner, is_whole)
-            handles.append(part.register_forward_pre_hook(fill))
+            with_inner = name == attention_name
+            load_weights = partial(self._fill, name, with_inner)
+            handles.append(part.register_forward_pre_hook(load_weights))
         try:
             yield
         finally:
@@ -190,31 +192,36 @@ class FirstLayers:
                 handle.remove()
             drop_weights(module)
 
-    def _fill(self, name: str, is_whole: bool, module: Module, inputs: object) -> None:
+    def _fill(self, name: str, with_inner: bool, module: Module, inputs: object) -> None:
         """Load the weights of a module that is about to run.
 
         Args:
-            name: The name of the module.
-            is_whole: Whether to load the weights of the modules inside it too.
+            name: The name of the module, such as model.layers.0.self_attn.
+            with_inner: Whether to load the weights of the modules inside it too.
             module: The module.
             inputs: Its inputs, which a hook is given.
         """
         before = {}
-        for key, weight in module.named_parameters(recurse=is_whole):
+        for key, weight in module.named_parameters(recurse=with_inner):
             before[f"{name}.{key}"] = weight
-        needed = before.keys() - self._loaded
-        tensors = [tensor for tensor, key in self._parameters.items() if key in needed]
+        missing = before.keys() - self._loaded
+
+        # the tensors of the checkpoint that these parameters are made of
+        tensors = {}
+        for tensor, parameter in self._parameters.items():
+            if parameter in missing:
+                tensors[tensor] = self._read(tensor, None)
         if tensors:
-            self._loader.load({tensor: self._read(tensor, None) for tensor in tensors})
-        self._loaded |= needed
+            self._loader.load(tensors)
+        self._loaded |= missing
 
         # the loader puts a new object in place of each weight that it loads, so an old one has no
         # tensor in the checkpoint. torch would compute with whatever is in its memory, or with
         # random numbers of the class, such as the lambdas of DiffLlama
-        for key, weight in module.named_parameters(recurse=is_whole):
-            full = f"{name}.{key}"
-            if full in needed and weight is before[full]:
-                raise NoLayerRuns(f"it has no weights for {full}")
+        for key, weight in module.named_parameters(recurse=with_inner):
+            parameter = f"{name}.{key}"
+            if parameter in missing and weight is before[parameter]:
+                raise NoLayerRuns(f"it has no weights for {parameter}")
 
     def attention(self, ids: Sequence[int], positions: Sequence[int], layer: int) -> Tensor:
         """Return what the attention of a layer adds for each token, [tokens, hidden_size].
@@ -356,6 +363,7 @@ class FirstLayers:
         model._move_missing_keys_from_meta_to_device(set(), {"": "cpu"}, None, None)
         model._initialize_missing_keys(False)
 
+        # embeddings by the name of their weight, and the name of that of the head
         embeddings = {}
         head = ""
         for name, module in model.named_modules():
@@ -364,9 +372,10 @@ class FirstLayers:
             elif module is model.get_output_embeddings():
                 head = f"{name}.weight"
 
+        layer_prefixes = tuple(f"{name}." for name, _ in self._layers)
         small = {}
         for tensor, parameter in self._parameters.items():
-            is_of_layer = any(parameter.startswith(f"{name}.") for name, _ in self._layers)
+            is_of_layer = parameter.startswith(layer_prefixes)
             is_of_other_part = any(part in parameter for part in OTHER_PARTS)
             if is_of_layer or is_of_other_part or parameter == head:
                 continue
@@ -400,13 +409,18 @@ def attention_of(layer: Module) -> str | None:
 
 
 def _traits(layer: Module) -> tuple[object, ...]:
-    """Return the class and the settings of the attention in a layer, which tell its kind."""
+    """Return the class and the settings of the attention in a layer, which tell its kind.
+
+    The traits of two layers with the same window, say, are equal; a setting is a number, a text or
+    a flag among the attributes, such as ("sliding_window", 4096).
+    """
     attention = layer.get_submodule(attention_of(layer) or "")
     traits: list[object] = [type(layer), type(attention)]
     for module in (layer, attention):
         for key, value in sorted(vars(module).items()):
             is_setting = isinstance(value, (bool, int, float, str, type(None)))
-            if is_setting and not key.startswith("_") and key != "layer_idx":
+            is_private = key.startswith("_")
+            if is_setting and not is_private and key != "layer_idx":
                 traits.append((key, value))
     return tuple(traits)
 

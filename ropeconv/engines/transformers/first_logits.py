@@ -83,10 +83,22 @@ def _load(
     read: ReadTensor,
     loader: PartialLoader,
 ) -> None:
-    """Load the weights of the layers, and the first rows of what has a row for every token."""
+    """Load the weights of the layers, and the first rows of what has a row for every token.
+
+    Args:
+        model: The model without weights.
+        head: Its head, which gives the logits.
+        shapes: The shape of every tensor of the checkpoint, by name.
+        read: Reads one of them.
+        loader: Loads whole tensors into the model.
+
+    Raises:
+        NoLayerRuns: The layers are larger than `LARGEST`.
+    """
     import torch
     from torch import nn
 
+    # parameters with a row for every token: the module of each, and its name there
     by_token: dict[str, tuple[Module, str]] = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) or module is head:
@@ -95,24 +107,24 @@ def _load(
 
     in_model = {name for name, _ in model.named_parameters()}
     in_model |= {name for name, _ in model.named_buffers()}
-    whole = []
+    whole_tensors = []
     size = 0
     for tensor, parameter in loader.parameters_of(shapes).items():
         is_of_other_part = any(part in parameter for part in OTHER_PARTS)
         if is_of_other_part or parameter not in in_model:
             continue
-        if parameter in by_token:
-            module, key = by_token[parameter]
-            rows = read(tensor, ROWS).to(torch.float32)
-            setattr(module, key, nn.Parameter(rows, requires_grad=False))
-            if isinstance(module, nn.Embedding):
-                module.padding_idx = None  # torch refuses one beyond the rows
-        else:
-            whole.append(tensor)
-            size += 4 * math.prod(shapes[tensor])
+        if parameter not in by_token:
+            whole_tensors.append(tensor)
+            size += 4 * math.prod(shapes[tensor])  # bytes of float32
+            continue
+        module, key = by_token[parameter]
+        rows = read(tensor, ROWS).to(torch.float32)
+        setattr(module, key, nn.Parameter(rows, requires_grad=False))
+        if isinstance(module, nn.Embedding):
+            module.padding_idx = None  # torch refuses one beyond the rows
     if size > LARGEST:
         raise NoLayerRuns(f"its first layers have {human(size)} as float32")
-    loader.load({tensor: read(tensor, None) for tensor in whole})
+    loader.load({tensor: read(tensor, None) for tensor in whole_tensors})
 
     # a head that shares the weights of the embeddings
     if head.weight.is_meta:

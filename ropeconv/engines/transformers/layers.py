@@ -101,7 +101,12 @@ class PartialLoader:
         )
 
     def parameters_of(self, tensors: Iterable[str]) -> dict[str, str]:
-        """Return the parameter of the model that each tensor of a checkpoint belongs to."""
+        """Return the parameter of the model that each tensor of a checkpoint belongs to.
+
+        The names differ where transformers converts while it loads. In a mixture of experts,
+        model.layers.0.mlp.experts.7.up_proj.weight belongs to
+        model.layers.0.mlp.experts.gate_up_proj, say.
+        """
         from transformers.core_model_loading import (
             WeightConverter,
             WeightRenaming,
@@ -147,12 +152,15 @@ def read_tensor(path: Path, header: Header, name: str, rows: int | None = None) 
     import torch
     from safetensors.torch import _TYPES
 
+    # the bytes of the tensor, or of its first rows, which come first
     entry = header.tensors[name]
     shape = list(entry.shape)
     size = entry.stop - entry.start
     if rows is not None and rows < shape[0]:
-        size = size // shape[0] * rows
+        bytes_per_row = size // shape[0]
+        size = bytes_per_row * rows
         shape[0] = rows
+
     content = torch.empty(size, dtype=torch.uint8)
     with path.open("rb") as opened:
         opened.seek(header.data_start + entry.start)
@@ -229,14 +237,16 @@ class _LayerReader:
                 " with more memory, or --device-map auto"
             )
 
-        # weights outside the layers are always there, and twice the largest layer while one is
-        # loaded and converted
-        width = self._loader.config.dtype.itemsize
+        # the bytes of each layer in the precision of the run; under the empty name those of the
+        # weights that belong to no layer
+        bytes_per_weight = self._loader.config.dtype.itemsize
         tensors = self._source.tensors
         sizes = {}
         for layer, names in self._weights.items():
-            sizes[layer] = sum(width * math.prod(tensors[name].shape) for name in names)
-        outside = sizes.pop("")  # no name of a layer
+            sizes[layer] = sum(bytes_per_weight * math.prod(tensors[name].shape) for name in names)
+        outside = sizes.pop("")
+
+        # these are always in the memory, and twice the largest layer while it is converted
         needed = outside + TWICE * max(sizes.values(), default=0)
         free = free_bytes(device)
         if needed > free:

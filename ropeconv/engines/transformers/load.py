@@ -139,15 +139,17 @@ def choose_place(source: Source, at: DeviceSpec) -> DeviceSpec:
     """
     # memory that torch keeps from models before this one counts as free
     release()
+
     # from fast to slow: another GPU costs nothing, and layer by layer every pass reads the disk
     if fits(source, at):
         return at
     if at.device == "cuda":
-        free = gpu_bytes()
         size = weight_bytes(source, at.dtype)
-        if size <= max(free):
-            return replace(at, device=f"cuda:{free.index(max(free))}")
-        if size <= SHARDED * sum(free) and installed("accelerate"):
+        free_by_gpu = gpu_bytes()
+        most_free = max(free_by_gpu)
+        if size <= most_free:
+            return replace(at, device=f"cuda:{free_by_gpu.index(most_free)}")
+        if size <= SHARDED * sum(free_by_gpu) and installed("accelerate"):
             return replace(at, device_map="auto")
     return replace(at, layer_by_layer=True)
 
@@ -250,9 +252,12 @@ def _widen(model: PreTrainedModel, dtype: torch.dtype) -> None:
     Without a GPU, transformers 5 dequantises FP8 to bfloat16, whatever dtype was asked for
     (quantizers/quantizer_finegrained_fp8.py), and layers beside them have that dtype.
     """
+    is_wider = dtype.itemsize > 2
+    if not is_wider:
+        return
     for parameter in model.parameters():
-        is_half = parameter.is_floating_point() and parameter.itemsize == 2
-        if is_half and dtype.itemsize > 2:
+        has_two_bytes = parameter.is_floating_point() and parameter.itemsize == 2
+        if has_two_bytes:
             parameter.data = parameter.data.to(dtype)
 
 
@@ -286,8 +291,9 @@ def class_for(config: PretrainedConfig) -> type[PreTrainedModel]:
         if type(config) in auto._model_mapping or auto.__name__ in auto_map:
             return auto
 
-    if not auto_map and type(config) not in transformers.AutoModel._model_mapping:
-        # a few classes of transformers, such as that of Evolla, belong to no auto class
+    # a few classes of transformers, such as that of Evolla, belong to no auto class
+    has_auto_class = type(config) in transformers.AutoModel._model_mapping
+    if not auto_map and not has_auto_class:
         for name in config.architectures or ():
             if hasattr(transformers, name):
                 model_class: type[PreTrainedModel] = getattr(transformers, name)
@@ -349,13 +355,14 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
     if dtype != "auto" and isinstance(source, ConvertedSource):
         source = source.in_dtype(dtype)
 
+    # the names of the files that are needed
     copied, _ = source.files_to_copy()
     if weights:
         names = {file.name for file in copied}
     else:
         weight_files = set(source.weights())
-        small = [file.name for file in copied if file.size < SMALL]
-        names = {name for name in small if name not in weight_files}
+        small_files = {file.name for file in copied if file.size < SMALL}
+        names = small_files - weight_files
 
     # a folder on this disk, or in the Hub's cache after its files are downloaded
     if not source.is_generated("config.json"):
@@ -366,18 +373,19 @@ def folder_of(source: Source, dtype: str = "auto", weights: bool = True) -> Iter
         return
 
     # a source in another format: its files are converted, and the rest is linked beside them
-    generated = {}
+    size_by_generated = {}
     for file in source.files():
         if file.name in names and source.is_generated(file.name):
-            generated[file.name] = file.size
+            size_by_generated[file.name] = file.size
     with scratch() as folder:
-        _refuse_small_disk(source, sum(generated.values()), folder)
+        _refuse_small_disk(source, sum(size_by_generated.values()), folder)
         for name in names:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            if name in generated:
-                source.copy(name, folder / name)
+            place = folder / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if name in size_by_generated:
+                source.copy(name, place)
             else:
-                (folder / name).symlink_to(source.path(name).resolve())
+                place.symlink_to(source.path(name).resolve())
         yield folder
 
 

@@ -36,15 +36,15 @@ def host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
         proc: Where Linux describes processes.
         cgroup: Where it describes control groups.
     """
-    # the machine
+    # the memory that each limit leaves; the least of them counts
     free = [_sizes(proc / "meminfo").get("MemAvailable", sys.maxsize)]
 
     # the limits of `ulimit`, and the memory of this process that counts for each
     status = _sizes(proc / "self" / "status")
     for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
-        most = resource.getrlimit(limit)[0]
-        if most != resource.RLIM_INFINITY:
-            free.append(most - status.get(used, 0))
+        soft_limit, _ = resource.getrlimit(limit)
+        if soft_limit != resource.RLIM_INFINITY:
+            free.append(soft_limit - status.get(used, 0))
 
     # the limit of the control group, as in a container
     for limit_file, use_file in CGROUPS:
@@ -53,8 +53,9 @@ def host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
             continue
         in_use = int(_text(cgroup / use_file))
         # pages of files that were not used lately are freed when memory is needed
-        stat = _sizes((cgroup / use_file).with_name("memory.stat"))
-        free.append(int(limit_text) - in_use + stat.get("inactive_file", 0))
+        statistics = _sizes((cgroup / use_file).with_name("memory.stat"))
+        can_be_freed = statistics.get("inactive_file", 0)
+        free.append(int(limit_text) - in_use + can_be_freed)
     return max(0, min(free))
 
 

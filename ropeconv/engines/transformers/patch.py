@@ -107,35 +107,48 @@ def rotary_modules(model: PreTrainedModel) -> Iterator[tuple[Module, str]]:
         # modules of layers with a window, which keep their RoPE (Gemma 3 before transformers 5)
         if name.endswith(("_local", "_unscaled")) or "sliding_attention" in name:
             continue
-
-        # Gemma 3 and others have a set of frequencies for each layer type, such as
-        # full_attention_inv_freq; that of the layers that see the whole context is extended, and
-        # not that of layers with a window, which DeepSeek V4 calls "main"
-        prefixes = []
-        extended = []
-        for key, _ in module.named_buffers():
-            if not key.endswith("inv_freq") or "original" in key:
-                continue
-            prefix = key.removesuffix("inv_freq")
-            prefixes.append(prefix)
-            if "sliding" not in prefix and prefix != "main_":
-                extended.append(prefix)
-        prefix = ""
-        if extended:
-            prefix = extended[0]
-        elif prefixes:
-            prefix = prefixes[0]
+        prefix = _extended_prefix(module)
         if hasattr(module, f"{prefix}inv_freq"):
             yield module, prefix
 
 
+def _extended_prefix(module: Module) -> str:
+    """Return the prefix of the buffer with the frequencies that are extended, such as "".
+
+    Gemma 3 and others have a set of frequencies for each layer type in one module, such as
+    full_attention_inv_freq. That of the layers that see the whole context is extended, and not that
+    of layers with a window, which DeepSeek V4 calls "main".
+    """
+    prefixes: list[str] = []
+    for buffer, _ in module.named_buffers():
+        # dynamic types keep a copy of the first frequencies: original_inv_freq
+        if buffer.endswith("inv_freq") and "original" not in buffer:
+            prefixes.append(buffer.removesuffix("inv_freq"))
+
+    for prefix in prefixes:
+        has_window = "sliding" in prefix or prefix == "main_"
+        if not has_window:
+            return prefix
+    return prefixes[0] if prefixes else ""
+
+
 def _scale_latent_attention(stack: ExitStack, model: PreTrainedModel, softmax_scale: float) -> None:
-    """Set the softmax scale of multi-head latent attention."""
-    heads = []
+    """Set the softmax scale of multi-head latent attention, which `stack` undoes.
+
+    Args:
+        stack: Restores the modules when it is closed.
+        model: The model of transformers.
+        softmax_scale: The factor on all logits, beside the 1 / sqrt(head_dim) of every attention.
+    """
+    attentions = []
     for module in model.modules():
         if hasattr(module, "scaling") and hasattr(module, "qk_head_dim"):
-            heads.append(module)
-    _set_attribute(stack, heads, "scaling", lambda head: head.qk_head_dim**-0.5 * softmax_scale)
+            attentions.append(module)
+
+    def scaling_of(attention: Module) -> float:
+        return float(attention.qk_head_dim**-0.5 * softmax_scale)
+
+    _set_attribute(stack, attentions, "scaling", scaling_of)
 
 
 def nudge(schedule: Schedule) -> Schedule:
@@ -207,24 +220,29 @@ def scale_queries(
         )
 
     # projections are not given the positions, but the rotary module runs before them in each pass
-    # and is: it remembers them here
-    positions: list[Tensor] = []
+    # and is: it remembers them here, as the only entry
+    latest_positions: list[Tensor] = []
 
-    def remember(module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
-        current = _positions(args, given)
-        if current.dim() > 2:  # sections of positions, which are equal for text
-            current = current[0]
-        positions[:] = [current]
+    def remember_positions(
+        module: Module, args: tuple[Tensor, ...], given: dict[str, Tensor]
+    ) -> None:
+        positions = _positions(args, given)
+        if positions.dim() > 2:  # sections of positions, which are equal for text
+            positions = positions[0]
+        latest_positions[:] = [positions]
 
     def multiply(module: Module, args: tuple[object, ...], output: Tensor) -> Tensor:
-        numbers = scale.scale(positions[0].cpu().numpy()).astype(np.float32)
+        (positions,) = latest_positions
+        numbers = scale.scale(positions.cpu().numpy()).astype(np.float32)
         factor = torch.from_numpy(numbers).to(output.device)
         # [batch, tokens] gets a dimension of 1 for each further one of the queries, such as heads
         while factor.dim() < output.dim():
             factor = factor[..., None]
         return (output * factor).to(output.dtype)
 
-    stack.callback(rotary[0].register_forward_pre_hook(remember, with_kwargs=True).remove)
+    first_rotary = rotary[0]
+    hook = first_rotary.register_forward_pre_hook(remember_positions, with_kwargs=True)
+    stack.callback(hook.remove)
     for module in projections:
         stack.callback(module.register_forward_hook(multiply).remove)
 

@@ -51,15 +51,15 @@ def _document(
     """
     rows = {}
     for label, (schedule, effective) in schedules.items():
-        rows[label] = {"context": schedule.context, **effective.to_dict()}
+        row = {"context": schedule.context, **effective.to_dict()}
         if label in weighted:
-            rows[label]["weighted"] = weighted[label].to_dict()
+            row["weighted"] = weighted[label].to_dict()
+        rows[label] = row
 
-    # one schedule has its keys at the top level
     document: dict[str, Any] = {"rotary_dim": spec.rotary_dim, "head_dim": spec.head_dim}
-    if len(rows) == 1:
-        (row,) = rows.values()
-        document |= row
+    if len(rows) == 1:  # one schedule has its keys at the top level
+        (only_row,) = rows.values()
+        document |= only_row
     else:
         document["schedules"] = rows
     if weighted:
@@ -146,8 +146,8 @@ def _show_weighted(label: str, equal: Reach, weighted: HeadLengths, screen: Scre
     searched = max(layer.below for layer in weighted.layers)
     worst = _length_in_words(weighted.worst, searched)
     median = _length_in_words(weighted.median, searched)
-    has = "has" if weighted.violating == 1 else "have"
-    violating = f"{weighted.violating} of {counted(weighted.heads, 'head')} {has}"
+    verb = "has" if weighted.violating == 1 else "have"
+    violating = f"{weighted.violating} of {counted(weighted.heads, 'head')} {verb}"
     screen.say(
         f"{label}: with equal variances the effective length is {_effective_length(equal)}. With"
         f" this model's, {violating} a negative sum; the effective length of the worst is {worst},"

@@ -190,7 +190,9 @@ def parse_lengths(text: str, trained: int) -> tuple[int, ...]:
 
 
 def in_trained(length: int, trained: int) -> str:
-    """Return a length in trained contexts, such as `"2T"`, for display.
+    """Return a length in trained contexts, such as `"2T"` or `"1/4T"`, for display.
+
+    A length that is neither a multiple nor a part is shown in tokens.
 
     Args:
         length: The length in tokens.
@@ -198,6 +200,8 @@ def in_trained(length: int, trained: int) -> str:
     """
     if length % trained == 0:
         return f"{length // trained}T"
-    if trained % length == 0 and trained <= 64 * length:
+    is_part = trained % length == 0
+    is_readable = trained <= 64 * length  # 1/64T at least: 1/2048T says less than 64 tokens
+    if is_part and is_readable:
         return f"1/{trained // length}T"
     return format_tokens(length)

@@ -77,21 +77,26 @@ def fit_cost(timings: Sequence[tuple[int, float]]) -> Cost:
     for length, time in timings:
         fastest[length] = min(time, fastest.get(length, time))
     lengths = np.array(list(fastest), float)
-    seconds = np.maximum(np.array(list(fastest.values())), 1e-9)
+    seconds = np.maximum(np.array(list(fastest.values())), 1e-9)  # a clock may say 0
 
-    # Both sides are divided by the seconds, so that the fit minimises relative errors:
+    # Least squares with both sides divided by the seconds, so that relative errors are minimised:
     # token * linear + pair * square = 1
     linear = lengths / seconds
     square = lengths**2 / seconds
-    if len(fastest) > 1:
-        terms = np.stack([linear, square], 1)
-        token, pair = np.linalg.lstsq(terms, np.ones(len(fastest)), rcond=None)[0].tolist()
-        if token >= 0 and pair >= 0:
-            return Cost(token, pair)
-        # noise made one of them negative: fit only the other
-        if token < 0:
-            return Cost(0.0, float(square.sum() / (square**2).sum()))
-    return Cost(float(linear.sum() / (linear**2).sum()))
+    only_token = Cost(token=float(linear.sum() / (linear**2).sum()))
+    only_pair = Cost(token=0.0, pair=float(square.sum() / (square**2).sum()))
+    if len(fastest) == 1:
+        return only_token
+
+    ones = np.ones(len(fastest))
+    solution = np.linalg.lstsq(np.stack([linear, square], 1), ones, rcond=None)[0]
+    token, pair = solution.tolist()
+    # noise may make one of them negative: fit only the other
+    if token < 0:
+        return only_pair
+    if pair < 0:
+        return only_token
+    return Cost(token, pair)
 
 
 @dataclass(frozen=True)
@@ -175,14 +180,14 @@ def probes(units: Sequence[EvaluationUnit]) -> list[EvaluationUnit]:
 
     A unit is a sequence that one row reads. The first one may warm up, hence two.
     """
-    lengths = sorted({len(unit.case.ids) for unit in units})
+    by_length: dict[int, list[EvaluationUnit]] = {}
+    for unit in units:
+        by_length.setdefault(len(unit.case.ids), []).append(unit)
+
     chosen: list[EvaluationUnit] = []
-    if lengths:
-        shortest = [unit for unit in units if len(unit.case.ids) == lengths[0]]
-        chosen += shortest[:2]
-    if len(lengths) > 1:
-        next_longer = [unit for unit in units if len(unit.case.ids) == lengths[1]]
-        chosen += next_longer[:1]
+    two_shortest_lengths = sorted(by_length)[:2]
+    for length, count in zip(two_shortest_lengths, (2, 1), strict=False):
+        chosen += by_length[length][:count]
     return chosen
 
 
@@ -202,11 +207,12 @@ def parse_duration(text: str, units: Mapping[str, int] = UNITS) -> float:
     # a number with at most three decimals, and the letter of a unit
     letters = "".join(units)
     match = re.fullmatch(rf"(\d{{1,6}}(?:\.\d{{1,3}})?)([{letters}])", text.strip())
-    if not match or float(match[1]) <= 0:
-        raise UsageError(f"{text!r} is not a duration; write it like 90s, 20m or 2h")
-    number = float(match[1])
-    letter = match[2]
-    return number * units[letter]
+    if match:
+        number, letter = match.groups()
+        seconds = float(number) * units[letter]
+        if seconds > 0:
+            return seconds
+    raise UsageError(f"{text!r} is not a duration; write it like 90s, 20m or 2h")
 
 
 def over_budget(seconds: float, budget: float, fits: str) -> UsageError:
@@ -297,11 +303,12 @@ class Evaluation:
         """
         refusals = self.outcome.refusals
 
-        # All cases of a measure need the same output of an engine, such as losses. (Backwards,
-        # since the last assignment stays, which is that of the first case.)
+        # what each measure needs from an engine, such as losses, by its first case: all of them
+        # need the same
         needed_outputs: dict[str, Output | None] = {}
-        for measure, case in reversed(cases):
-            needed_outputs[measure.name] = measure.needs(case)
+        for measure, case in cases:
+            if measure.name not in needed_outputs:
+                needed_outputs[measure.name] = measure.needs(case)
 
         possible = []
         for row in self.rows:
@@ -383,19 +390,24 @@ class Evaluation:
     def _time_units(
         self, units: Sequence[EvaluationUnit], journal: Journal[EvalLine] | None
     ) -> list[tuple[int, float]]:
-        """Return the tokens and seconds of units, and run those that the journal does not have."""
-        known = journal.lines if journal else {}
+        """Return the tokens and seconds of units, and run those that the journal does not have.
+
+        Args:
+            units: Units of one measure and one row, the shortest sequences first.
+            journal: The journal, which gets the numbers of those that are run; None for none.
+        """
+        finished = journal.lines if journal else {}
         timings = []
         missing = []
         for unit in units:
-            if unit.key in known:
-                timings.append((len(unit.case.ids), known[unit.key].seconds))
+            if unit.key in finished:
+                timings.append((len(unit.case.ids), finished[unit.key].seconds))
             else:
                 missing.append(unit)
 
         with closing(self.measurer(missing)) as results:
             for index, line in results:
-                if not isinstance(line, EvalLine):
+                if not isinstance(line, EvalLine):  # a refusal
                     break  # the run will say why
                 if journal:
                     journal.add(line)
@@ -531,7 +543,7 @@ class Evaluation:
             for index, result in results:
                 yield index, result  # first, so that the caller writes it into the journal
                 unit = left.pop(index)
-                if is_announced or not isinstance(result, EvalLine):
+                if is_announced or not isinstance(result, EvalLine):  # a refusal has no time
                     continue
 
                 # the cost has a part that is linear in the tokens, and a quadratic one, which need

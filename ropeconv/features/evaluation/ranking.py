@@ -143,10 +143,8 @@ def rank(
     lengths = sorted({cell.column for cell in result.cells if cell.measure == GROWTH})
     if not lengths:
         raise UsageError("the evaluation has no growth; run `ropeconv eval` with --measure growth")
-    column = lengths[0]
-    for length in lengths:
-        if length <= context:
-            column = length
+    within = [length for length in lengths if length <= context]
+    column = within[-1] if within else lengths[0]
 
     # A row belongs to the advice that computes the same frequencies. Names differ: the row
     # "yarn:4" and the advice "yarn" for four times the context are one schedule.
@@ -199,7 +197,11 @@ def _compute_the_same(schedule: Schedule, other: Schedule) -> bool:
         return False
     if schedule.log_n != other.log_n:
         return False
-    return (schedule.short_inv_freq is None) == (other.short_inv_freq is None)
+
+    # LongRoPE has a second list, for sequences within the trained context
+    has_two_lists = schedule.short_inv_freq is not None
+    other_has_two_lists = other.short_inv_freq is not None
+    return has_two_lists == other_has_two_lists
 
 
 PATTERN = re.compile(r"(?P<left>[^<>]+)(?P<sign>[<>])(?P<right>[^<>=@][^<>@]*)@(?P<length>[^<>@]+)")
@@ -283,7 +285,7 @@ class Condition:
         left = self._cell(self.left, result)
         if isinstance(self.right, float):
             # a row against a number, such as "yarn:4 < 0.9"
-            proof = _against_number(left, self.right, result)
+            proof = _compare_with_number(left, self.right, result)
         else:
             right = self._cell(self.right, result)
             proof = compare_rows(
@@ -295,34 +297,34 @@ class Condition:
             raise self._unknown(
                 f"a test needs at least {FEWEST} independent windows or texts; increase --windows"
             )
-        difference = proof.difference
-        error = proof.error
 
-        is_above = difference > 0
-        is_met = is_above == self.above and proof.decided
+        # it holds where the difference has the right sign and is significant
+        is_above = proof.difference > 0
+        has_right_sign = is_above == self.above
+        holds = has_right_sign and proof.decided
 
         metric = metric_of(left.metric)
-        shown = "true" if is_met else "not shown"
-        place = f"{self.measure} at {in_trained(left.column, result.trained)}"
-        numbers = f"{metric.difference(difference)} ± {metric.error(error)}"
+        numbers = f"{metric.difference(proof.difference)} ± {metric.error(proof.error)}"
         if metric.unit:
             numbers += f" {metric.unit}"
-        return is_met, f"{self.text} is {shown}: {place}, the difference is {numbers}."
+        place = f"{self.measure} at {in_trained(left.column, result.trained)}"
+        verdict = "true" if holds else "not shown"
+        return holds, f"{self.text} is {verdict}: {place}, the difference is {numbers}."
 
     def _cell(self, row: str, result: Result) -> Cell:
-        """Return the number by which a row is ranked: of the ranking's measure, at its length.
+        """Return the number of a row that is compared: of this measure, at this length.
 
         Raises:
             RopeconvError: It was not measured.
         """
         column = self.column(result.trained)
-        cell = None
+        missing = self._unknown(f"{row} has no {self.measure} at {column:,} tokens")
         was_measured = any(cell.measure == self.measure for cell in result.cells)
-        if was_measured:
-            metric = headline(result, self.measure)
-            cell = result.cell(row, self.measure, metric, column)
+        if not was_measured:
+            raise missing
+        cell = result.cell(row, self.measure, headline(result, self.measure), column)
         if cell is None:
-            raise self._unknown(f"{row} has no {self.measure} at {column:,} tokens")
+            raise missing
         return cell
 
     def _unknown(self, reason: str) -> RopeconvError:
@@ -331,8 +333,8 @@ class Condition:
         )
 
 
-def _against_number(cell: Cell, number: float, result: Result) -> Proof | None:
-    """Compare the items of a cell with a number; None where the result has none."""
+def _compare_with_number(cell: Cell, number: float, result: Result) -> Proof | None:
+    """Compare the single numbers that a cell is the mean of with a number; None without any."""
     items = []
     for item in result.items:
         place = (item.row, item.measure, item.metric, item.length)

@@ -174,18 +174,18 @@ class Result(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
             longest = max(cell.column for cell in losses)
             at_longest = [cell for cell in losses if cell.column == longest]
             best = min(at_longest, key=lambda cell: cell.value)
-            words = (
+            text = (
                 f"The lowest loss at {longest:,} tokens is that of {best.row}:"
                 f" {best.value:.3f} nats per token"
             )
         else:
-            measured = len({cell.row for cell in self.cells})
-            words = f"{counted(measured, 'row was', 'rows were')} measured"
+            measured_rows = {cell.row for cell in self.cells}
+            text = f"{counted(len(measured_rows), 'row was', 'rows were')} measured"
 
-        refused = sum(bool(row.refused) for row in self.rows)
-        if refused:
-            words += f"; {counted(refused, 'row was', 'rows were')} refused"
-        return f"{words}."
+        refused_rows = [row for row in self.rows if row.refused]
+        if refused_rows:
+            text += f"; {counted(len(refused_rows), 'row was', 'rows were')} refused"
+        return f"{text}."
 
     def summary(self) -> dict[str, str]:
         """Return what is shown, by name."""
@@ -270,12 +270,17 @@ def items_of(observations: Mapping[str, Sequence[Observation]], texts: Sequence[
     return items
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Return the file names of texts, with a number where two are equal."""
+def _distinct(paths: Sequence[str]) -> list[str]:
+    """Return the file names of texts, with a number where two are equal.
+
+    a/book.txt and b/book.txt are "book.txt" and "book.txt (2)".
+    """
     distinct: list[str] = []
-    for name in (Path(name).name for name in names):
-        place = len(distinct) + 1
-        distinct.append(f"{name} ({place})" if name in distinct else name)
+    for number, path in enumerate(paths, 1):
+        name = Path(path).name
+        if name in distinct:
+            name = f"{name} ({number})"
+        distinct.append(name)
     return distinct
 
 
@@ -312,9 +317,17 @@ def record_items(result: Result) -> list[RecordItem]:
 
 
 def _method_of(row: str, recipe: JsonObject | None, trained: int) -> tuple[str, float | None]:
-    """Return the method of a row and its factor, where it has one."""
+    """Return the method of a row and its factor, where it has one: ("yarn", 4.0) for yarn:4.
+
+    Args:
+        row: The name of the row.
+        recipe: Its recipe; None for a model that is measured unchanged.
+        trained: The trained context in tokens.
+    """
     if recipe is None:
-        return ("base" if row == BASE else row), None
+        # the unchanged source, or an output by its own name
+        method = "base" if row == BASE else row
+        return method, None
     factor = recipe.get("parameters", {}).get("factor")
     if isinstance(factor, str):  # a length, such as 128k
         factor = parse_tokens(factor) / trained
@@ -467,13 +480,14 @@ def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
     if measure == GROWTH:
         headings += ["price", "holds to"]
 
-    metric = metric_of(metric_name)
+    # the cells by row and column, without those of a single depth, which are in the heat maps
     cells: dict[tuple[str, int], Cell] = {}
     for cell in result.cells:
-        # cells of a single depth are in the heat maps
-        if cell.measure == measure and cell.metric == metric_name and cell.depth is None:
+        is_of_table = cell.measure == measure and cell.metric == metric_name
+        if is_of_table and cell.depth is None:
             cells[cell.row, cell.column] = cell
 
+    metric = metric_of(metric_name)
     lines = []
     for row in result.rows:
         row_cells = [cells.get((row.name, column)) for column in columns]
@@ -489,8 +503,8 @@ def _table(result: Result, measure: str, metric_name: str, most: int) -> Table:
     if metric.share:
         second_number = ", 95 % interval"
     elif len(lines) > 1:
-        first, _ = lines[0]
-        second_number = f", then minus {first}"
+        first_row, _ = lines[0]
+        second_number = f", then minus {first_row}"
     title = f"{measure}: {metric.title}{second_number}; {sample_size(cells.values())}"
     return Table(title, tuple(headings), tuple(lines))
 
@@ -513,12 +527,14 @@ def _choose_columns(columns: Sequence[int], most: int, trained: int) -> list[int
         index = number * len(columns) // most - 1
         chosen.append(columns[index])
 
-    # the trained context replaces its nearest neighbour, but never the last column
+    # the end of the trained context replaces its nearest neighbour, but never the last column
     inside = [column for column in columns if column <= trained]
-    if inside and inside[-1] not in chosen:
-        distances = [abs(column - inside[-1]) for column in chosen[:-1]]
-        nearest = distances.index(min(distances))
-        chosen[nearest] = inside[-1]
+    if not inside or inside[-1] in chosen:
+        return chosen
+    end_of_trained = inside[-1]
+    distances = [abs(column - end_of_trained) for column in chosen[:-1]]
+    nearest = distances.index(min(distances))
+    chosen[nearest] = end_of_trained
     return chosen
 
 

@@ -165,8 +165,10 @@ class UnitRunner:
 
     def _engine_of(self, row: Row) -> Engine:
         """Return the engine of a row, in the place of that of the row before."""
-        if self._loaded is not None and self._loaded[0] is row:
-            return self._loaded[1]
+        if self._loaded is not None:
+            loaded_row, loaded_engine = self._loaded
+            if loaded_row is row:
+                return loaded_engine
         self.close()
         engine = self._stack.enter_context(self.runner.engine(row))
         self._loaded = (row, engine)

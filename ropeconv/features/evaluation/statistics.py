@@ -7,6 +7,7 @@ count is the rule of `ropeconv.bake.proof`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from ropeconv.bake.proof import (
@@ -60,12 +61,15 @@ def _by_key(
 ) -> dict[Key, dict[tuple[object, ...], Observation]]:
     """Group observations by the cells of the result that they belong to.
 
+    The accuracy of passkey at 8,192 tokens and the depth 0.5 belongs to two cells:
+    ("passkey", "accuracy", 8192, None) and ("passkey", "accuracy", 8192, 0.5).
+
     Returns:
         By cell, in the order of the measures and columns, its observations by the key that pairs
         them with those of another row.
     """
     cells: dict[Key, dict[tuple[object, ...], Observation]] = {}
-    order: dict[tuple[str, str], int] = {}
+    order: dict[tuple[str, str], int] = {}  # of measures with a metric, as they come
     for observation in observations:
         measure = observation.measure
         metric = observation.metric
@@ -79,11 +83,11 @@ def _by_key(
             key = (measure, metric, observation.column, depth)
             cells.setdefault(key, {})[observation.pair] = observation
 
-    # In the order of measures, columns and depths, the mean over depths first. The mean (None) and
-    # depth 0 both get -1 here. Sorting keeps the order of equals, and the mean was added first.
-    def place(key: Key) -> tuple[int, int, float]:
+    def place(key: Key) -> tuple[int, int, bool, float]:
+        """Return a key that sorts by measure, column and depth, the mean over depths first."""
         measure, metric, column, depth = key
-        return order[measure, metric], column, depth or -1.0
+        has_depth = depth is not None
+        return order[measure, metric], column, has_depth, depth or 0.0
 
     return {key: cells[key] for key in sorted(cells, key=place)}
 
@@ -114,9 +118,7 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
         lower, upper = wilson(share, count, errors=1.0)
         error = (upper - lower) / 2
 
-    # the difference to the first row, over the windows that both have read
-    proof = prove(pairs, first, is_share)
-    return Cell(
+    cell = Cell(
         row=row,
         measure=measure,
         metric=metric,
@@ -128,10 +130,19 @@ def _cell(row: str, key: Key, pairs: Pairs, first: Pairs) -> Cell:
         high=high,
         windows=len(set(sample.windows.tolist())),
         documents=len(set(sample.documents.tolist())),
-        clusters=sample.count if proof is None else proof.count,
-        difference=None if proof is None else proof.difference,
-        difference_error=None if proof is None else proof.error,
-        margin=None if proof is None else proof.margin,
+        clusters=sample.count,
+    )
+
+    # the difference to the first row, over the windows that both have read
+    proof = prove(pairs, first, is_share)
+    if proof is None:
+        return cell
+    return msgspec.structs.replace(
+        cell,
+        clusters=proof.count,
+        difference=proof.difference,
+        difference_error=proof.error,
+        margin=proof.margin,
     )
 
 
@@ -307,8 +318,9 @@ def _row_result(
     price = None
     price_error = None
     for cell in cells:
-        is_loss_of_row = cell.row == row.name and cell.measure == GROWTH
-        if is_loss_of_row and cell.column == sizes.trained and cell.depth is None:
+        is_growth_of_row = cell.row == row.name and cell.measure == GROWTH
+        is_at_trained_length = cell.column == sizes.trained and cell.depth is None
+        if is_growth_of_row and is_at_trained_length:
             price = cell.difference
             price_error = cell.difference_error
 

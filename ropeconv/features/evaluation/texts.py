@@ -267,7 +267,8 @@ def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]
         BadSource: For a file that is not UTF-8.
     """
     # a str is iterable too, so one text is told from several by its type
-    if isinstance(values, str | bytes | os.PathLike) or not isinstance(values, Iterable):
+    is_one_text = isinstance(values, str | bytes | os.PathLike)
+    if is_one_text or not isinstance(values, Iterable):
         several: list[object] = [values]
     else:
         several = list(values)
@@ -280,7 +281,9 @@ def gather_texts(values: TextLike | Iterable[TextLike]) -> list[tuple[str, str]]
             gathered.append((name, found))
         else:
             gathered += read_files([str(found)])
-    return gathered or read_files([])  # which says that there is no text
+    if not gathered:
+        return read_files([])  # raises an error that says so
+    return gathered
 
 
 def tokenize(files: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Texts:
@@ -356,14 +359,18 @@ def window_ends(texts: Texts, sizes: EvaluationSizes, apart: int) -> list[tuple[
     windows_each, rest = divmod(sizes.windows, len(documents))
     ends: dict[int, list[int]] = {}
     for place, number in enumerate(documents):
-        wanted = windows_each + 1 if place < rest else windows_each
+        wanted = windows_each
+        if place < rest:
+            wanted += 1
+        # windows end between `length` and `size`, and only so many ends fit there
         size = len(texts.documents[number].ids)
-        # windows end between `length` and `size`, and so many ends fit there
         range_of_ends = size - length
-        count = min(wanted, 1 + range_of_ends // apart)
+        most = 1 + range_of_ends // apart
+        count = min(wanted, most)
         # counted back from the last window, which ends with the document; the first of several
         # begins with it
-        step = range_of_ends / max(count - 1, 1)
+        steps = max(count - 1, 1)
+        step = range_of_ends / steps
         ends[number] = [size - int(index * step) for index in reversed(range(count))]
 
     # the first window of each document, then the second of each, and so on

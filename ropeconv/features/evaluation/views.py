@@ -89,13 +89,15 @@ def _show_table(table: Table, sheet: Sheet) -> None:
 
 
 def _wide_rows(table: Table, colours: bool) -> list[tuple[str, ...]]:
-    """Return the rows of a table with errors after their numbers."""
+    """Return the rows of a table with errors after their numbers, such as "3.412 ±0.020"."""
     rows = []
     for name, entries in table.lines:
         cells = []
         for entry in entries:
-            number = _number(entry, colours)
-            cells.append(f"{number} {entry.error}" if entry.error else number)
+            text = _number(entry, colours)
+            if entry.error:
+                text += f" {entry.error}"
+            cells.append(text)
         rows.append((name, *cells))
     return rows
 

@@ -57,9 +57,10 @@ def inspect_graphs(reference: str, family: str, explain: bool, screen: Screen) -
         command = command_line("compare", reference, "CHECKPOINT")
         screen.copyable(f"Next: {command}")
         return
-    # `part` is the RoPE of config.json that a graph holds; an unscaled model can be extended
-    agrees_with_config = all(inspection.part(rope) is not None for rope in inspection.ropes)
-    if agrees_with_config and not inspection.spec.scaled:
+    # `part` is None for a RoPE that config.json does not have
+    are_in_config = [inspection.part(rope) is not None for rope in inspection.ropes]
+    is_unscaled = not inspection.spec.scaled
+    if all(are_in_config) and is_unscaled:
         command = command_line("apply", reference, "--yarn", 4)
         screen.copyable(f"Next: {command}")
 
@@ -205,13 +206,15 @@ def _show_graph_plan(plan: GraphPlan, dry_run: bool, screen: Screen) -> None:
         dry_run: Whether nothing was written.
         screen: Where it is printed.
     """
+    # a line for each constant, all of which get the same frequencies
     schedule = plan.checkpoint.schedule
-    words = _with_factor(frequencies(schedule), schedule.attention_factor)
-    rows = []
+    formula = _with_factor(frequencies(schedule), schedule.attention_factor)
+    lines = []
     for edit in plan.edits.values():
         for rope in edit.ropes:
-            rows.append((f"{rope.file}, {rope.name}", words))
-    screen.table(title(plan.checkpoint), ("", ""), rows)
+            lines.append((f"{rope.file}, {rope.name}", formula))
+    screen.table(title(plan.checkpoint), ("", ""), lines)
+
     for warning in plan.warnings:
         screen.note(f"Note: {sentence(warning)}")
     if dry_run:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -163,14 +164,16 @@ class GraphRope(ModelRope):
 
     def matches(self, part: ModelRope) -> bool:
         """Return whether it computes the same, to within what the graph rounds."""
+        if not self.holds(part.inv_freq):
+            return False
         precision = TOLERANCE
-        if self.positions:  # the factor is in the numbers of the tables
+        if self.positions:  # the attention factor is in the numbers of the tables
             precision = max(4 * PRECISION[self.dtype], TOLERANCE)
-        off = abs(part.attention_factor - self.attention_factor)
-        return self.holds(part.inv_freq) and off <= precision * self.attention_factor
+        difference = abs(part.attention_factor - self.attention_factor)
+        return difference <= precision * self.attention_factor
 
     def formula_of(self, thetas: Iterable[float] = (), lengths: Iterable[int] = ()) -> str:
-        """Return the formula that gives these frequencies.
+        """Return the formula that gives these frequencies, such as "yarn, theta 1e6, factor 4".
 
         A graph stores numbers only, so the method is found by trying: for each base that is likely,
         the frequencies of each formula are computed and compared with those of the graph.
@@ -197,8 +200,9 @@ class GraphRope(ModelRope):
             if self.holds(base):
                 return describe(Plain(theta))
 
-            # the first pair has the frequency 1, and position interpolation divides all pairs
-            for factor in round_values(1 / vector[0]):
+            # position interpolation divides all frequencies, of which the first is 1 without it
+            first_divisor = 1 / vector[0]
+            for factor in round_values(first_divisor):
                 if factor > LEAST_FACTOR and self.holds(base / factor):
                     return describe(InterpolatedForm(theta, factor))
 
@@ -206,8 +210,8 @@ class GraphRope(ModelRope):
             # so a base that is only a guess must have these right.
             keeps_fastest = np.all(np.abs(base[:2] - vector[:2]) <= self.error[:2])
             if theta in known_thetas or keeps_fastest:
-                factors = round_values(base[slowest] / vector[slowest])
-                formula = self._scaled_formula(theta, factors, all_lengths)
+                last_divisor = base[slowest] / vector[slowest]
+                formula = self._scaled_formula(theta, round_values(last_divisor), all_lengths)
                 if formula:
                     return formula
         return "custom inv_freq"
@@ -226,17 +230,16 @@ class GraphRope(ModelRope):
         larger_factors = [factor for factor in factors if factor > LEAST_FACTOR]
         for length in dict.fromkeys(lengths):  # each length once
             spec = self._unscaled_spec(theta, length)
-            for method in methods:
-                for factor in larger_factors:
-                    try:
-                        schedule = method(factor).schedule(spec)
-                    except (RopeconvError, ArithmeticError, ValueError):
-                        continue  # the method does not exist for these numbers: a factor of 1e300
-                    if not self.holds(schedule.inv_freq):
-                        continue
-                    if schedule.form:
-                        return frequencies(schedule)
-                    return f"{method.name}, theta {theta:.12g}, factor {factor:.12g}"
+            for method, factor in product(methods, larger_factors):
+                try:
+                    schedule = method(factor).schedule(spec)
+                except (RopeconvError, ArithmeticError, ValueError):
+                    continue  # the method does not exist for these numbers: a factor of 1e300
+                if not self.holds(schedule.inv_freq):
+                    continue
+                if schedule.form:
+                    return frequencies(schedule)
+                return f"{method.name}, theta {theta:.12g}, factor {factor:.12g}"
         return ""
 
     def _unscaled_spec(self, theta: float, trained_length: int) -> RopeSpec:
@@ -320,18 +323,22 @@ def ropes_of(graph: Graph, file: str) -> list[GraphRope]:
     sines = list[str]()
     for value in _stored_values(graph):
         constant = graph.constants[value]
-        if constant.dtype == "bool" or not all(constant.shape):  # a mask, or an empty constant
+        is_empty = 0 in constant.shape
+        if constant.dtype == "bool" or is_empty:  # bool: a mask
             continue
+        # exporters add axes of size 1 around those of the numbers
         sizes = [size for size in constant.shape if size != 1]
         if not sizes or sizes[-1] > WIDEST_HEAD:
             continue
 
-        # one axis: perhaps inv_freq [pairs]; two: perhaps a table of cos or sin [positions, pairs]
+        # one axis: perhaps inv_freq [pairs]
         if len(sizes) == 1 and sizes[0] > 1:
             rope = _rope_of_vector(graph, file, value)
             if rope is not None:
                 ropes.append(rope)
-        elif len(sizes) == 2 and sizes[0] > 2:
+
+        # two: perhaps a table of cos or sin [positions, pairs]
+        if len(sizes) == 2 and sizes[0] > 2:
             function = _recognise_function(constant)
             if function == "sin":
                 sines.append(value)
@@ -356,11 +363,12 @@ def _stored_values(graph: Graph) -> list[str]:
     `graph.constants` can have a constant several times: under its own name, and then under those
     of its conversions to other types. The first name is returned, in the place of the last.
     """
-    names: dict[int, str] = {}
-    for value, constant in graph.constants.items():
-        first_name = names.pop(id(constant), value)
-        names[id(constant)] = first_name
-    return list(names.values())
+    first_names: dict[int, str] = {}
+    for name, constant in graph.constants.items():
+        # taken out and put back, a constant moves to the end
+        first_name = first_names.pop(id(constant), name)
+        first_names[id(constant)] = first_name
+    return list(first_names.values())
 
 
 def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
@@ -389,12 +397,13 @@ def _sine_for(graph: Graph, cosine: str, sines: Iterable[str]) -> str:
 
 def _recognise_function(constant: Constant) -> str:
     """Return "cos" or "sin" for a table [positions, pairs], by its first rows; else empty."""
-    first, second = table_rows(constant, (0, 1))
-    if not first.any():  # sin(0) is 0 in each pair
-        return "sin" if second.any() else ""
-    # cos(0) is 1, times the attention factor where the table includes it
-    starts_at_factor = first[0] > 0 and (first == first[0]).all()
-    falls = (second <= first).all() and (second != first).any()
+    at_zero, at_one = table_rows(constant, (0, 1))
+    if not at_zero.any():  # sin(0) is 0 in each pair
+        return "sin" if at_one.any() else ""
+    # cos(0) is 1 in each pair, times the attention factor where the table includes it
+    factor = at_zero[0]
+    starts_at_factor = factor > 0 and (at_zero == factor).all()
+    falls = (at_one <= at_zero).all() and (at_one != at_zero).any()
     if starts_at_factor and falls:
         return "cos"
     return ""
@@ -421,9 +430,12 @@ def _rope_of_vector(graph: Graph, file: str, value: str) -> GraphRope | None:
     numbers = np.asarray(constant.array(), dtype=np.float64)
     # some exports have each frequency twice, for both dimensions of a pair
     vector, repeat = without_repeat(numbers.ravel())
+
     # frequencies are not negative; pairs that do not rotate have 0, and the first one rotates
-    can_be_frequencies = np.isfinite(vector).all() and (vector >= 0).all() and vector[0] > 0
-    if not can_be_frequencies:
+    is_finite = np.isfinite(vector).all()
+    is_negative = (vector < 0).any()
+    first_rotates = vector[0] > 0
+    if not is_finite or is_negative or not first_rotates:
         return None
 
     # the exporter rounds the frequencies twice: when it computes them, and to the stored type. In
@@ -431,9 +443,9 @@ def _rope_of_vector(graph: Graph, file: str, value: str) -> GraphRope | None:
     relative = max(TOLERANCE, 2 * PRECISION[constant.dtype])
     smallest = SMALLEST.get(constant.dtype, 0.0)
     return GraphRope(
-        constant.name,
-        vector,
-        graph.attention_factor(value),
+        name=constant.name,
+        inv_freq=vector,
+        attention_factor=graph.attention_factor(value),
         file=file,
         graph=graph,
         values=(value,),
@@ -456,45 +468,47 @@ def _rope_of_tables(graph: Graph, file: str, cosine: str, sine: str) -> GraphRop
     Returns:
         The RoPE, or None where the tables are something else.
     """
-    table = graph.constants[cosine]
-    last = math.prod(table.shape[:-1]) - 1
+    cos_table = graph.constants[cosine]
+    sin_table = graph.constants[sine]
+    *outer_sizes, _ = cos_table.shape
+    positions = math.prod(outer_sizes)
+    last = positions - 1
 
-    # 1, 2, 4, 8, ..., last
+    # the frequencies from the rows 1, 2, 4, 8, ..., last
     rows = []
     row = 1
     while row < last:
         rows.append(row)
         row *= 2
     rows.append(last)
-
-    cos, repeat = without_repeat(table_rows(table, rows))
-    sin, _ = without_repeat(table_rows(graph.constants[sine], rows))
+    cos, repeat = without_repeat(table_rows(cos_table, rows))
+    sin, _ = without_repeat(table_rows(sin_table, rows))
     if cos.shape != sin.shape:
         return None
     inv_freq = _frequencies_from_angles(rows, np.arctan2(sin, cos))
 
     # Row 0 has A cos(0) = A, the attention factor. Then compare all rows with these frequencies:
     # other tables of two axes are no rotations.
-    factor = float(table_rows(table, [0])[0, 0])
-    precision = PRECISION[table.dtype]
-    phases = np.outer(rows, inv_freq)
-    # how far the tables are from A cos(p w) and A sin(p w): by the rounding of the stored numbers,
-    # and of the angles, which the exporter computed in float32
-    off_cos = np.abs(cos - factor * np.cos(phases))
-    off_sin = np.abs(sin - factor * np.sin(phases))
-    allowed = factor * (8 * precision + 4 * PRECISION["float32"] * np.abs(phases))
-    if not np.all(np.maximum(off_cos, off_sin) <= allowed):
+    factor = float(table_rows(cos_table, [0])[0, 0])
+    angles = np.outer(rows, inv_freq)
+    cos_error = np.abs(cos - factor * np.cos(angles))
+    sin_error = np.abs(sin - factor * np.sin(angles))
+    # what is allowed: the rounding of the stored numbers, and that of the angles, which the
+    # exporter computed in float32
+    precision = PRECISION[cos_table.dtype]
+    allowed = factor * (8 * precision + 4 * PRECISION["float32"] * np.abs(angles))
+    if not np.all(np.maximum(cos_error, sin_error) <= allowed):
         return None
     return GraphRope(
-        f"{table.name} and {graph.constants[sine].name}",
-        np.maximum(inv_freq, 0.0),
-        factor,
+        name=f"{cos_table.name} and {sin_table.name}",
+        inv_freq=np.maximum(inv_freq, 0.0),
+        attention_factor=factor,
         file=file,
         graph=graph,
         values=(cosine, sine),
         repeat=repeat,
         error=TOLERANCE * np.abs(inv_freq) + 4 * precision / last,
-        positions=last + 1,
+        positions=positions,
     )
 
 
@@ -548,16 +562,6 @@ class GraphInspection(Summary):
 
     def shown_tables(self) -> list[SummaryTable]:
         """Return a table with a row for each RoPE."""
-        rows = []
-        for rope, formula in zip(self.ropes, self.formulas, strict=True):
-            in_config = "-"
-            if self.spec:
-                part = self.part(rope)
-                in_config = part.words if part else "another RoPE"
-            factor = f"{rope.attention_factor:.6g}"
-            dimensions = f"{2 * len(rope.inv_freq)}"
-            positions = f"{rope.positions:,}" if rope.positions else "any"
-            rows.append((rope.file, rope.name, formula, factor, dimensions, positions, in_config))
         columns = (
             "file",
             "constants",
@@ -567,6 +571,26 @@ class GraphInspection(Summary):
             "positions",
             "config.json",
         )
+        rows = []
+        for rope, formula in zip(self.ropes, self.formulas, strict=True):
+            in_config = "-"  # there is none to compare with
+            if self.spec:
+                part = self.part(rope)
+                in_config = part.words if part else "another RoPE"
+            positions = "any"
+            if rope.positions:
+                positions = f"{rope.positions:,}"
+            rows.append(
+                (
+                    rope.file,
+                    rope.name,
+                    formula,
+                    f"{rope.attention_factor:.6g}",
+                    f"{2 * len(rope.inv_freq)}",  # dimensions
+                    positions,
+                    in_config,
+                )
+            )
         return [SummaryTable("ropes", columns, rows)]
 
     @cached_property
@@ -690,17 +714,16 @@ def compare_graph(graph: GraphInspection, other: GraphInspection | Inspection) -
         if part is not None:
             rows.append((rope.name, part.words))
         else:
-            words = _difference(rope, main)  # another RoPE, in words
-            rows.append((rope.name, words))
-            problems.append(f"{rope.name} has {words}")
-        is_too_short = rope.positions is not None and rope.positions < context
-        if is_too_short:
+            difference = _difference(rope, main)
+            rows.append((rope.name, difference))
+            problems.append(f"{rope.name} has {difference}")
+        if rope.positions is not None and rope.positions < context:
             problems.append(
                 f"{rope.name} have {rope.positions:,} rows, and the context is {context:,}"
             )
 
-    # each RoPE of a graph may be there, and yet none of them the main one: it has window layers
-    # only
+    # every RoPE of a graph may be one of the other model, and yet none of them the main one: then
+    # the graph has layers with a window only
     has_main = any(result == main.words for _, result in rows)
     if not problems and not has_main:
         problems.append("the graph has only the RoPE of other layers")
@@ -724,11 +747,16 @@ def _same_part(rope: GraphRope, parts: Sequence[ModelRope]) -> ModelRope | None:
 
 
 def _difference(rope: GraphRope, part: ModelRope) -> str:
-    """Return how the RoPE of a graph differs from another one, in words."""
+    """Return how the RoPE of a graph differs from another one, in words.
+
+    An example is "other frequencies (48 of 64 pairs, by up to 4 times)".
+    """
     vectors = compare_frequencies(rope.inv_freq, part.inv_freq)
-    if vectors is None:
+    if vectors is None:  # they have another number of pairs
         return f"{2 * len(rope.inv_freq)} dimensions, not {2 * len(part.inv_freq)}"
     if rope.holds(part.inv_freq):
         return f"the attention factor {rope.attention_factor:.6g}, not {part.attention_factor:.6g}"
-    times = f", by up to {vectors.largest_ratio:.4g} times" if vectors.largest_ratio else ""
-    return f"other frequencies ({vectors.differing} of {vectors.pairs} pairs{times})"
+    ratio = ""
+    if vectors.largest_ratio:
+        ratio = f", by up to {vectors.largest_ratio:.4g} times"
+    return f"other frequencies ({vectors.differing} of {vectors.pairs} pairs{ratio})"

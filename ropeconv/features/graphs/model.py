@@ -448,17 +448,15 @@ class OnnxGraph(Graph):
         plain = name if scaling else self._add_unique_name({}, f"{name}_unscaled")
 
         # ONNX requires that an operation comes after those whose outputs it reads
-        for index, node in enumerate(scope.node):
-            if name in node.output:
-                place = index + 1
-                break
+        indices = [index for index, node in enumerate(scope.node) if name in node.output]
+        after_rotation = indices[0] + 1
 
-        nodes = [
+        new_nodes = [
             make_node("Constant", [], [number], value=from_array(np.array(factor, np.float32))),
             make_node("CastLike", [number, plain], [like]),
         ]
         if scaling:
-            # a Mul is there already: exchange its other input
+            # a Mul is there already, with two inputs: exchange the one that is not the rotation
             _, multiply_node = scaling.handle
             other_input = 1 - scaling.inputs.index(rotation.outputs[0])
             multiply_node.input[other_input] = like
@@ -466,9 +464,9 @@ class OnnxGraph(Graph):
             # The product gets the name of the cosine or sine, so that the operations that read it
             # need not change.
             rotation_node.output[0] = plain
-            nodes.append(make_node("Mul", [plain, like], [name]))
+            new_nodes.append(make_node("Mul", [plain, like], [name]))
 
-        for index, node in enumerate(nodes, place):
+        for index, node in enumerate(new_nodes, after_rotation):
             scope.node.insert(index, node)
 
     def save(self, target: Path) -> None:
@@ -515,13 +513,15 @@ class OpenVinoGraph(Graph):
             if kind == "Constant":
                 self._add_constant(outputs[0], node)
 
-        # inputs of a fixed length, [batch, length] or [batch, length, width]
+        # inputs of a fixed length, [batch, length] or [batch, length, width]; a length of 1 limits
+        # nothing, since such a graph generates token by token
         for value in self.model.inputs:
             shape = value.get_partial_shape()
             if not shape.rank.is_static or len(shape) not in (2, 3):
                 continue
-            if shape[1].is_static and shape[1].get_length() > 1:
-                self.fixed_lengths[value.get_any_name()] = shape[1].get_length()
+            length = shape[1]
+            if length.is_static and length.get_length() > 1:
+                self.fixed_lengths[value.get_any_name()] = length.get_length()
 
     def _add_constant(self, value: str, node: Any) -> None:
         """Add a constant of floating point numbers or booleans; others are not needed."""
@@ -627,10 +627,12 @@ class GraphSource(FolderSource):
         for name in self.graphs:
             path = self.path(name)
             check_regular(path.stat().st_mode, path)
-            graphs[name] = _open_file(path)
+            graph = _open_file(path)
+            graphs[name] = graph
             # a graph names its files with weights relative to its own folder
-            for data_file in graphs[name].data_files:
-                if not self.path((Path(name).parent / data_file).as_posix()).is_file():
+            for data_file in graph.data_files:
+                in_source = (Path(name).parent / data_file).as_posix()
+                if not self.path(in_source).is_file():
                     raise BadSource(
                         f"{path} needs {data_file}, which is missing; give the folder of the export"
                     )

@@ -137,7 +137,8 @@ class GraphPlan(FilePlan):
             Disagreement: A graph or config.json does not hold the schedule.
         """
         for name, edit in self.edits.items():
-            wrong = edit.find_difference(GraphSource(folder / name).opened[name], name)
+            written = GraphSource(folder / name).opened[name]
+            wrong = edit.find_difference(written, name)
             if wrong:
                 raise Disagreement(f"{name} does not hold the schedule: {wrong}; nothing was kept")
 
@@ -241,26 +242,32 @@ class GraphEdit:
 
         `ropes_of` reads the rows 0, 1, 2, 4, ... only. Here all rows are compared, and made in
         another way than they were written: as powers of exp(i w), of which twice as many follow by
-        one product.
+        one product. The real part of exp(i p w) is the cosine, and the imaginary part the sine.
         """
         if rope.positions is None:
             return None
-        turn = np.exp(1j * self.schedule.inv_freq)
-        first_rows = np.full((1, len(turn)), self.schedule.attention_factor, np.complex128)
+        inv_freq = self.schedule.inv_freq
+        factor = self.schedule.attention_factor
+
+        # the rows from 0 on as complex numbers: the first n rows, turned by n positions, are the
+        # next n rows
+        first_rows = np.full((1, len(inv_freq)), factor, np.complex128)
+        turn = np.exp(1j * inv_freq)
         while len(first_rows) < min(ROWS, rope.positions):
             first_rows = np.concatenate([first_rows, first_rows * turn])
             turn = turn * turn
 
+        # blocks of the tables: such a block is the first one, turned by the position of its start
         cosines, sines = rope.constants
-        allowed = 4 * PRECISION[rope.dtype] * self.schedule.attention_factor
+        allowed = 4 * PRECISION[rope.dtype] * factor
         for start in range(0, rope.positions, ROWS):
             rows = range(start, min(start + ROWS, rope.positions))
-            expected = first_rows[: len(rows)] * np.exp(1j * start * self.schedule.inv_freq)
+            expected = first_rows[: len(rows)] * np.exp(1j * start * inv_freq)
             for constant, numbers in ((cosines, expected.real), (sines, expected.imag)):
-                off = np.abs(table_rows(constant, rows) - with_repeat(numbers, rope.repeat))
-                wrong = np.flatnonzero((off > allowed).any(axis=1))
-                if len(wrong):
-                    return start + int(wrong[0])
+                error = np.abs(table_rows(constant, rows) - with_repeat(numbers, rope.repeat))
+                wrong_rows = np.flatnonzero((error > allowed).any(axis=1))
+                if len(wrong_rows):
+                    return start + int(wrong_rows[0])
         return None
 
     def write(self, target: Path, advance: Advance) -> None:

@@ -105,7 +105,7 @@ class _Runner(ABC):
 
 
 def _is_unknown(name: str) -> bool:
-    """Whether an input of this name is none that language models have."""
+    """Whether language models have no input of this name."""
     return name not in INPUTS and not name.startswith(CACHE)
 
 
@@ -259,7 +259,11 @@ def validate_graph(
 
 
 def _length(runner: _Runner, schedule: Schedule) -> int:
-    """Choose the number of tokens by the time that they take."""
+    """Choose the number of tokens by the time that they take.
+
+    The time is measured on a short text, and three runs are to be paid: the checkpoint without and
+    with the method, and the graph.
+    """
 
     def time_sample() -> float:
         begin = time.perf_counter()
@@ -277,23 +281,36 @@ def _length(runner: _Runner, schedule: Schedule) -> int:
 
 def _rounds(source: GraphSource) -> bool:
     """Whether a graph stores most of its numbers in a type that rounds those of a checkpoint."""
-    sizes = {True: 0, False: 0}
+    rounded = 0
+    exact = 0
     for graph in source.opened.values():
         for constant in graph.constants.values():
             size = int(np.prod(constant.shape, dtype=np.int64))
-            sizes[constant.dtype in ROUNDED] += size
-    return sizes[True] > sizes[False]
+            if constant.dtype in ROUNDED:
+                rounded += size
+            else:
+                exact += size
+    return rounded > exact
 
 
 def _judge(
     run: TokenRun, control: Tensor, reference: Tensor, stock: Tensor, rounds: bool
 ) -> list[BucketResult]:
-    """Return how far the graph is from the reference in each range of positions."""
+    """Return how far the graph is from the reference in each range of positions.
+
+    Args:
+        run: The tokens and the ranges; logits are [tokens of the ranges, vocabulary].
+        control: The logits of the checkpoint without the method.
+        reference: Those of the checkpoint with the method.
+        stock: Those of the graph.
+        rounds: Whether the graph stores rounded weights.
+    """
     results = []
     for bucket, rows in run.parts():
         measures = measure(reference[rows], stock[rows])
         control_kl = measure(reference[rows], control[rows]).kl.mean().item()
-        allowed = tolerance(bucket.positions[-1], noise=0.0, floor=KL_FLOOR)
+        last_position = bucket.positions[-1]
+        allowed = tolerance(last_position, noise=0.0, floor=KL_FLOOR)
         result = bucket_result(bucket, measures, control_kl, kind="whole", allowed=allowed)
         if rounds:
             result = with_rounded_weights(result, separation=SEPARATION)

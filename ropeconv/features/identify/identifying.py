@@ -195,7 +195,9 @@ def identify(
 def identify_comparison(
     comparison: Comparison, server: str, model: str, settings: Settings, progress: Progress
 ) -> Identification:
-    """Name what an output computes that a validation found wrong: the hook `identify_output`.
+    """Name the mistake of an output after a validation has found it wrong.
+
+    `validate` calls this, as the hook `identify_output`.
 
     Args:
         comparison: The output and its source.
@@ -342,7 +344,8 @@ def _judge(
     """
     means = [float(kl.mean()) for _, kl in distances]
     lowest_mean = min(means)
-    _, nearest = distances[means.index(lowest_mean)]
+    nearest_index = means.index(lowest_mean)
+    _, nearest_kl = distances[nearest_index]
     if is_exact:
         allowed = tolerance(last, noise, KL_FLOOR)
     else:
@@ -356,9 +359,9 @@ def _judge(
             fits = kl_95 <= allowed
         else:
             # a paired test over the tokens: is it farther than the nearest one by more than chance?
-            farther = kl - nearest
-            chance = DEVIATIONS * float(farther.std()) / math.sqrt(len(farther))
-            is_as_near = float(farther.mean()) <= chance
+            farther = kl - nearest_kl
+            standard_error = float(farther.std()) / math.sqrt(len(farther))
+            is_as_near = float(farther.mean()) <= DEVIATIONS * standard_error
             fits = lowest_mean <= allowed and is_as_near
         result = CandidateResult(
             name=candidate.name, words=candidate.words, kl=mean, kl_95=kl_95, fits=fits

@@ -106,9 +106,13 @@ def candidates(case: Extension) -> list[CandidateSchedule]:
 
     A mistake that computes the same as an earlier candidate is left out.
     """
-    found = [CandidateSchedule(RIGHT, "the method", case.schedule)]
+    right = CandidateSchedule(RIGHT, "the method", case.schedule)
+    return [right, *_wrong_numbers(case), *_wrong_places(case)]
 
-    # mistakes in the numbers: other frequencies, or another factor
+
+def _wrong_numbers(case: Extension) -> list[CandidateSchedule]:
+    """Return the mistakes in the numbers: other frequencies, or another factor."""
+    found = []
     known = {case.schedule.digest}
     for name, (words, function) in MISTAKES.items():
         try:
@@ -116,14 +120,21 @@ def candidates(case: Extension) -> list[CandidateSchedule]:
                 schedule = function(case)
         except (RopeconvError, ArithmeticError, ValueError):
             continue  # the mistake has no meaning for this model or these numbers
-        if schedule is not None and schedule.digest not in known:
-            known.add(schedule.digest)
-            change = None
-            if name == FULL_ROTATION:
-                change = rotate_whole_heads(case.start.head_dim)
-            found.append(CandidateSchedule(name, words, schedule, change))
+        if schedule is None or schedule.digest in known:
+            continue
+        known.add(schedule.digest)
+        change = None
+        if name == FULL_ROTATION:
+            change = rotate_whole_heads(case.start.head_dim)
+        found.append(CandidateSchedule(name, words, schedule, change))
+    return found
 
-    # mistakes in the network, which has the right numbers in the wrong places
+
+def _wrong_places(case: Extension) -> list[CandidateSchedule]:
+    """Return the mistakes in the network, which has the right numbers in the wrong places."""
+    found = []
+
+    # the pairs of dimensions of the other layout
     spec = case.start
     exchange: Change | None = None
     if spec.mla:
@@ -138,6 +149,8 @@ def candidates(case: Extension) -> list[CandidateSchedule]:
             change=exchange,
         )
         found.append(layout)
+
+    # layers with a sliding window, which keep their own RoPE in Gemma 3
     if case.source.local_form is not None:
         local_layers = CandidateSchedule(
             name="local-layers",

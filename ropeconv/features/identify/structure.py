@@ -43,15 +43,17 @@ def exchange_pairs(weights: WeightNames, layout: Layout, head_dim: int, rotary_d
         head_dim: Width of a head.
         rotary_dim: How many of its dimensions rotate.
     """
-    # the dimensions that do not rotate keep their places, before or behind those that do
-    exchanged = _exchanged(layout, rotary_dim)
+    # for each dimension of a head, the one that takes its place. Those that do not rotate keep
+    # theirs, before or behind those that do
+    rotating = _exchanged(layout, rotary_dim)
     not_rotating = head_dim - rotary_dim
     if weights.rows == "last":
-        order = [*range(not_rotating), *(not_rotating + index for index in exchanged)]
+        order = [*range(not_rotating), *(not_rotating + index for index in rotating)]
     else:
-        order = [*exchanged, *range(rotary_dim, head_dim)]
+        order = [*rotating, *range(rotary_dim, head_dim)]
 
     def exchange(module: Module, inputs: object, output: Tensor) -> Tensor:
+        """Return queries or keys with exchanged dimensions, as a hook of their module."""
         # [..., heads * head_dim], or [..., head_dim] after a norm of each head
         heads = output.unflatten(-1, (-1, head_dim))
         return heads[..., order].flatten(-2).view(output.shape)
@@ -70,11 +72,13 @@ def _exchanged(layout: Layout, rotary_dim: int) -> list[int]:
     For 6 dimensions: 0, 2, 4, 1, 3, 5 where the right layout is "half", and else 0, 3, 1, 4, 2, 5.
     """
     if layout == "half":
-        # place i gets the first of pair i, place i + r/2 the second
-        table = np.arange(rotary_dim).reshape(-1, 2)  # (0, 1), (2, 3), ...
-    else:
-        table = np.arange(rotary_dim).reshape(2, -1)  # the first half, then the second
-    return [int(index) for index in table.T.reshape(-1)]
+        # the wrong pairs are neighbours: place i gets the first of (2i, 2i + 1), and place i + r/2
+        # the second
+        pairs = np.arange(rotary_dim).reshape(-1, 2)
+        return [int(index) for index in pairs.T.reshape(-1)]
+    # the wrong pairs are (i, i + r/2): they are put side by side
+    halves = np.arange(rotary_dim).reshape(2, -1)
+    return [int(index) for index in halves.T.reshape(-1)]
 
 
 def _before_rotation(model: PreTrainedModel, weights: WeightNames) -> list[Module]:

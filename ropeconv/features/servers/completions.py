@@ -133,16 +133,19 @@ class Completions(Server):
     def make_text(self, count: int, seed: int) -> str:
         """Return random words, about half of them in spans that repeat, of at least `count` tokens.
 
+        The repeats make attention to the past matter, and with it RoPE.
+
         Args:
             count: How many tokens.
             seed: The seed of the random numbers.
         """
+        span = 12  # words that are repeated at a time
         chooser = random.Random(seed)
         words: list[str] = []
-        while len(words) < count:
-            if len(words) > 24 and chooser.random() < 0.5:
-                start = chooser.randrange(len(words) - 12)
-                words += words[start : start + 12]
+        while len(words) < count:  # each word is at least a token
+            if len(words) > 2 * span and chooser.random() < 0.5:
+                start = chooser.randrange(len(words) - span)
+                words += words[start : start + span]
             else:
                 words.append("".join(chooser.choices(LETTERS, k=chooser.randint(1, 6))))
         return " ".join(words)
@@ -177,26 +180,34 @@ class Completions(Server):
         if progress is None:
             progress = Progress()
         log_probs = []
-        done = 0
+        read_before = 0
         for index in kept:
             prompt = ids[: index + 1]
             answer = self._complete(self.text_of(prompt), self.form)
-            read = answer.usage.prompt_tokens if answer.usage is not None else None
-            if read is not None and read != len(prompt):
+
+            # the server may say how many tokens it has read
+            reported = None
+            if answer.usage is not None:
+                reported = answer.usage.prompt_tokens
+            if reported is not None and reported != len(prompt):
                 raise RopeconvError(
-                    f"{self.runtime} makes {read} tokens from a text in which the tokenizer of the"
-                    f" checkpoint has {len(prompt)}; start it with the tokenizer of the checkpoint"
+                    f"{self.runtime} makes {reported} tokens from a text in which the tokenizer of"
+                    f" the checkpoint has {len(prompt)}; start it with the tokenizer of the"
+                    " checkpoint"
                 )
-            row = {}
+
+            by_token = {}
             for record in _records(answer):
-                token = record.id if record.id is not None else self._token(record.token)
+                token = record.id
+                if token is None:  # a server that names tokens by their texts
+                    token = self._token(record.token)
                 if token is not None:
-                    row[token] = record.logprob
-            if not row:
+                    by_token[token] = record.logprob
+            if not by_token:
                 raise self.misread(f"log-probabilities after token {index}")
-            log_probs.append(row)
-            progress.advance(index + 1 - done)
-            done = index + 1
+            log_probs.append(by_token)
+            progress.advance(len(prompt) - read_before)
+            read_before = len(prompt)
         return log_probs
 
     def _token(self, text: str) -> int | None:
@@ -205,14 +216,19 @@ class Completions(Server):
 
     @cached_property
     def _tokens_by_text(self) -> dict[str, int]:
-        """The tokens by their texts and by their names in the vocabulary, if only one has these."""
+        """The tokens by their texts and by their names in the vocabulary, if only one has these.
+
+        In byte-level BPE, the token " the" has the name "Ġthe" in the vocabulary.
+        """
         found: dict[str, int] = {}
         ambiguous = set()
         for name, token in self.tokenizer.get_vocab().items():
-            for text in {name, str(self.tokenizer.decode([token]))}:
-                if found.setdefault(text, token) != token:
-                    ambiguous.add(text)
-        return {text: token for text, token in found.items() if text not in ambiguous}
+            text = str(self.tokenizer.decode([token]))
+            for key in {name, text}:
+                first = found.setdefault(key, token)
+                if first != token:
+                    ambiguous.add(key)
+        return {key: token for key, token in found.items() if key not in ambiguous}
 
     def _complete(self, text: str, form: JsonObject) -> TextCompletion:
         """Return the completion of a text by one token."""
@@ -221,12 +237,20 @@ class Completions(Server):
 
 
 def _records(answer: TextCompletion) -> tuple[NextToken, ...]:
-    """Return the likeliest tokens after the prompt, whichever form the answer has."""
-    logprobs = answer.choices[0].logprobs if answer.choices else None
-    if logprobs is None:
+    """Return the likeliest tokens after the prompt, whichever form the answer has.
+
+    One token was generated, so only the first entry of each list is read.
+    """
+    if not answer.choices or answer.choices[0].logprobs is None:
         return ()
+    logprobs = answer.choices[0].logprobs
+
+    # that of chat completions: a record for each token
     if logprobs.content:
         return logprobs.content[0].top_logprobs
+
+    # that of completions: {" the": -0.3, " a": -1.7}
     if logprobs.top_logprobs and logprobs.top_logprobs[0]:
-        return tuple(NextToken(value, text) for text, value in logprobs.top_logprobs[0].items())
+        by_text = logprobs.top_logprobs[0]
+        return tuple(NextToken(logprob, text) for text, logprob in by_text.items())
     return ()

@@ -98,24 +98,26 @@ class LlamaServer(Server):
         """
         if progress is None:
             progress = Progress()
-        letter = self.encode("a")
-        if not letter:
+        tokens_of_letter = self.encode("a")
+        if not tokens_of_letter:
             raise self.misread("token for a letter")
+        letter = tokens_of_letter[-1]
 
         log_probs = []
-        done = 0
+        read_before = 0
         for index in kept:
             prefix = ids[: index + 1]
+            next_token = ids[index + 1]
             # The server gives no record for some tokens, such as those that end the text. Then a
             # letter is generated instead, whose record has the likeliest tokens too.
-            entries = self._after(prefix, ids[index + 1])
+            entries = self._after(prefix, next_token)
             if not entries:
-                entries = self._after(prefix, letter[-1])
+                entries = self._after(prefix, letter)
             if not entries:
                 raise self.misread("completion_probabilities")
             log_probs.append({entry.id: entry.logprob for entry in entries})
-            progress.advance(index + 1 - done)
-            done = index + 1
+            progress.advance(len(prefix) - read_before)
+            read_before = len(prefix)
         return log_probs
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:

@@ -81,11 +81,11 @@ def _read(
     import httpx2 as httpx
 
     method = "GET" if body is None else "POST"
-    within = httpx.Timeout(limits.seconds, connect=CONNECT)
+    timeout = httpx.Timeout(limits.seconds, connect=CONNECT)
     # no compression: a few bytes could be gigabytes
-    plain = {"Accept-Encoding": "identity"}
+    headers = {"Accept-Encoding": "identity"}
     try:
-        with client.stream(method, path, json=body, headers=plain, timeout=within) as response:
+        with client.stream(method, path, json=body, headers=headers, timeout=timeout) as response:
             # read in parts, so that a wrong server cannot fill the memory
             content = bytearray()
             for part in response.iter_raw(BLOCK):
@@ -99,9 +99,12 @@ def _read(
                 raise httpx.DecodingError(
                     "it compresses its answers though the request excludes that"
                 )
+
             # a redirect is reported and not followed, since the key in the headers is for this
             # server
-            location = response.headers.get("Location", "") if response.is_redirect else ""
+            location = ""
+            if response.is_redirect:
+                location = response.headers.get("Location", "")
             reports.put((response.status_code, location, bytes(content)))
     except Exception as problem:  # raised again by `ask`, in the thread that asks
         reports.put(problem)
@@ -415,7 +418,11 @@ def _message(body: bytes) -> str:
         content: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return body[:WORDS].decode("utf-8", "replace")[:300]
-    for key in ("error", "message"):
-        if isinstance(content, dict) and key in content:
-            content = content[key]
-    return str(content)[:300]
+
+    error = content
+    if isinstance(content, dict) and "error" in content:
+        error = content["error"]
+    message = error
+    if isinstance(error, dict) and "message" in error:
+        message = error["message"]
+    return str(message)[:300]

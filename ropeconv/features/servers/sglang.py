@@ -84,6 +84,7 @@ class Sglang(Server):
             token of the text.
         """
         first = min(kept)
+        count = len(ids) - first  # of the tokens whose records are requested
         body = {
             "input_ids": list(ids),
             "sampling_params": {"max_new_tokens": 1, "temperature": 0},
@@ -91,7 +92,6 @@ class Sglang(Server):
             "logprob_start_len": first,
             "top_logprobs_num": top,
         }
-        count = len(ids) - first
         limits = for_prompt(count * (top + 1))
         meta = self.ask("/generate", SglangGeneration, body, limits).meta_info
         likeliest = meta.input_top_logprobs or []
@@ -102,13 +102,15 @@ class Sglang(Server):
         # both lists begin with the token at `first`; a record is (log-probability, token, text)
         log_probs = []
         for index in kept:
-            place = index + 1 - first  # of the next token, which is predicted at `index`
+            next_token = index + 1  # it is predicted at `index`
+            place = next_token - first
             records = [*(likeliest[place] or ()), actual[place]]
-            row = {}
+            by_token = {}
             for log_prob, token, _ in records:
                 if log_prob is not None:
-                    row[token] = log_prob
-            if any(token not in row for _, token, _ in records):
-                raise self.misread(f"log-probability for token {index + 1}")
-            log_probs.append(row)
+                    by_token[token] = log_prob
+            is_complete = all(token in by_token for _, token, _ in records)
+            if not is_complete:
+                raise self.misread(f"log-probability for token {next_token}")
+            log_probs.append(by_token)
         return log_probs

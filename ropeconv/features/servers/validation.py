@@ -286,7 +286,7 @@ def _text_run(
     """
     settings = spec.settings
     schedule = spec.comparison.schedule
-    tokens = settings.length or _default_length(spec, source, engine)
+    length = settings.length or _default_length(spec, source, engine)
     if settings.length > schedule.context:
         raise BadSource(
             f"the checkpoint has a context of {schedule.context} tokens; pass a --length of at most"
@@ -294,24 +294,23 @@ def _text_run(
         )
     if server.length and settings.length > server.length:
         raise RopeconvError(
-            f"the server accepts {server.length} tokens, fewer than --length {tokens}; start it"
+            f"the server accepts {server.length} tokens, fewer than --length {length}; start it"
             " with a longer context (vLLM --max-model-len, SGLang --context-length, llama-server"
             " -c), or lower --length"
         )
+    if server.length:  # one token is generated after the text
+        length = min(length, server.length - 1)
 
-    length = tokens
-    if server.length:  # one token is generated after it
-        length = min(tokens, server.length - 1)
-
-    # tokens that both know: the embeddings of a checkpoint may be padded
-    vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
-    if server.vocabulary:
-        vocabulary = min(vocabulary, server.vocabulary)
+    # some servers read text and not tokens
     if isinstance(server, Completions):
         return _run_of_text(server, spec, folder, length)
     if settings.text:
         ids = of_text(settings.text, folder, length, settings.trust_remote_code)
     else:
+        # tokens that both know: the embeddings of a checkpoint may be padded
+        vocabulary = int(text_part(source.config(), source.family)["vocab_size"])
+        if server.vocabulary:
+            vocabulary = min(vocabulary, server.vocabulary)
         ids = synthetic(length, vocabulary, settings.seed)
     buckets = spread_buckets(schedule.original_context, length - 1, KEPT)
     return TokenRun.over_all("spread", ids, buckets)
@@ -421,20 +420,23 @@ def _judge(
                 " with the output"
             )
 
-    # `states` has one tensor for each run, and there is one
-    compared = ServedRun(answers, head, states.reference[0], run.targets().tolist())
+    # the three distances at each compared token; `states` has one tensor for each run, and there is
+    # one run
+    (reference,) = states.reference
+    (without_method,) = states.control
+    compared = ServedRun(answers, head, reference, run.targets().tolist())
     served = compared.compare_server()
-    control = compared.compare_states(head, states.control[0])
-    floors = []
-    for other_engine, hidden in states.noise_runs:  # None for the engine of the reference
+    control = compared.compare_states(head, without_method)
+    noise_runs = []
+    for other_engine, (hidden,) in states.noise_runs:  # None for the engine of the reference
         engine = other_engine or head
-        floors.append(compared.compare_states(engine, hidden[0]))
+        noise_runs.append(compared.compare_states(engine, hidden))
 
     results = []
     noise = 0.0
     for bucket, rows in run.parts():
         control_kl = control[rows].kl.mean().item()
-        kls = [measures[rows].kl.quantile(0.95).item() for measures in floors]
+        kls = [measures[rows].kl.quantile(0.95).item() for measures in noise_runs]
         # the KL from another precision counts whole, since a server has other kernels; the floor of
         # a bucket is at least that of the buckets before it
         noise = max(noise, states.noise_floor(kls, part=1.0))
@@ -455,17 +457,17 @@ def _refuse_other_model(server: Server, comparison: Comparison) -> None:
     Raises:
         RopeconvError: It did.
     """
-    baked = comparison.baked
     if not server.path:  # the server does not say what it loaded
         return
     path = Path(server.path)
-    is_on_this_disk = path.exists()
-    if not is_on_this_disk or path.resolve() == baked.resolve():
+    if not path.exists():  # it is on another machine
         return
-    if not _is_same_output(path, comparison):
-        raise RopeconvError(
-            f"the server runs {path}, which is not {baked}; start it with that, or correct --server"
-        )
+    baked = comparison.baked
+    if path.resolve() == baked.resolve() or _is_same_output(path, comparison):
+        return
+    raise RopeconvError(
+        f"the server runs {path}, which is not {baked}; start it with that, or correct --server"
+    )
 
 
 def _is_same_output(path: Path, comparison: Comparison) -> bool:

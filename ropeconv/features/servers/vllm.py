@@ -76,10 +76,13 @@ class Vllm(Server):
         rows = self._complete(ids, fields, limits).prompt_logprobs
         if rows is None or len(rows) != len(ids):
             raise self.misread("prompt_logprobs for every token")
+
+        # a row is of a token of the text: {464: record of it, 317: record of a likelier one}
         log_probs = []
         for index in kept:
-            row = rows[index + 1]  # of the next token, which is predicted at `index`
+            next_token = index + 1  # it is predicted at `index`
+            row = rows[next_token]
             if not row:
-                raise self.misread(f"prompt_logprobs for token {index + 1}")
+                raise self.misread(f"prompt_logprobs for token {next_token}")
             log_probs.append({token: record.logprob for token, record in row.items()})
         return log_probs

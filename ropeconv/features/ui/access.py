@@ -104,7 +104,10 @@ def _refusal(scope: Scope) -> str:
     # The browser still sends that name as the host.
     headers = _headers(scope)
     hosts = headers.getlist("host")
-    if len(hosts) != 1 or _hostname(hosts[0]) not in LOOPBACK:
+    if len(hosts) != 1:
+        return OTHER_HOST
+    (host,) = hosts
+    if _hostname(host) not in LOOPBACK:
         return OTHER_HOST
 
     # a link on another site may open a page here, but only in a tab of its own, and not in a frame
@@ -121,8 +124,9 @@ def _refusal(scope: Scope) -> str:
     origins = headers.getlist("origin")
     if not origins and not is_read:
         return OTHER_ORIGIN
-    if any(_netloc(origin) != hosts[0].lower() for origin in origins):
-        return OTHER_ORIGIN
+    for origin in origins:
+        if _netloc(origin) != host.lower():
+            return OTHER_ORIGIN
     return ""
 
 

@@ -115,17 +115,18 @@ def open_model(form: ModelForm) -> Source | GgufSource:
         UsageError: Nothing is named, or there is no such file.
         RopeconvError: As `open_source` does.
     """
-    reference = form.source
     if form.upload:
         return open_dropped(Path(form.upload))
+    reference = form.source
     if not reference:
         raise UsageError(
             "no model is given; write owner/name as on the Hub, or drop a config.json or GGUF file"
         )
+
     # The message names the whole path, since users of a page do not know in which folder it was
     # started.
-    is_other_kind = ":" in reference  # such as ollama:NAME
-    is_path = not is_on_hub(reference) and not is_other_kind
+    names_other_store = ":" in reference  # such as ollama:NAME
+    is_path = not is_on_hub(reference) and not names_other_store
     if is_path:
         path = expand_home(reference)
         if not path.exists():
@@ -189,24 +190,32 @@ def _parse_value(default: object, value: object) -> object:
     A browser may send anything; a value of another type becomes the default.
 
     Args:
-        default: The default of the field, which shows its type.
+        default: The default of the field, which shows its type: a tuple for several choices, None
+            for a text that may be left out.
         value: The value.
     """
+    if isinstance(default, tuple):
+        return _parse_choices(value)
+
     if isinstance(value, str):
         value = value.strip()[: MOST + 1]  # one more than allowed, which `refuse_long` refuses
-
-    if isinstance(default, tuple):  # several choices, or a text with commas between them
-        if isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        if not isinstance(value, (list, tuple)):
-            return ()
-        choices = [choice[:MOST] for choice in value if isinstance(choice, str)]
-        return tuple(dict.fromkeys(choices))
-    if default is None:  # a text that may be left out
+    if default is None:
         return value if isinstance(value, str) and value else None
     if type(value) is not type(default):
         return default
     return value
+
+
+def _parse_choices(value: object) -> tuple[str, ...]:
+    """Return several choices, each once, from a list or a text: ("vllm", "ollama")."""
+    choices: list[object] = []
+    if isinstance(value, str):  # with commas between the choices
+        text = value.strip()[: MOST + 1]
+        choices += [part.strip() for part in text.split(",") if part.strip()]
+    elif isinstance(value, (list, tuple)):
+        choices += value
+    texts = [choice[:MOST] for choice in choices if isinstance(choice, str)]
+    return tuple(dict.fromkeys(texts))
 
 
 def refuse_long(form: PageForm) -> None:
@@ -297,11 +306,12 @@ def recipe_of(form: BakeForm) -> Recipe:
     # the form becomes a row as `ropeconv eval --methods` reads it, such as yarn:4:beta_fast=16, in
     # which a comma or a line break would begin another row
     value, settings = _value_and_settings(form)
-    wrong = [text for text in (value, *settings) if "," in text or "\n" in text]
-    wrong += [setting for setting in settings if "=" not in setting]
-    if wrong:
+    not_understood = [text for text in (value, *settings) if "," in text or "\n" in text]
+    not_understood += [setting for setting in settings if "=" not in setting]
+    if not_understood:
+        first = not_understood[0]
         raise UsageError(
-            f"{shown(wrong[0])} is not a setting; write name=value, with commas between several"
+            f"{shown(first)} is not a setting; write name=value, with commas between several"
         )
     parts = [form.method]
     if value:
@@ -318,21 +328,24 @@ def _value_and_settings(form: BakeForm) -> tuple[str, list[str]]:
     The target length of the form is the value of a method that reaches lengths (yarn:128k), and a
     setting of one with another number (theta:1e6:context=128k).
     """
-    # "beta_fast = 16, beta_slow=2" as users type it
+    # users type "beta_fast = 16, beta_slow=2"
     settings = []
-    for setting in form.settings.split(","):
-        if setting.strip():
-            settings.append(re.sub(r"\s*=\s*", "=", setting.strip()))
+    for part in form.settings.split(","):
+        setting = part.strip()
+        if setting:
+            settings.append(re.sub(r"\s*=\s*", "=", setting))
 
-    kind = REGISTRY[form.method].value
+    value_kind = REGISTRY[form.method].value
     value = form.value.replace(" ", "")
     length = form.context.replace(" ", "")
-    if kind in LENGTHS and not value:
-        if not length:
-            raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
+    needs_length = value_kind in LENGTHS and not value
+    if needs_length and not length:
+        raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
+    if needs_length:
         return length, settings
+
     has_context = any(setting.startswith("context=") for setting in settings)
-    if kind is Value.NUMBER and is_length(length) and not has_context:
+    if value_kind is Value.NUMBER and is_length(length) and not has_context:
         settings.append(f"context={length}")
     return value, settings
 
@@ -368,11 +381,13 @@ def command_of(plan: Plan, form: BakeForm, publishing: bool) -> str:
         publishing: Whether the output is published.
     """
     is_gguf_source = plan.source.kind == "gguf"
-    words = apply_words(plan.source.reference, plan.receipt().steps[-1], is_gguf_source)
+    latest_step = plan.receipt().steps[-1]
+    words = apply_words(plan.source.reference, latest_step, is_gguf_source)
     # A recipe with lists is not written as options, but as --recipe FILE. The user dropped that
     # file on the page, so only its name is known, and not its path on the user's disk.
     if form.recipe and "--recipe" in words:
-        words[words.index("--recipe") + 1] = Path(form.recipe).name
+        place_of_file = words.index("--recipe") + 1
+        words[place_of_file] = Path(form.recipe).name
     for option in options(MachineOptions):
         value = getattr(form, option.name)
         if value:
@@ -408,34 +423,38 @@ def to_page(page: str, form: PageForm) -> str:
         page: The name of the page; empty for the first.
         form: The form, of which changed values become parameters.
     """
-    texts = {}
+    parameters = {}
     for item in fields(form):
         value = getattr(form, item.name)
         if item.name in UPLOADS or value == item.default:
             continue
         if isinstance(value, tuple):
-            value = ",".join(value)
+            parameters[item.name] = ",".join(value)
         elif value is True:
-            value = "1"
-        texts[item.name] = value
-    return f"./{page}?{urlencode(texts)}"
+            parameters[item.name] = "1"
+        else:
+            parameters[item.name] = value
+    return f"./{page}?{urlencode(parameters)}"
 
 
 def to_bake(source: str, recipe: Recipe, replace: bool = False) -> str:
     """Return the address of the first page that shows the plan of an output with a recipe.
+
+    For YaRN by 4 it is "./?source=Qwen%2FQwen3-8B&context=4".
 
     Args:
         source: The model.
         recipe: The method and its modifiers.
         replace: Whether it needs `--replace`, as `Advice` has it.
     """
-    # the value of the method, 4 in "--yarn 4", is a field of its own, or that of the target length
+    # the value of the method, 4 in "--yarn 4"
     method = recipe.method
     value = ""
     if method.value is not Value.SWITCH:
         _, _, value = method.command.partition(" ")
-    value_field = "context" if method.value in LENGTHS else "value"
 
+    # it is the target length of the form, or a field of its own where the method takes no length
+    value_field = "context" if method.value in LENGTHS else "value"
     form = BakeForm(
         source=source,
         method=method.name,

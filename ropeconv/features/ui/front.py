@@ -43,24 +43,26 @@ class Front:
         # Nothing is yielded with the lock: a page that leaves then would keep it.
         with self._lock:
             # a page has one job; a bake is not replaced by another request
-            before = self._jobs.get(session)
-            is_busy = before is not None and before.baking
+            previous = self._jobs.get(session)
+            is_baking = previous is not None and previous.baking
             # the user clicked Cancel while this bake was waiting in the queue
             is_cancelled = baking and session in self._cancelled
-            if not is_busy and not is_cancelled:
+            if not is_baking and not is_cancelled:
                 job = PageJob(task, form, limit, baking)
                 self._jobs[session] = job
 
         if job is None:
-            yield failure(CANCELLED if is_cancelled else BUSY).html
+            reason = CANCELLED if is_cancelled else BUSY
+            yield failure(reason).html
             return
-        if before is not None:
-            before.stop()  # its page has asked for something else
+        if previous is not None:
+            previous.stop()  # its page has asked for something else
 
         try:
             for message in job.messages():
-                if self._jobs.get(session) is not job:
-                    continue  # a newer request of this page has replaced it
+                was_replaced = self._jobs.get(session) is not job
+                if was_replaced:  # by a newer request of this page, whose messages are shown
+                    continue
                 if isinstance(message, PageAnswer):
                     yield message.html
                 else:

@@ -176,9 +176,9 @@ class PageJob:
 
         Closing the iterator earlier stops the process.
         """
-        end = math.inf
+        deadline = math.inf
         if self.seconds is not None:
-            end = time.monotonic() + self.seconds
+            deadline = time.monotonic() + self.seconds
         is_late = False
         answer: PageAnswer | None = None
         try:
@@ -189,11 +189,12 @@ class PageJob:
             # send its answer while it cleans up. After a grace period it is overdue, and is not
             # waited for.
             while answer is None and not self._is_overdue():
-                if not is_late and time.monotonic() > end:
+                if not is_late and time.monotonic() > deadline:
                     is_late = True
                     self.stop()
                 try:
-                    if not self._connection.poll(POLL):
+                    has_message = self._connection.poll(POLL)
+                    if not has_message:
                         continue
                     message = DECODER.decode(self._connection.recv_bytes())
                 except (EOFError, OSError):  # the process has ended
@@ -226,7 +227,9 @@ class PageJob:
 
     def _is_overdue(self) -> bool:
         """Whether the process was stopped so long ago that it is not going to answer."""
-        return self._stopped_at is not None and time.monotonic() - self._stopped_at > GRACE
+        if self._stopped_at is None:
+            return False
+        return time.monotonic() - self._stopped_at > GRACE
 
     def _end(self) -> None:
         """Wait for the end of the process, and kill it where it does not come."""

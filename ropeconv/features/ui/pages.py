@@ -80,7 +80,7 @@ def add_upload(dropped: str = "config.json or GGUF file") -> dict[str, Any]:
 
 
 def add_option(option: Option, choices: Sequence[str] = ()) -> gr.components.Component:
-    """Add the component of an option, labelled with its flag.
+    """Add the component of an option, labelled with its flag: a box, a list or a text field.
 
     Args:
         option: The option.
@@ -93,6 +93,7 @@ def add_option(option: Option, choices: Sequence[str] = ()) -> gr.components.Com
     known: list[Any] = list(choices or option.choices)
     if not known:
         return gr.Textbox(max_lines=1, **about)
+
     # an option without a value means that ropeconv chooses, which a list must have as a choice
     default = option.default or ""
     if option.default not in known:
@@ -268,20 +269,23 @@ def _known_value(component: Component, value: object) -> object:
 
     Gradio raises an error for a value that is not among the choices, and the page stays empty.
     """
-    if isinstance(value, tuple):  # Gradio wants a list
-        value = list(value)
+    # a tuple of several choices, which is a list in Gradio
+    typed = list(value) if isinstance(value, tuple) else value
     choices = getattr(component, "choices", None)
     if choices is None or getattr(component, "allow_custom_value", False):
-        return value
+        return typed
 
+    # a choice is a value, or a title with a value: ("YaRN (--yarn)", "yarn")
     known = set()
     for choice in choices:
         if isinstance(choice, tuple):
-            _, choice = choice  # a title and the value
-        known.add(choice)
-    if isinstance(value, list):
-        return [choice for choice in value if choice in known]
-    return value if value in known else ""
+            _, known_value = choice
+            known.add(known_value)
+        else:
+            known.add(choice)
+    if isinstance(typed, list):
+        return [choice for choice in typed if choice in known]
+    return typed if typed in known else ""
 
 
 def build_compare(front: Front, page: gr.Blocks) -> None:

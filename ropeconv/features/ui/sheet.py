@@ -68,18 +68,31 @@ class TaskContext:
 
         It gives a function that is called with the bytes done since its last call.
         """
-        done = 0
-        last_told = time.monotonic()
-        self.tell(PageProgress(title, 0, total))
+        step = _StepProgress(title=title, total=total, tell=self.tell)
+        step.show()
+        yield step.advance
 
-        def advance(more: int) -> None:
-            nonlocal done, last_told
-            done += more
-            if time.monotonic() - last_told > PAUSE:  # a message for each block would be thousands
-                last_told = time.monotonic()
-                self.tell(PageProgress(title, done, total))
 
-        yield advance
+@dataclass
+class _StepProgress:
+    """How far a step is, which its page is told at most every PAUSE seconds."""
+
+    title: str
+    total: int
+    tell: Callable[[PageProgress], None]
+    done: int = 0
+    shown_at: float = 0.0
+
+    def advance(self, more: int) -> None:
+        """Count some bytes as done."""
+        self.done += more
+        if time.monotonic() - self.shown_at > PAUSE:  # a message for each block would be thousands
+            self.show()
+
+    def show(self) -> None:
+        """Tell the page how far the step is."""
+        self.shown_at = time.monotonic()
+        self.tell(PageProgress(self.title, self.done, self.total))
 
 
 @dataclass
@@ -116,20 +129,24 @@ class HtmlSheet:
             styles: Styles of cells by line and column. A word of MARKS has its own.
         """
         all_rows = list(rows)
-        sides = ["right" if name in right else "" for name in columns]
+        alignments = ["right" if name in right else "" for name in columns]
+
+        # for the template: a cell is a text, its style and its alignment
         lines = []
-        for number, row in enumerate(all_rows[:MOST_ROWS]):
+        for line, row in enumerate(all_rows[:MOST_ROWS]):
             cells = []
-            for place, text in enumerate(row):
-                style = styles.get((number, place), "")
+            for column, text in enumerate(row):
+                style = styles.get((line, column), "")
                 if text in MARKS:
                     style = MARKS[text]
-                cells.append((text, style, sides[place]))
+                cells.append((text, style, alignments[column]))
             lines.append(cells)
-        headings = list(zip(columns, sides, strict=True))
+        headings = list(zip(columns, alignments, strict=True))
         self._add("table", text=title, columns=headings, rows=lines)
-        if len(all_rows) > MOST_ROWS:
-            self.note(f"{len(all_rows) - MOST_ROWS:,} more rows are left out.")
+
+        left_out = len(all_rows) - MOST_ROWS
+        if left_out > 0:
+            self.note(f"{left_out:,} more rows are left out.")
         return tuple(columns)
 
     def fits(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:

@@ -145,12 +145,12 @@ def write(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
         )
         task.finish()
     except BaseException as problem:
-        if was_begun_before:
-            raise
-        with suppress(RopeconvError):  # another run is writing there
-            discard(output_plan.out)
-        if isinstance(problem, Interruption):  # it says that the same command continues
-            raise StopRequest from None
+        if not was_begun_before:
+            with suppress(RopeconvError):  # another run is writing there
+                discard(output_plan.out)
+            # its message says that the same command continues, which is wrong after `discard`
+            if isinstance(problem, Interruption):
+                raise StopRequest from None
         raise
 
     sheet.good(f"Wrote {output.path}.")
@@ -248,7 +248,9 @@ def inspect(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
         sheet: Becomes the answer on the page.
     """
     source = open_model(form)
-    with asking_installed(None, "", sheet.note):
+    every_runtime = None
+    this_environment = ""
+    with asking_installed(every_runtime, this_environment, sheet.note):
         inspection = inspect_opened(source)
     sheet.note(inspection.assumption)
     show_inspection(inspection, sheet)
@@ -288,12 +290,13 @@ def search(form: BakeForm, task: TaskContext, sheet: HtmlSheet) -> None:
     if not form.source:
         raise UsageError("no name is given to search for; write a part of one, such as qwen3")
     api = HfApi(library_name="ropeconv")
-    ways = []
-    with answers(form.source):
+    links = []
+    with answers(form.source):  # an error of the Hub becomes a sentence for the user
         for match in api.list_models(search=form.source, sort="downloads", limit=SEARCHED):
-            ways.append((match.id, to_page("", replace(form, source=match.id))))
-    if ways:
-        sheet.ways("On the Hub", ways)
+            address = to_page("", replace(form, source=match.id))
+            links.append((match.id, address))
+    if links:
+        sheet.ways("On the Hub", links)
     else:
         sheet.say(f"The Hub has no model with {form.source!r} in its name.")
 
@@ -364,13 +367,14 @@ def _parse_length(text: str, source: Source | GgufSource) -> int:
     if not text:
         raise UsageError("no length is given; write one such as 128k, or a factor such as 4")
     try:
-        factor = parse_factor(text, "the length")
+        factor_or_length = parse_factor(text, "the length")
     except RecipeError:
         return parse_tokens(text)
-    if isinstance(factor, str):
-        return parse_tokens(factor)
+    # `parse_factor` returns a length as a text, such as "128k"
+    if isinstance(factor_or_length, str):
+        return parse_tokens(factor_or_length)
     trained = inspect_source(source).first_spec.original_context
-    return round(trained * factor_over(factor, trained, "the length"))
+    return round(trained * factor_over(factor_or_length, trained, "the length"))
 
 
 def results(form: ModelForm, task: TaskContext, sheet: HtmlSheet) -> None:
@@ -491,37 +495,38 @@ def runtimes_html(form: RuntimesForm) -> str:
     """Return the answer of the page: a word per family and runtime.
 
     For one family it has every version with its evidence.
+
+    Args:
+        form: The family and the runtime, empty for all, and how RoPE is written.
     """
-    # an empty choice stands for all
     cells = [cell for cell in matrix() if form.family in ("", cell.family)]
-    names = [name for name in runtime_names() if form.runtime in ("", name)]
+    runtime_columns = [name for name in runtime_names() if form.runtime in ("", name)]
     writing = form.writing
     if writing not in WRITINGS:
         writing = next(iter(WRITINGS))
-    of_writing = [cell for cell in cells if cell.writing == writing]
 
     # cells are in the order of versions, so that the newest one replaces the older ones
     newest = {}
-    titles = {}
     for cell in cells:
-        name = _runtime_of(cell)
-        newest[cell.family, cell.writing, name] = cell.verdict
-    for (_, _, name), verdict in newest.items():
-        titles[name] = title_of(verdict)
+        newest[cell.family, cell.writing, _runtime_of(cell)] = cell.verdict
+    titles = {}
+    for (_, _, runtime), verdict in newest.items():
+        titles[runtime] = title_of(verdict)
 
     shown_families = {cell.family for cell in cells}
     rows = []
     for family in family_names():
         if family in shown_families:
-            words = [_word(newest.get((family, writing, name))) for name in names]
+            words = [_word(newest.get((family, writing, runtime))) for runtime in runtime_columns]
             rows.append((family, *words))
 
     sheet = HtmlSheet()
     sheet.say(LEGEND)
-    headings = [titles.get(name, name) for name in names]
+    headings = [titles.get(runtime, runtime) for runtime in runtime_columns]
     sheet.table(f"{WRITINGS[writing]}, in the newest version", ["", *headings], rows)
     if form.family:
-        details = _version_rows(of_writing, names)
+        of_writing = [cell for cell in cells if cell.writing == writing]
+        details = _version_rows(of_writing, runtime_columns)
         sheet.table("Every version", ("runtime", "support", "reason", "evidence"), details)
     else:
         sheet.note("Choose a family to see every version, with reasons and evidence.")
@@ -560,9 +565,9 @@ def _word(verdict: Verdict | None) -> str:
 
 
 def _evidence(verdict: Verdict) -> str:
-    """Return where a verdict is from: what was run or read, and the source."""
-    grade = {"run": "ran", "read": "read"}.get(verdict.grade, "")
-    detail = f"{grade} {verdict.evidence.detail}".strip()
+    """Return where a verdict is from: "ran 0.33.0; vllm/config/model.py:1043", say."""
+    verb = {"run": "ran", "read": "read"}.get(verdict.grade, "")
+    detail = f"{verb} {verdict.evidence.detail}".strip()
     return "; ".join(part for part in (detail, verdict.source) if part)
 
 

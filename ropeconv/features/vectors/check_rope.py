@@ -220,21 +220,31 @@ def compared_rows(packet: Packet, prompt: PromptIds, logits: Any) -> Array:
 
 
 def from_server(packet: Packet, url: str, api: str | None, model: str) -> list[dict[int, float]]:
-    """Return the log-probabilities that a server answers."""
-    listed = request(f"{url}/v1/models").get("data") or [{}]
-    names = [entry.get("id", "") for entry in listed]
+    """Return the log-probabilities that a server answers.
+
+    Args:
+        packet: The prompts.
+        url: The address of the server.
+        api: Its kind, one of the values of APIS; None to go by its own words.
+        model: Which of its models; empty for the first.
+    """
+    models = request(f"{url}/v1/models").get("data") or [{}]
+    names = [entry.get("id", "") for entry in models]
     if model and model not in names:
         stop(2, f"the server has no model {model}; it has {', '.join(names)}")
-    api = api or APIS.get(str(listed[0].get("owned_by")))
+    chosen = model or names[0]
+    if not api:
+        api = APIS.get(str(models[0].get("owned_by")))
+
     rows = []
     for prompt in packet.prompts:
         try:
             if api == "vllm":
-                rows += from_vllm(url, model or names[0], prompt)
+                rows += from_vllm(url, chosen, prompt)
             elif api == "sglang":
                 rows += from_sglang(url, prompt)
             else:
-                rows += from_llama_server(url, model or names[0], prompt, packet.letter)
+                rows += from_llama_server(url, chosen, prompt, packet.letter)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
             stop(2, f"the answer of {api} has another form ({problem!r})")
     return rows
@@ -268,10 +278,15 @@ def from_sglang(url: str, prompt: PromptIds) -> list[dict[int, float]]:
         "logprob_start_len": 0,
         "top_logprobs_num": TOP,
     }
+    # the entry of a token has what was predicted before it: [log-probability, token, text] of each
+    # of the likeliest tokens
     entries = request(f"{url}/generate", body)["meta_info"]["input_top_logprobs"]
     rows = []
     for position in prompt.positions:
-        rows.append({int(token): float(value) for value, token, *_ in entries[position + 1]})
+        row = {}
+        for log_prob, token, *_ in entries[position + 1]:
+            row[int(token)] = float(log_prob)
+        rows.append(row)
     return rows
 
 
@@ -361,8 +376,8 @@ class EngineVerdict:
         distance are in `fits`.
         """
         in_order = list(self.distances)  # the nearest first
-        others = [name for name in in_order if name not in self.fits]
         allowed = f"{self.allowed:.1e} is allowed in {self.dtype}"
+        runners_up = [name for name in in_order if name not in self.fits]
         if self.passed:
             text = f"pass: {self.title}, distance {self.distances[RIGHT]:.1e} ({allowed})"
         elif self.fits:
@@ -370,11 +385,11 @@ class EngineVerdict:
             right = self.distances[RIGHT]
             text = f"FAIL: it computes {named}. From {self.title}: {right:.1e} ({allowed})"
         else:
-            text = f"FAIL: none of these. The nearest is {self._phrase(in_order[0])} ({allowed})"
-            others = in_order[1:]  # all but the one that is named
+            nearest, *runners_up = in_order
+            text = f"FAIL: none of these. The nearest is {self._phrase(nearest)} ({allowed})"
 
-        if others:
-            text += f". Runner-up: {self._phrase(others[0])}"
+        if runners_up:
+            text += f". Runner-up: {self._phrase(runners_up[0])}"
         if self.first > self.limit:
             text += (
                 f". At position 0, where no RoPE matters, the distance is {self.first:.1e}: other"
@@ -418,31 +433,32 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
         answers: The log-probabilities from the engine.
         dtype: The precision of the engine, as `--dtype` says.
     """
-    seen, tokens = as_table(packet, answers)
+    # log-probabilities of the engine, and those of each candidate for the same tokens
+    answered, tokens = as_table(packet, answers)
     expected = {}
     for name in packet.words:
         expected[name] = np.take_along_axis(log_softmax(packet.logits[name]), tokens, axis=1)
+    right = expected[RIGHT]
 
     # the distance at position 0, where only rounding and other weights count
     positions: list[int] = []  # of the rows
     for prompt in packet.prompts:
         positions += prompt.positions
     first_rows = [row for row, position in enumerate(positions) if position == 0]
-    first = distance(seen[first_rows], expected[RIGHT][first_rows])
+    first = distance(answered[first_rows], right[first_rows])
 
     # the allowed distance: between the tolerances of the precision and of float16
     tolerance = packet.precisions[dtype]["tolerance"]
     most = max(tolerance, packet.precisions["float16"]["tolerance"])
-    wanted = packet.margin * first
-    allowed = min(max(tolerance, wanted), most)
+    allowed = min(max(tolerance, packet.margin * first), most)
 
     distances = {}
     unseen = []  # mistakes that are too near to the right candidate
-    for name, numbers in expected.items():
-        if name != RIGHT and distance(numbers, expected[RIGHT]) <= 2 * allowed:
+    for name, log_probs in expected.items():
+        if name != RIGHT and distance(log_probs, right) <= 2 * allowed:
             unseen.append(name)
         else:
-            distances[name] = distance(seen, numbers)
+            distances[name] = distance(answered, log_probs)
     in_order = sorted(distances, key=lambda name: distances[name])
     return EngineVerdict(
         title=packet.title,
@@ -463,27 +479,30 @@ def as_table(packet: Packet, answers: Answers) -> tuple[Array, NDArray[np.int64]
     A server names the likeliest tokens of each position, and for some positions one more. The table
     has as many columns as the shortest row, with the likeliest tokens of each row.
     """
+    # logits of all tokens
     if isinstance(answers, np.ndarray):
         if not np.isfinite(answers).all():
-            row = int(np.argmax(~np.isfinite(answers).all(axis=1)))
-            stop(1, f"compared row {row} has a logit that is not finite.")
+            is_wrong = ~np.isfinite(answers).all(axis=1)
+            stop(1, f"compared row {int(np.argmax(is_wrong))} has a logit that is not finite.")
         tokens = np.broadcast_to(np.arange(packet.vocabulary), answers.shape)
         return log_softmax(answers), tokens
+
+    # log-probabilities of some tokens
     count = min(len(row) for row in answers)
     if count == 0:
         stop(2, "the server gives no log-probabilities for a position")
-    numbers = []
-    names = []
-    for named in answers:
-        best = sorted(named.items(), key=lambda entry: -entry[1])[:count]
-        names.append([token for token, _ in best])
-        numbers.append([value for _, value in best])
-    ids = np.array(names, dtype=np.int64)
-    if ids.min() < 0 or ids.max() >= packet.vocabulary:
-        stop(2, f"token {ids.max()} is not in the vocabulary of {packet.vocabulary}")
-    if not np.isfinite(numbers).all():
+    log_probs = []
+    ids = []
+    for row in answers:
+        likeliest = sorted(row.items(), key=lambda entry: -entry[1])[:count]
+        ids.append([token for token, _ in likeliest])
+        log_probs.append([value for _, value in likeliest])
+    token_ids = np.array(ids, dtype=np.int64)
+    if token_ids.min() < 0 or token_ids.max() >= packet.vocabulary:
+        stop(2, f"token {token_ids.max()} is not in the vocabulary of {packet.vocabulary}")
+    if not np.isfinite(log_probs).all():
         stop(1, "the server gives a log-probability that is not finite.")
-    return np.array(numbers, dtype=np.float64), ids
+    return np.array(log_probs, dtype=np.float64), token_ids
 
 
 def log_softmax(logits: Array) -> Array:

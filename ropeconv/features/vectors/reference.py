@@ -47,12 +47,15 @@ class InDouble(TorchFunctionMode):  # type: ignore[misc]
         `softmax(x, dtype=torch.float32)` do. Both become float64.
         """
         if function is Tensor.float:
-            return arguments[0].double()
-        changed = [float64 if value is float32 else value for value in arguments]
-        named = {}
-        for name, value in (keywords or {}).items():
-            named[name] = float64 if value is float32 else value
-        return function(*changed, **named)
+            tensor = arguments[0]
+            return tensor.double()
+
+        def widen(value: Any) -> Any:
+            return float64 if value is float32 else value
+
+        wide_arguments = [widen(value) for value in arguments]
+        wide_keywords = {name: widen(value) for name, value in (keywords or {}).items()}
+        return function(*wide_arguments, **wide_keywords)
 
 
 class Reference:
@@ -82,7 +85,9 @@ class Reference:
             # torch raises it for a class that rotates a fixed number of dimensions
             raise CannotChange(str(problem)) from None
 
-    def noise(self, right: CandidateSchedule, prompts: Sequence[PromptIds], expected: Array) -> Any:
+    def noise(
+        self, right: CandidateSchedule, prompts: Sequence[PromptIds], expected: Array
+    ) -> dict[str, float]:
         """Return how far only rounding takes a right engine from the expected logits.
 
         Args:
@@ -95,15 +100,16 @@ class Reference:
         """
         # right engines may compute frequencies that differ by 2 ulp, as validation allows
         nudged = CandidateSchedule(right.name, right.words, nudge(right.schedule))
-        found = {}
-        for name in PRECISIONS:
-            model = _load(self.folder, name)
-            worst = 0.0
+        expected_log_probs = log_softmax(expected)
+        noise_by_precision = {}
+        for precision in PRECISIONS:
+            model = _load(self.folder, precision)
+            largest = 0.0
             for candidate in (right, nudged):
-                logits = self._run(model, candidate, prompts)
-                worst = max(worst, distance(log_softmax(logits), log_softmax(expected)))
-            found[name] = worst
-        return found
+                log_probs = log_softmax(self._run(model, candidate, prompts))
+                largest = max(largest, distance(log_probs, expected_log_probs))
+            noise_by_precision[precision] = largest
+        return noise_by_precision
 
     def _run(
         self, model: PreTrainedModel, candidate: CandidateSchedule, prompts: Sequence[PromptIds]

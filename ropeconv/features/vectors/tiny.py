@@ -27,6 +27,7 @@ from ropeconv.models.config import text_part
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.open import open_source
 from ropeconv.rope.errors import RopeconvError
+from ropeconv.rope.spec import RopeSpec
 
 from .tokenizer import tokenizer_files
 
@@ -96,12 +97,15 @@ def shape_of(subject: str) -> TinyModel:
     if subject in known:
         return TinyModel(subject, _settings(subject), subject)
 
+    # a word that is neither an architecture nor a file
     listed = ", ".join(sorted(known))
     is_word = subject.isidentifier() and not Path(subject).exists()
     if is_word:
         raise UsageError(
             f"'{subject}' is not an architecture of `vectors`; give a model, or one of {listed}"
         )
+
+    # a model
     source = open_source(subject)
     if isinstance(source, GgufSource):
         raise UsageError(f"{subject} is a GGUF file; give the checkpoint, or one of {listed}")
@@ -112,25 +116,42 @@ def shape_of(subject: str) -> TinyModel:
             f"'{subject}' has the model type '{model_type}', which `vectors` does not make tiny;"
             f" give a model of {listed}"
         )
-
-    # its RoPE, without scaling: the trained length of the tiny model is another one
     spec = inspect_source(source).spec
+    notes = []
+    if spec.scaled:
+        notes.append(f"{subject} is scaled already; the packet starts from its unscaled RoPE.")
+    settings = _settings_with_rope(model_type, config, spec)
+    return TinyModel(model_type, settings, subject, tuple(notes))
+
+
+def _settings_with_rope(model_type: str, config: JsonObject, spec: RopeSpec) -> JsonObject:
+    """Return the config keys of a tiny model with the RoPE of a published one.
+
+    The RoPE is without scaling, since the trained length of the tiny model is another one.
+
+    Args:
+        model_type: The architecture of both.
+        config: The config of the published model.
+        spec: Its RoPE.
+    """
     settings = _settings(model_type)
     for name in shapes().kept:
         if name in config and config[name] is not None:
             settings[name] = config[name]
+
+    # the base, at the top or, as transformers 5 writes it, in a dictionary
+    base = spec.unscaled().rope_theta
     if "rope_parameters" in settings:
-        settings["rope_parameters"]["rope_theta"] = spec.unscaled().rope_theta
+        settings["rope_parameters"]["rope_theta"] = base
     else:
-        settings["rope_theta"] = spec.unscaled().rope_theta
+        settings["rope_theta"] = base
+
+    # the share of a head that rotates, since heads of the tiny model have another width
     share = spec.rotary_dim / spec.head_dim
     for name in ("partial_rotary_factor", "rotary_pct"):
         if name in settings:
             settings[name] = share
-    notes = []
-    if spec.scaled:
-        notes.append(f"{subject} is scaled already; the packet starts from its unscaled RoPE.")
-    return TinyModel(model_type, settings, subject, tuple(notes))
+    return settings
 
 
 def _settings(model_type: str) -> JsonObject:
@@ -139,6 +160,7 @@ def _settings(model_type: str) -> JsonObject:
     settings = copy.deepcopy({**shapes().common, **shape.config})
     for name in shape.remove:
         settings.pop(name, None)
+    # TOML has no null, for which shapes.toml writes false
     for name in ("sliding_window", "sliding_window_pattern"):
         if settings.get(name) is False:
             settings[name] = None
@@ -190,19 +212,20 @@ def fill(model: PreTrainedModel, seed: int) -> None:
     """Fill the parameters of a model with random numbers, each by its name and the seed."""
     import torch
 
-    tied = model.get_output_embeddings() is not None and (
-        model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    )
+    # whether the embeddings are the last projection too
+    head = model.get_output_embeddings()
+    is_tied = head is not None and head.weight is model.get_input_embeddings().weight
     for name, parameter in model.named_parameters():
         generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        values = _values(name, parameter, generator, tied)
+        values = _values(name, parameter, generator, is_tied).astype(np.float32)
         with torch.no_grad():
-            numbers = torch.from_numpy(values.astype(np.float32))
-            parameter.copy_(numbers.to(torch.bfloat16).float())
+            # rounded to bfloat16, so that engines in that precision load the same weights
+            rounded = torch.from_numpy(values).to(torch.bfloat16).float()
+            parameter.copy_(rounded)
 
 
 def _values(
-    name: str, parameter: Tensor, generator: np.random.Generator, tied: bool
+    name: str, parameter: Tensor, generator: np.random.Generator, is_tied: bool
 ) -> np.ndarray[Any, Any]:
     """Return random numbers for a parameter of a tiny model.
 
@@ -215,7 +238,7 @@ def _values(
         parameter: The parameter as its class makes it; only its shape, and the first number of a
             norm, are used.
         generator: Draws the numbers.
-        tied: Whether the embeddings are the last projection too.
+        is_tied: Whether the embeddings are the last projection too.
     """
     shape = tuple(parameter.shape)
     if name.endswith("bias"):
@@ -227,12 +250,16 @@ def _values(
             start = 0.0
         return np.asarray(start + 0.3 * generator.random(shape))
 
-    # 1 / sqrt(inputs) keeps the size of the hidden states; queries and keys are larger, so that
-    # attention prefers some tokens, and the last projection too, so that logits differ
-    spread = shape[-1] ** -0.5
+    # [outputs, inputs]: 1 / sqrt(inputs) keeps the size of the hidden states
+    inputs = shape[-1]
+    spread = inputs**-0.5
+    # queries and keys are larger, so that attention prefers some tokens
     is_query_or_key = any(part in name for part in ("q_proj", "k_proj", "qkv", "query_key", "q_b"))
     if is_query_or_key:
         spread *= SHARPNESS
-    if "lm_head" in name or "embed_out" in name or (tied and "embed" in name):
+    # the last projection too, so that logits differ
+    is_head = "lm_head" in name or "embed_out" in name
+    is_tied_head = is_tied and "embed" in name
+    if is_head or is_tied_head:
         spread *= SPREAD
     return np.asarray(spread * generator.standard_normal(shape))

@@ -242,6 +242,7 @@ def make_prompts(schedule: Schedule, vocabulary: int) -> list[PromptIds]:
     lengths = {"long": schedule.context - 1}
     if schedule.short_inv_freq is not None:
         lengths["short"] = schedule.original_context
+
     prompts = []
     for name, length in lengths.items():
         ids = [int(token) for token in generator.integers(FIRST, vocabulary, length)]
@@ -249,9 +250,13 @@ def make_prompts(schedule: Schedule, vocabulary: int) -> list[PromptIds]:
         for start in range(2 * SPAN, length - SPAN, 2 * SPAN):
             earlier = int(generator.integers(0, start - SPAN))
             ids[start : start + SPAN] = ids[earlier : earlier + SPAN]
-        # a server has no log-probabilities after the last token
-        places = np.linspace(0, length - 2, min(COMPARED[name], length - 1))
-        prompts.append(PromptIds(name, ids, [int(place) for place in places.round()]))
+
+        # positions at even distances; a server has no log-probabilities after the last token
+        last_compared = length - 2
+        count = min(COMPARED[name], length - 1)
+        places = np.linspace(0, last_compared, count).round()
+        positions = [int(place) for place in places]
+        prompts.append(PromptIds(name=name, ids=ids, positions=positions))
     return prompts
 
 

@@ -74,29 +74,35 @@ class CompiledExtension(types.ModuleType):
     """Takes the place of the compiled extension."""
 
     def __getattr__(self, name: str) -> Any:
-        """A function that notes its call, for `rope`; for other names one that raises when it is
-        called.
-        """
+        """Return a function that notes its call for `rope`, and for other names one that raises."""
         if name.startswith("__"):
             raise AttributeError(name)
 
         def rope(*arguments: Any) -> None:
-            KERNEL.append(
-                {**dict(zip(ROPE_ARGUMENTS, arguments, strict=False)), "rotate_dims": arguments[-2]}
-            )
+            call = dict(zip(ROPE_ARGUMENTS, arguments, strict=False))
+            call["rotate_dims"] = arguments[-2]  # the number of axes of positions
+            KERNEL.append(call)
 
         def compiled(*_: Any, **__: Any) -> Any:
             raise NotImplementedError(f"the compiled function {name}")
 
-        return rope if name == "rope" else compiled
+        if name == "rope":
+            return rope
+        return compiled
 
 
 def without_extension() -> None:
-    """Makes exllamav3 importable. To be called before its first import, and after that of torch."""
-    sys.modules |= {name: MagicMock(name=name) for name in UNUSED}
+    """Make exllamav3 importable without its compiled extension.
+
+    Call it before the first import of exllamav3, and after that of torch.
+    """
+    for name in UNUSED:
+        sys.modules[name] = MagicMock(name=name)
+    extension = CompiledExtension("exllamav3_ext")
     holder = types.ModuleType("exllamav3.ext")
-    holder.exllamav3_ext = CompiledExtension("exllamav3_ext")  # type: ignore[attr-defined]
-    sys.modules["exllamav3.ext"], sys.modules["exllamav3_ext"] = holder, holder.exllamav3_ext
+    holder.exllamav3_ext = extension  # type: ignore[attr-defined]
+    sys.modules["exllamav3.ext"] = holder
+    sys.modules["exllamav3_ext"] = extension
 
 
 without_extension()
@@ -158,67 +164,88 @@ PROBED: dict[str, tuple[protocol.Answer, float]] = {}
 
 
 def complete(config: dict[str, Any]) -> dict[str, Any]:
-    """Changes a config of the lab where it is unlike published ones, in keys that have nothing to
-    do with RoPE.
+    """Change a config where it is unlike published ones, and return the changed keys.
 
-    Returns what was changed.
+    These have nothing to do with RoPE: exllamav3 refuses the config without them. The config of a
+    small Qwen2.5 VL gets {"vision_config": {"spatial_patch_size": 14}}, say.
+
+    Args:
+        config: The whole config.json, which is changed.
     """
     model_type = config.get("model_type")
-    kinds = config.get("layer_types")
-    vision = config.get("vision_config")
+    layer_types: list[str] = config.get("layer_types") or []
     changed: dict[str, Any] = {}
+
+    # refused otherwise: False is the default of the class of transformers, and published configs
+    # have True
     if model_type == "qwen3_moe" and config.get("norm_topk_prob") is False:
-        changed["norm_topk_prob"] = (
-            True  # otherwise refused; the class default of transformers, true in published ones
-        )
-    if model_type == "exaone4" and kinds and isinstance(config.get("sliding_window_pattern"), int):
-        changed["sliding_window_pattern"] = "".join(
-            "L" if kind == "sliding_attention" else "G" for kind in kinds
-        )
-    hybrid = model_type in ("qwen3_next", "qwen3_5_text")
-    if hybrid and kinds and "full_attention" in kinds and "full_attention_interval" not in config:
-        changed["full_attention_interval"] = kinds.index("full_attention") + 1
+        changed["norm_topk_prob"] = True
+
+    # Exaone 4 writes the pattern of its layers as letters, such as "LLLG"
+    pattern = config.get("sliding_window_pattern")
+    if model_type == "exaone4" and layer_types and isinstance(pattern, int):
+        letters = ["L" if kind == "sliding_attention" else "G" for kind in layer_types]
+        changed["sliding_window_pattern"] = "".join(letters)
+
+    # every n-th layer of these attends; the others are linear
+    is_hybrid = model_type in ("qwen3_next", "qwen3_5_text")
+    has_attention = "full_attention" in layer_types
+    if is_hybrid and has_attention and "full_attention_interval" not in config:
+        changed["full_attention_interval"] = layer_types.index("full_attention") + 1
     config.update(changed)
+
+    vision = config.get("vision_config")
     if isinstance(vision, dict):
         added: dict[str, Any] = {}
         if model_type == "qwen2_5_vl" and "spatial_patch_size" not in vision:
             added["spatial_patch_size"] = 14
+        # transformers 5 writes another model type here than publishers do
         if vision.get("model_type") == f"{model_type}_vision":
-            added["model_type"] = model_type  # transformers 5 writes another one than publishers do
+            added["model_type"] = model_type
         vision.update(added)
-        changed |= {"vision_config": added} if added else {}
+        if added:
+            changed["vision_config"] = added
     return changed
 
 
 def write_beside(folder: Path, config: dict[str, Any]) -> None:
-    """Writes the descriptions of the image processor, without which a model with vision is not
-    read.
+    """Write the descriptions of the image processor beside the config of a model with vision.
+
+    exllamav3 does not read such a model without them.
     """
-    name = (config.get("architectures") or [""])[0]
-    for start, kind in PROCESSORS.items():
-        vision = config.get("vision_config")
-        if name.startswith(start) and vision:
-            settings = {
-                **PROCESSOR,
-                "image_processor_type": kind,
-                "patch_size": vision.get("patch_size", 14),
-            }
-            (folder / "preprocessor_config.json").write_text(json.dumps(settings), encoding="utf-8")
-            (folder / "processor_config.json").write_text(
-                json.dumps({"image_processor": settings}), encoding="utf-8"
-            )
+    vision = config.get("vision_config")
+    if not vision:
+        return
+    architectures = config.get("architectures") or [""]
+    for start, processor in PROCESSORS.items():
+        if not architectures[0].startswith(start):
+            continue
+        settings = {
+            **PROCESSOR,
+            "image_processor_type": processor,
+            "patch_size": vision.get("patch_size", 14),
+        }
+        preprocessor = json.dumps(settings)
+        (folder / "preprocessor_config.json").write_text(preprocessor, encoding="utf-8")
+        whole = json.dumps({"image_processor": settings})
+        (folder / "processor_config.json").write_text(whole, encoding="utf-8")
 
 
 def load(config: dict[str, Any]) -> Any:
-    """The model that exllamav3 makes of a config. Raises Absent and Refused."""
+    """Return the model that exllamav3 makes of a config, without weights.
+
+    Raises NoModel, Unseen and Refused.
+    """
+    # "architectures" has one name in nearly every config
+    names = config.get("architectures") or []
+    if len(names) == 1 and names[0] not in get_architectures():
+        raise protocol.NoModel(f"Unknown architecture {names[0]}")
+    if set(names) & UNSEEN.keys():
+        raise protocol.Unseen(UNSEEN[names[0]])
+
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
         write_beside(Path(folder), config)
-        names = config.get("architectures") or []
-        if len(names) == 1 and names[0] not in get_architectures():
-            raise protocol.NoModel(f"Unknown architecture {names[0]}")
-        if set(names) & UNSEEN.keys():
-            raise protocol.Unseen(UNSEEN[names[0]])
         try:
             settings = Config.from_directory(folder)
         except Exception as error:
@@ -230,77 +257,96 @@ def load(config: dict[str, Any]) -> Any:
 
 
 def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
-    """The rope of one attention module, and its factor on queries at the last position of the
-    context.
+    """Return the rope of one attention module, and its factor on queries at the last position.
+
+    Args:
+        settings: The settings of its RoPE, as exllamav3 has read them from the config.
+        context: The length in tokens.
+
+    Raises AssertionError where exllamav3's own cosines are not those of the kernel's arguments.
     """
     key = f"{settings} {context}"
-    if key in PROBED:
+    if key in PROBED:  # most layers have the same settings
         return PROBED[key]
+
+    # rotate zeros, and look at what the kernel was given
     try:
         rope = exllamav3_rope.RoPE("cpu", settings)
     except Exception as error:
         raise protocol.Refused("load", error) from error
     KERNEL.clear()
-    sample = torch.zeros(1, 1, 1, settings.head_dim, dtype=torch.half)
-    rope.apply(sample, sample.clone(), 1, in_place=True)
+    states = torch.zeros(1, 1, 1, settings.head_dim, dtype=torch.half)
+    rope.apply(states, states.clone(), 1, in_place=True)
     call = KERNEL.pop()
     inv_freq = call["inv_freq"]
     attention_factor = float(call["attn_factor"])
+    style = call["style"].name  # NEOX or GPTJ
     assert call["rotate_dims"] == 1, "rotates more than once"
-    sin, cos = (half[0].double() for half in rope.compute_sincos(torch.tensor([1])))
-    expected = (
-        torch.cat((inv_freq, inv_freq))
-        if call["style"].name == "NEOX"
-        else inv_freq.repeat_interleave(2)
-    )
-    assert torch.allclose(sin, expected.sin().double() * attention_factor), "another sine"
-    assert torch.allclose(cos, expected.cos().double() * attention_factor), "another cosine"
+
+    # the same frequencies by exllamav3's own tables: at position 1 an angle is the frequency, and
+    # each pair has it twice, in both halves or in two neighbours
+    tables = rope.compute_sincos(torch.tensor([1]))
+    sin, cos = (table[0].double() for table in tables)
+    if style == "NEOX":
+        angles = torch.cat((inv_freq, inv_freq))
+    else:
+        angles = inv_freq.repeat_interleave(2)
+    assert torch.allclose(sin, angles.sin().double() * attention_factor), "another sine"
+    assert torch.allclose(cos, angles.cos().double() * attention_factor), "another cosine"
+
+    # Llama 4's temperature on queries, 1 + beta ln(1 + floor(position / length))
     beta = call.get("beta") or 0.0
-    original = call.get("original") or 1
-    scale = 1 + beta * math.log(1 + (context - 1) // original)
-    answer = {
-        **protocol.rope(inv_freq.tolist(), attention_factor),
-        "pairs": STYLES[call["style"].name],
-    }
-    PROBED[key] = answer, scale
+    length = call.get("original") or 1
+    query_scale = 1 + beta * math.log(1 + (context - 1) // length)
+    answer = {**protocol.rope(inv_freq.tolist(), attention_factor), "pairs": STYLES[style]}
+    PROBED[key] = (answer, query_scale)
     return PROBED[key]
 
 
 def blocks(model: Any) -> list[Any]:
-    """The decoder layers in their order; one may be without attention."""
-    by_layer: dict[int, Any] = {}
+    """Return the decoder layers of a model in their order; one may be without attention."""
+    by_number: dict[int, Any] = {}
     for module in model.modules:
         number = getattr(module, "layer_idx", None)
         if number is not None and hasattr(module, "attn"):
-            assert number not in by_layer, f"two blocks {number}"
-            by_layer[number] = module
-    assert sorted(by_layer) == list(range(len(by_layer))), f"blocks {sorted(by_layer)}"
-    return [by_layer[number] for number in sorted(by_layer)]
+            assert number not in by_number, f"two blocks {number}"
+            by_number[number] = module
+    numbers = sorted(by_number)
+    assert numbers == list(range(len(numbers))), f"blocks {numbers}"
+    return [by_number[number] for number in numbers]
 
 
 def ask(config: dict[str, Any], question: dict[str, Any]) -> protocol.Answer:
-    """Return what exllamav3 does with one config."""
-    ropes: list[protocol.Answer | None] = []
-    scales = set()
-    scalings = set()
+    """Return what exllamav3 does with one config.
+
+    The docstring of `probe_protocol` explains the keys of a question and of an answer.
+    """
     changed = complete(config)
     model = load(config)
+
+    # numbers as text with seven digits, those of float32, so that equal ones count once
+    ropes: list[protocol.Answer | None] = []
+    query_scales = set()
+    logit_scales = set()
     for block in blocks(model):
         attention = block.attn
-        settings = getattr(attention, "rope_settings", None)
         if hasattr(attention, "sm_scale"):
-            scalings.add(f"{attention.sm_scale:.7g}")
-        if not settings:
+            logit_scales.add(f"{attention.sm_scale:.7g}")
+        settings = getattr(attention, "rope_settings", None)
+        if not settings:  # a layer that does not rotate
             ropes.append(None)
             continue
-        answer, scale = probe(settings, question["context"])
-        ropes.append(answer)
-        scales.add(f"{scale:.7g}")
+        rope, query_scale = probe(settings, question["context"])
+        ropes.append(rope)
+        query_scales.add(f"{query_scale:.7g}")
     assert any(ropes), "no layer rotates"
-    assert len(scales) == len(scalings) == 1, f"scales {scales}, {scalings}"
-    more: dict[str, Any] = {"completed": changed} if changed else {}
-    more["scaling"] = float(scalings.pop())
+    assert len(query_scales) == len(logit_scales) == 1, f"scales {query_scales}, {logit_scales}"
+
+    more: dict[str, Any] = {}
+    if changed:
+        more["completed"] = changed
+    more["scaling"] = float(logit_scales.pop())
     more["class"] = str(model.config.architecture)
-    if scales != {"1"}:
-        more["query_scale"] = float(scales.pop())
+    if query_scales != {"1"}:
+        more["query_scale"] = float(query_scales.pop())
     return protocol.answer(ropes, **more)

@@ -53,15 +53,19 @@ def ask(config: Answer, question: Answer) -> Answer:
     assert layers, "it has no layers"
     watch = pass_tokens(model, layers)
 
+    # the rope of each layer; one that called none in the pass does not rotate
     ropes: list[Answer | None] = []
     for number in range(len(layers)):
-        calls = watch.calls.get(number)
-        ropes.append(read_rope(watch, calls, question) if calls else None)
+        rope = None
+        if number in watch.calls:
+            rope = read_rope(watch, watch.calls[number], question)
+        ropes.append(rope)
     assert any(ropes), "no layer rotates"
 
     more: Answer = {"class": type(model).__module__, "scaling": logit_scale(watch, layers)}
     if watch.query_scale is not None:  # in seven digits, those of float32
-        more["query_scale"] = float(f"{watch.query_scale(question['context'] - 1):.7g}")
+        last_position = question["context"] - 1
+        more["query_scale"] = float(f"{watch.query_scale(last_position):.7g}")
     # generate_step computes a prompt in chunks of prefill_step_size (mlx_lm/generate.py)
     return probe_protocol.answer(ropes, mixed=True, **more)
 
@@ -310,30 +314,43 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
     assert dims > 0, "rotates nothing"
     assert dims % 2 == 0, f"rotates {dims} dimensions"
 
-    # dimension 0 shows how they are paired
+    # dimension 0 shows how they are paired: with the one half a head further, or with its neighbour
     partner = int(np.abs(off_diagonal[0]).argmax())
-    half = partner == dims // 2
-    assert half or partner == 1, f"dimension 0 is paired with {partner} of {dims}"
-    pairs = [(i, i + dims // 2) if half else (2 * i, 2 * i + 1) for i in range(dims // 2)]
+    if partner == dims // 2:
+        layout = "half"
+        pairs = [(i, i + dims // 2) for i in range(dims // 2)]
+    else:
+        layout = "interleaved"
+        assert partner == 1, f"dimension 0 is paired with {partner} of {dims}"
+        pairs = [(2 * i, 2 * i + 1) for i in range(dims // 2)]
 
     # each pair has a block c s / -s c, and there is nothing else
+    cosines = []
+    sines = []
     rebuilt = np.eye(size, dtype=matrix.dtype)
     for a, b in pairs:
-        rebuilt[np.ix_((a, b), (a, b))] = matrix[np.ix_((a, b), (a, b))]
+        block = np.ix_((a, b), (a, b))
+        rebuilt[block] = matrix[block]
         assert matrix[a, a] == matrix[b, b], "no rotation"
         assert matrix[a, b] == -matrix[b, a], "no rotation"
+        cosines.append(float(matrix[a, a]))
+        sines.append(float(matrix[a, b]))
     assert (rebuilt == matrix).all(), "rotates more than pairs"
 
-    inv_freq, factor = probe_protocol.from_cos_sin(
-        [float(matrix[a, a]) for a, _ in pairs], [float(matrix[a, b]) for a, b in pairs]
-    )
-    return inv_freq, float(f"{factor:.7g}"), "half" if half else "interleaved"
+    inv_freq, factor = probe_protocol.from_cos_sin(cosines, sines)
+    return inv_freq, float(f"{factor:.7g}"), layout
 
 
 def logit_scale(watch: Watch, layers: list[Any]) -> float:
     """Return the factor on the logits of attention. Raises AssertionError where layers differ."""
-    distinct = {f"{scale:.7g}" for scales in watch.scales.values() for scale in scales}
-    if not distinct:  # attention written out, as in Gemma 2
+    # those of the calls of mx.fast.scaled_dot_product_attention, in seven digits
+    distinct = set()
+    for scales in watch.scales.values():
+        for scale in scales:
+            distinct.add(f"{scale:.7g}")
+
+    # attention that is written out calls no such function, as in Gemma 2: its module has the factor
+    if not distinct:
         for layer in layers:
             for module in layer.modules():
                 is_attention = "Attention" in type(module).__name__

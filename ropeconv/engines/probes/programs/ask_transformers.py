@@ -155,12 +155,15 @@ class Recorder:
             setattr(module, name, function)
 
     def record(self, function: Any) -> Any:
-        """Return a rotating function that notes its tables."""
+        """Return a rotating function that notes its tables: cosines and sines, or complex numbers.
+
+        Args:
+            function: A function of a modelling file, such as apply_rotary_pos_emb.
+        """
         # f(x, cos, sin) or f(q, k, cos, sin); with complex numbers f(q, k, freqs_cis)
-        rotated = 2
         names = list(inspect.signature(function).parameters)
-        if names[1:2] == ["cos"]:
-            rotated = 1
+        takes_one_tensor = names[1:2] == ["cos"]
+        rotated = 1 if takes_one_tensor else 2
 
         def call(*args: Any, **kwargs: Any) -> Any:
             """Note the tables behind the rotated states, for the first call of the layer."""
@@ -206,18 +209,19 @@ def class_of(text: Any) -> Any:
     """
     for auto in (AutoModel, AutoModelForCausalLM):
         if type(text) in auto._model_mapping:
-            model_class = auto._model_mapping[type(text)]
-            if isinstance(model_class, (tuple, list)):
-                return model_class[0]
-            return model_class
+            entry = auto._model_mapping[type(text)]
+            if isinstance(entry, (tuple, list)):  # several classes, of which the first is the usual
+                return entry[0]
+            return entry
 
+    # modeling_x.py beside configuration_x.py
     place = type(text).__module__.replace(".configuration_", ".modeling_")
-    code = vars(importlib.import_module(place))
-    for name in sorted(code, key=len):  # FooModel before FooForSomethingModel
+    members = vars(importlib.import_module(place))
+    for name in sorted(members, key=len):  # FooModel before FooForSomethingModel
         if not name.endswith("Model") or name.endswith("PreTrainedModel"):
             continue
-        if getattr(code[name], "config_class", None) is type(text):
-            return code[name]
+        if getattr(members[name], "config_class", None) is type(text):
+            return members[name]
     return None
 
 
@@ -328,18 +332,24 @@ def with_cache(model: Any, tokens: int) -> Answer:
 
 
 def read_tables(tensors: tuple[torch.Tensor, ...]) -> tuple[list[float], float]:
-    """Return inv_freq and attention factor of cos and sin, or of one complex tensor."""
+    """Return inv_freq and attention factor of cos and sin, or of one complex tensor.
+
+    Row 1 of a table is position 1, at which an angle is the frequency itself.
+    """
     if tensors[0].is_complex():
-        row = tensors[0].reshape(-1, tensors[0].shape[-1])[1].to(torch.complex128)
+        table = tensors[0]
+        row = table.reshape(-1, table.shape[-1])[1].to(torch.complex128)
         return probe_protocol.from_cos_sin(row.real.tolist(), row.imag.tolist())
 
-    # row 1 of a table is position 1, at which an angle is the frequency itself; each pair has its
-    # value twice: in both halves, or in two neighbours
-    cos, sin = (tensor.to(torch.float64).reshape(-1, tensor.shape[-1])[1] for tensor in tensors)
-    pairs = cos.shape[-1] // 2
-    if torch.equal(cos[:pairs], cos[pairs:]):
-        cos = cos[:pairs]
-        sin = sin[:pairs]
+    cos_table, sin_table = tensors
+    cos = cos_table.to(torch.float64).reshape(-1, cos_table.shape[-1])[1]
+    sin = sin_table.to(torch.float64).reshape(-1, sin_table.shape[-1])[1]
+
+    # most tables have the value of each pair twice: in both halves, or in two neighbours
+    half = cos.shape[-1] // 2
+    if torch.equal(cos[:half], cos[half:]):
+        cos = cos[:half]
+        sin = sin[:half]
     elif torch.equal(cos[0::2], cos[1::2]):
         cos = cos[0::2]
         sin = sin[0::2]
@@ -397,16 +407,24 @@ def shrink(text: Any) -> Any:
 
 
 def shrink_layers(text: Any) -> None:
-    """Keep the first layers of a config, up to the first of the kind that comes last."""
-    kinds = getattr(text, "layer_types", None) or getattr(text, "no_rope_layers", None)
+    """Keep the first layers of a config, up to the first of the kind that comes last.
+
+    A config without kinds of layers keeps two, or one period of its pattern of windows.
+    """
+    layer_kinds = getattr(text, "layer_types", None) or getattr(text, "no_rope_layers", None)
     pattern = getattr(text, "sliding_window_pattern", None)
-    kept = pattern if isinstance(pattern, int) else 2
-    if kinds:
-        kept = 1 + max(kinds.index(kind) for kind in set(kinds))
+    kept = 2
+    if layer_kinds:
+        kept = 1 + max(layer_kinds.index(kind) for kind in set(layer_kinds))
+    elif isinstance(pattern, int):
+        kept = pattern
     text.num_hidden_layers = min(text.num_hidden_layers, kept)
+
+    # lists with a value for each layer
     for name in ("layer_types", "no_rope_layers", "mlp_layer_types", "moe_layers"):
-        if isinstance(getattr(text, name, None), list):
-            setattr(text, name, list(getattr(text, name)[: text.num_hidden_layers]))
+        values = getattr(text, name, None)
+        if isinstance(values, list):
+            setattr(text, name, values[: text.num_hidden_layers])
 
 
 def shrink_heads(text: Any) -> None:

@@ -289,6 +289,7 @@ def ask(config: Answer, question: Answer) -> Answer:
 
     The docstring of `probe_protocol` explains the keys of a question and of an answer.
     """
+    # a class of vLLM's own, or that of transformers, which it can run too
     architectures = config.get("architectures") or [""]
     architecture = architectures[0]
     has_own = architecture in ModelRegistry.get_supported_archs()
@@ -306,23 +307,31 @@ def ask(config: Answer, question: Answer) -> Answer:
         if "vision_config" in config:
             images = Path(folder, "preprocessor_config.json")
             images.write_text(json.dumps(IMAGES), encoding="utf-8")
+
         # the window that vLLM would choose itself, where it can; the question is about `context`
         options = question.get("options") or {}
         window = None
         with suppress(Exception):
             window = int(model_config(folder, None, options).max_model_len)
+
         try:
-            answer = read_in(folder, question, has_own, "float32")
+            answer = read_folder(folder, question, has_own, "float32")
         except probe_protocol.Refused as refused:
             # some attentions refuse float32 (vllm/models/qwen4_exp/nvidia/qsa.py, 0.33.0)
             if not any(words in str(refused) for words in ("BF16", "dtype")):
                 raise
-            answer = read_in(folder, question, has_own, "bfloat16")
+            answer = read_folder(folder, question, has_own, "bfloat16")
         return {**answer, "window": window}
 
 
-def read_in(folder: str, question: Answer, has_own: bool, dtype: str) -> Answer:
+def read_folder(folder: str, question: Answer, has_own: bool, dtype: str) -> Answer:
     """Return what vLLM computes from the config in a folder, with weights of a dtype.
+
+    Args:
+        folder: The folder of config.json.
+        question: The trained length, the context, and options of `vllm serve`.
+        has_own: Whether vLLM has a class of its own for the model.
+        dtype: float32 or bfloat16.
 
     Raises as `build_and_read`.
     """
@@ -330,7 +339,7 @@ def read_in(folder: str, question: Answer, has_own: bool, dtype: str) -> Answer:
     try:
         vllm_config = VllmConfig(model_config=model_config(folder, question["context"], options))
     except Exception as error:
-        raise of_config(error, has_own) from error
+        raise describe_config_error(error, has_own) from error
     return build_and_read(vllm_config, question, has_own)
 
 
@@ -347,11 +356,14 @@ def model_config(folder: str, context: int | None, options: Answer) -> ModelConf
     return ModelConfig(model=folder, tokenizer=folder, **settings)
 
 
-def of_config(error: Exception, has_own: bool) -> Exception:
-    """Return the outcome of a config on which vLLM fails.
+def describe_config_error(error: Exception, has_own: bool) -> Exception:
+    """Return the exception to raise for a config on which vLLM fails.
+
+    It is Unseen where the reason is this machine or a missing file, NoModel where transformers has
+    no class for the config, and Refused otherwise.
 
     Args:
-        error: The exception that it raised.
+        error: The exception that vLLM raised.
         has_own: Whether it has a class of its own for the model.
     """
     if any(words in str(error) for words in NOT_OF_CONFIG):
@@ -387,25 +399,32 @@ def build_and_read(vllm_config: VllmConfig, question: Answer, has_own: bool) -> 
             with torch.device("meta"):
                 model = initialize_model(vllm_config=vllm_config, model_config=config)
         except Exception as error:
-            if any(words in str(error) for words in OF_CPU):
-                raise probe_protocol.Unseen(
-                    f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
-                ) from error
-            if any(words in str(error) for words in NOT_OF_CONFIG):
-                raise of_config(error, has_own) from error
-            if not has_own:
-                raise probe_protocol.NoModel(
-                    "it has no file for it, and cannot run that of transformers:"
-                    f" {probe_protocol.message(error)}"
-                ) from error
-            raise probe_protocol.Refused("load", error) from error
+            raise describe_load_error(error, has_own) from error
 
         name = type(model).__name__
         layers = layers_of(model)
         assert layers, f"{name} has no layers"
-        if name.startswith("Transformers"):
-            return {**transformers_backend.read(model, layers, question), "class": name}
-        return {**read_model(layers, config, question), "class": name}
+        if name.startswith("Transformers"):  # its backend for classes of transformers
+            rotation = transformers_backend.read(model, layers, question)
+        else:
+            rotation = read_model(layers, config, question)
+        return {**rotation, "class": name}
+
+
+def describe_load_error(error: Exception, has_own: bool) -> Exception:
+    """Return the exception to raise where vLLM fails to build a model, as `build_and_read` says."""
+    if any(words in str(error) for words in OF_CPU):
+        return probe_protocol.Unseen(
+            f"its kernels are not in the build for CPUs: {probe_protocol.message(error)}"
+        )
+    if any(words in str(error) for words in NOT_OF_CONFIG):
+        return describe_config_error(error, has_own)
+    if not has_own:
+        return probe_protocol.NoModel(
+            "it has no file for it, and cannot run that of transformers:"
+            f" {probe_protocol.message(error)}"
+        )
+    return probe_protocol.Refused("load", error)
 
 
 def has_experts(config: ModelConfig) -> bool:
@@ -416,10 +435,15 @@ def has_experts(config: ModelConfig) -> bool:
 
 
 def start_world(experts: bool) -> None:
-    """Make the groups of a run on one device, and again for the first model with experts."""
+    """Make vLLM's groups of processes for one device, without which it builds no layer.
+
+    They are made again for the first model with experts, for which they need one more group.
+    """
     exists = parallel_state.model_parallel_is_initialized()
-    if exists and (not experts or parallel_state._EP is not None):
+    has_expert_group = exists and parallel_state._EP is not None
+    if has_expert_group or (exists and not experts):
         return
+
     if exists:
         parallel_state.destroy_model_parallel()
     else:
@@ -454,14 +478,19 @@ def why_absent(architecture: str) -> str:
 
 def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
     """Return the layers of the language model, by number."""
+    # by the name of each list, such as "model.layers", its layers by number
     stacks: dict[str, dict[int, torch.nn.Module]] = {}
     for name, module in model.named_modules():
-        place = LAYER.match(name)
-        if place and not TOWERS.search(name):
-            stacks.setdefault(place[1], {})[int(place[2])] = module
+        match = LAYER.match(name)
+        if match and not TOWERS.search(name):
+            stack_name, number = match.groups()
+            stacks.setdefault(stack_name, {})[int(number)] = module
     if not stacks:
         return []
-    stack = stacks[min(stacks, key=len)]
+
+    # a list with a longer name is inside of a layer, as that of experts
+    outermost = min(stacks, key=len)
+    stack = stacks[outermost]
     return [stack[number] for number in sorted(stack)]
 
 
@@ -483,14 +512,17 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
             if attention is None:
                 ropes.append(None)
                 continue
-            scaling = logit_scale(attention)
-            if scaling is not None:
-                facts.setdefault("scaling", scaling)
-            # in Llama 4 only some layers scale their queries
+
+            # the factors on logits and on queries; in Llama 4 only some layers scale their queries
+            on_logits = logit_scale(attention)
+            if on_logits is not None:
+                facts.setdefault("scaling", on_logits)
             on_queries = query_scale(attention, question["context"])
             if on_queries is not None:
-                facts["query_scale"] = max(on_queries, facts.get("query_scale", on_queries))
+                largest = facts.get("query_scale", on_queries)
+                facts["query_scale"] = max(on_queries, largest)
 
+            # the rotary embedding, as the attention calls it
             calls = calls_of(attention)
             if not calls:
                 ropes.append(None)
@@ -508,13 +540,14 @@ def read_model(layers: list[torch.nn.Module], config: ModelConfig, question: Ans
 def attention_of(layer: torch.nn.Module) -> Any:
     """Return the outermost module of a layer that has a rotary embedding; None without one."""
     outermost = None
-    depth = 0
+    fewest_dots = 0
     for name, module in layer.named_modules():
         if getattr(module, "rotary_emb", None) is None:
             continue
-        if outermost is None or name.count(".") < depth:
+        dots = name.count(".")  # a module inside another one has a longer name: self_attn.attn
+        if outermost is None or dots < fewest_dots:
             outermost = module
-            depth = name.count(".")
+            fewest_dots = dots
     return outermost
 
 
@@ -605,40 +638,62 @@ class CalledRotary:
         return bool(self.run([1, 1], query)[0, 1] == 0)
 
     def read(self, question: Answer) -> Answer:
-        """Return what it does to a query at position 1, in a short and in a long batch."""
-        ends = [min(question[key], ROWS) - 1 for key in ("trained", "context")]
+        """Return what it does to a query at position 1, in a short and in a long batch.
+
+        A batch has position 1 and the last one, by which some embeddings choose frequencies.
+        """
+        short_end = min(question["trained"], ROWS) - 1
+        long_end = min(question["context"], ROWS) - 1
         try:
-            short, long = (self.tables([1, end]) for end in ends)
+            short = self.tables([1, short_end])
+            long = self.tables([1, long_end])
         except Exception as error:
             raise probe_protocol.Refused("forward", error) from error
-        self.check(short, ends[0])
-        self.check(long, ends[1])
-        far = probe_protocol.from_cos_sin(*long[0])
-        near = probe_protocol.from_cos_sin(*short[0])
-        return probe_protocol.rope(*far, *near)
+        self.check(short, short_end)
+        self.check(long, long_end)
+
+        # at position 1 an angle is the frequency itself
+        inv_freq, factor = probe_protocol.from_cos_sin(*long[0])
+        short_inv_freq, short_factor = probe_protocol.from_cos_sin(*short[0])
+        return probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor)
 
     def check(self, tables: list[tuple[list[float], list[float]]], end: int) -> None:
-        """Raise AssertionError where the last position is turned by other frequencies than 1."""
-        inv_freq, factor = probe_protocol.from_cos_sin(*tables[0])
-        for frequency, c, s in zip(inv_freq, *tables[1]):  # noqa: B905
+        """Raise AssertionError where the last position is turned by other frequencies than 1.
+
+        Args:
+            tables: The cosines and sines of position 1, and those of the last position.
+            end: The last position.
+        """
+        at_one, at_end = tables
+        inv_freq, factor = probe_protocol.from_cos_sin(*at_one)
+        cosines, sines = at_end
+        name = type(self.module).__name__
+        for pair, frequency in enumerate(inv_freq):
             angle = frequency * end
-            tolerance = 2e-3 + 4e-7 * angle
-            fits = abs(c - factor * math.cos(angle)) <= tolerance
-            fits = fits and abs(s - factor * math.sin(angle)) <= tolerance
-            name = type(self.module).__name__
+            tolerance = 2e-3 + 4e-7 * angle  # float32 has seven digits of the angle
+            cos_error = abs(cosines[pair] - factor * math.cos(angle))
+            sin_error = abs(sines[pair] - factor * math.sin(angle))
+            fits = cos_error <= tolerance and sin_error <= tolerance
             assert fits, f"{name} turns position {end} by other frequencies than 1"
 
     def tables(self, positions: list[int]) -> list[tuple[list[float], list[float]]]:
-        """Return cosines and sines, with the attention factor, one per pair, at positions."""
-        query = torch.zeros(len(positions), 1, self.size)
+        """Return cosines and sines, with the attention factor, one per pair, at positions.
+
+        A query with 1 in the first dimension of each pair and 0 in the second is turned to the
+        cosine and the sine of the pair.
+        """
         width = 2 * self.pairs
-        if self.turns_halves:
-            query[..., : self.pairs] = 1.0
-            turned = self.run(positions, query)
-            return [(r[: self.pairs].tolist(), r[self.pairs : width].tolist()) for r in turned]
-        query[..., 0:width:2] = 1.0
+        if self.turns_halves:  # pair i has the dimensions i and i + pairs
+            first = slice(0, self.pairs)
+            second = slice(self.pairs, width)
+        else:  # pair i has the dimensions 2 i and 2 i + 1
+            first = slice(0, width, 2)
+            second = slice(1, width, 2)
+
+        query = torch.zeros(len(positions), 1, self.size)
+        query[..., first] = 1.0
         turned = self.run(positions, query)
-        return [(row[0:width:2].tolist(), row[1:width:2].tolist()) for row in turned]
+        return [(row[first].tolist(), row[second].tolist()) for row in turned]
 
     def run(self, positions: list[int], query: torch.Tensor) -> torch.Tensor:
         """Return what it makes of a query for each position."""
@@ -654,15 +709,20 @@ class CalledRotary:
 
 def logit_scale(attention: Any) -> float | None:
     """Return the factor on logits that the kernel of the attention gets; None where unknown."""
+    # the module inside that calls the kernel has it, or its `impl`, which is the kernel
     for module in attention.modules():
-        if module is attention or not type(module).__name__.endswith(KERNELS):
+        is_kernel = type(module).__name__.endswith(KERNELS)
+        if module is attention or not is_kernel:
             continue
         for holder in (module, getattr(module, "impl", None)):
             scale = getattr(holder, "scale", None)
             if isinstance(scale, float):
                 return scale
-    scale = getattr(attention, "scaling", None)
-    return scale if isinstance(scale, float) else None
+
+    own_scale = getattr(attention, "scaling", None)
+    if isinstance(own_scale, float):
+        return own_scale
+    return None
 
 
 def query_scale(attention: Any, context: int) -> float | None:

@@ -172,7 +172,10 @@ def main(program: str) -> None:
     for line in sys.stdin:
         question = json.loads(line)
         config = question.pop("config")
-        result = failure or outcome(module.ask, config, question)
+        if failure:
+            result = failure
+        else:
+            result = outcome(module.ask, config, question)
         answers.write(json.dumps({**question, "version": version, **result}) + "\n")
         answers.flush()
     answers.close()

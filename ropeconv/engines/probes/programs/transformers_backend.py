@@ -90,11 +90,15 @@ def logit_scale(attention: Any) -> float | None:
     with that of Llama (transformers/base.py). Earlier ones, and SGLang, take that of the class.
     """
     for module in attention.modules():
-        scale = getattr(getattr(module, "impl", None), "scale", None)
+        kernel = getattr(module, "impl", None)
+        scale = getattr(kernel, "scale", None)
         if isinstance(scale, float):
             return scale
-    scale = getattr(attention, "scaling", None)
-    return scale if isinstance(scale, float) else None
+
+    own_scale = getattr(attention, "scaling", None)
+    if isinstance(own_scale, float):
+        return own_scale
+    return None
 
 
 def kind_of(rotary: Any, layer: Any, attention: Any) -> str | None:
@@ -109,29 +113,45 @@ def kind_of(rotary: Any, layer: Any, attention: Any) -> str | None:
 
 
 def read_rotary(rotary: Any, kind: str | None, question: Answer) -> Answer:
-    """Return what a rotary embedding of transformers computes for a type of layer."""
-    more = () if kind is None else (kind,)
-    found: list[Any] = []
+    """Return what a rotary embedding of transformers computes for a type of layer.
+
+    Args:
+        rotary: The embedding.
+        kind: The type of layer, such as "sliding_attention"; None where the embedding has one set
+            of frequencies.
+        question: The trained length and the context, in tokens.
+    """
+    extra = () if kind is None else (kind,)
     with torch.device("cpu"):
         fresh = type(rotary)(rotary.config)
-        for length in (question["context"], question["trained"]):
+
+        def read_at(length: int) -> tuple[list[float], float]:
+            """Return inv_freq and attention factor in a batch whose last position ends a length."""
+            positions = torch.tensor([[1, length - 1]])
             try:
-                tables = fresh(torch.zeros(1, 1), torch.tensor([[1, length - 1]]), *more)
+                tables = fresh(torch.zeros(1, 1), positions, *extra)
             except Exception as error:
                 raise probe_protocol.Refused("forward", error) from error
             if isinstance(tables, torch.Tensor):  # cos + i sin, as in DeepSeek V2
                 tables = (tables.real, tables.imag)
             cos, sin = tables
-            found += first_position(cos[0, 0].double(), sin[0, 0].double())
-    return probe_protocol.rope(*found)
+            return first_position(cos[0, 0].double(), sin[0, 0].double())
+
+        inv_freq, factor = read_at(question["context"])
+        short_inv_freq, short_factor = read_at(question["trained"])
+    return probe_protocol.rope(inv_freq, factor, short_inv_freq, short_factor)
 
 
 def first_position(cos: torch.Tensor, sin: torch.Tensor) -> tuple[list[float], float]:
-    """Return inv_freq and attention factor of a row of tables, with pairs once or twice."""
+    """Return inv_freq and attention factor from the cosines and sines of position 1.
+
+    Most tables have the value of each pair twice: in both halves, or in two neighbours. Others have
+    it once.
+    """
     half = len(cos) // 2
-    chosen = slice(None)
+    one_of_each = slice(None)
     if torch.equal(sin[:half], sin[half:]):
-        chosen = slice(half)
+        one_of_each = slice(half)
     elif torch.equal(sin[0::2], sin[1::2]):
-        chosen = slice(0, None, 2)
-    return probe_protocol.from_cos_sin(cos[chosen].tolist(), sin[chosen].tolist())
+        one_of_each = slice(0, None, 2)
+    return probe_protocol.from_cos_sin(cos[one_of_each].tolist(), sin[one_of_each].tolist())

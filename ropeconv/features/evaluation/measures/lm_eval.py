@@ -132,19 +132,7 @@ class LmEval(Measure):
         Raises:
             UsageError: RULER has no metric for a length.
         """
-        lengths = [sizes.longest]
-        if self.by_length:
-            lengths = list(sizes.lengths)
-            if self.only_known_lengths:
-                lengths = [length for length in lengths if length in RULER_LENGTHS]
-            for length in lengths:
-                if length not in RULER_LENGTHS:
-                    known = ",".join(format_tokens(known) for known in RULER_LENGTHS)
-                    raise UsageError(
-                        f"{self.name} has no score at {length:,} tokens; give --lengths some of"
-                        f" {known}"
-                    )
-        for length in lengths:
+        for length in self._lengths(sizes):
             ids = np.full(length, sizes.seed, np.int32)
             ids[0] += self.checksum  # of the task file; 0 without one
             documents = min(sizes.windows, length - 1)  # targets are indices into the tokens
@@ -157,6 +145,28 @@ class LmEval(Measure):
                 ids=ids,
                 targets=targets,
             )
+
+    def _lengths(self, sizes: EvaluationSizes) -> list[int]:
+        """Return the lengths in tokens at which the task is run.
+
+        A task of RULER is run at each length, and every other one at the longest.
+
+        Raises:
+            UsageError: RULER has no metric for a length.
+        """
+        if not self.by_length:
+            return [sizes.longest]
+        known = [length for length in sizes.lengths if length in RULER_LENGTHS]
+        if self.only_known_lengths:
+            return known
+        for length in sizes.lengths:
+            if length not in known:
+                choices = ",".join(format_tokens(choice) for choice in RULER_LENGTHS)
+                raise UsageError(
+                    f"{self.name} has no score at {length:,} tokens; give --lengths some of"
+                    f" {choices}"
+                )
+        return known
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         raise NotImplementedError(self.name)
@@ -212,21 +222,20 @@ class LmEval(Measure):
         suffix = "" if answer_filter == "none" else f",{answer_filter}"
         for name in sample.get("metrics", ()):
             value = sample.get(name)
-            metric = f"{name}{suffix}"
-            if self.by_length:
-                # RULER's metrics are lengths, with -1 for those that a prompt does not have
-                if name != str(column):
-                    continue
-                metric = "accuracy"
-            if isinstance(value, (bool, int, float, np.number)):
-                yield Observation(
-                    measure=self.name,
-                    metric=metric,
-                    column=column,
-                    document=int(sample["doc_id"]),
-                    window=task_number,
-                    value=float(value),
-                )
+            if not isinstance(value, (bool, int, float, np.number)):
+                continue
+            # RULER's metrics are lengths, with -1 for those that a prompt does not have
+            is_other_length = self.by_length and name != str(column)
+            if is_other_length:
+                continue
+            yield Observation(
+                measure=self.name,
+                metric="accuracy" if self.by_length else f"{name}{suffix}",
+                column=column,
+                document=int(sample["doc_id"]),
+                window=task_number,
+                value=float(value),
+            )
 
     def with_place(self, case: Case, observation: Observation) -> Observation:
         return observation  # its documents are those of the task

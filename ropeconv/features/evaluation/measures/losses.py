@@ -103,24 +103,23 @@ class Growth(Measure):
         The same last tokens of a window are predicted at every length; only the text before them
         grows. So what differs between two lengths is the effect of the context.
         """
-        shortest = sizes.lengths[0] - len(texts.prefix)
-        if shortest < 2:
+        shortest = sizes.lengths[0]
+        text_in_shortest = shortest - len(texts.prefix)
+        if text_in_shortest < 2:
             raise UsageError(
-                f"a length of {sizes.lengths[0]} tokens leaves nothing to predict; give longer"
-                " --lengths"
+                f"a length of {shortest} tokens leaves nothing to predict; give longer --lengths"
             )
-        count = min(sizes.targets, shortest - 1)
+        # the first token of a sequence has nothing before it
+        count = min(sizes.targets, text_in_shortest - 1)
         for window, (document, end) in enumerate(window_ends(texts, sizes, count)):
             for length in sizes.lengths:
-                ids = texts.window(document, end, length)
-                targets = np.arange(length - count, length, dtype=np.int32)
                 yield Case(
                     measure=self.name,
                     column=length,
                     document=document,
                     window=window,
-                    ids=ids,
-                    targets=targets,
+                    ids=texts.window(document, end, length),
+                    targets=np.arange(length - count, length, dtype=np.int32),
                 )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
@@ -151,8 +150,10 @@ class Sliding(Measure):
     def cases(self, texts: Texts, sizes: EvaluationSizes) -> Iterator[Case]:
         """Yield the windows of each text at each length; every token is predicted in one of them.
 
-        The documents of `texts` have no prefix (such as <s>), and each window begins with it.
+        With 12 tokens of text, length 8 and stride 3 the windows are [0, 8), [3, 11) and [6, 12).
+        The first one predicts all of its tokens but the first, the next 8 to 10, the last 11.
         """
+        # the documents of `texts` have no prefix (such as <s>), and each window begins with it
         prefix = len(texts.prefix)
         shortest = sizes.lengths[0]
         if self.stride > shortest - prefix:
@@ -164,7 +165,6 @@ class Sliding(Measure):
         total = sizes.longest - prefix  # tokens of a text that are predicted at every length
         documents = long_enough(texts, sizes.longest)[: sizes.windows]
         for document, length in product(documents, sizes.lengths):
-            # with length 8, stride 3 and 12 tokens of text: [0, 8), [3, 11), [6, 12)
             first_end = min(length - prefix, total)
             ends = [*range(first_end, total, self.stride), total]
             predicted = 0  # tokens of the text up to here, by the windows before
@@ -172,19 +172,19 @@ class Sliding(Measure):
                 start = number * self.stride
                 length_with_prefix = end - start + prefix
                 ids = texts.window(document, end, length_with_prefix)
+
                 # targets are the tokens that no window before has predicted, at the end of this
                 # one; never the prefix, nor the first token, which has nothing before it
                 new_tokens = end - predicted
                 first_new = len(ids) - new_tokens
                 first_target = max(first_new, prefix, 1)
-                targets = np.arange(first_target, len(ids), dtype=np.int32)
                 yield Case(
                     measure=self.name,
                     column=length,
                     document=document,
                     window=number,
                     ids=ids,
-                    targets=targets,
+                    targets=np.arange(first_target, len(ids), dtype=np.int32),
                 )
                 predicted = end
 

@@ -100,14 +100,17 @@ class Measure(ABC):
             NotFinite: A loss is NaN or infinite.
         """
         losses = engine.token_losses(case.ids.tolist(), case.targets.tolist())
-        finite = np.isfinite(losses.loss)
-        if finite.all():
+        is_finite = np.isfinite(losses.loss)
+        if is_finite.all():
             return self.observe(case, losses)
 
         # most often an overflow of float16: name the first module, so that it can be looked up
-        first = int(case.targets[~finite][0])
+        broken_targets = case.targets[~is_finite]
         module = engine.not_finite_in(case.ids.tolist())
-        where = f"{row} gives NaN or infinite logits at position {first:,} of {len(case.ids):,}"
+        where = (
+            f"{row} gives NaN or infinite logits at position {int(broken_targets[0]):,} of"
+            f" {len(case.ids):,}"
+        )
         if module:
             where += f", which begin in the output of {module}"
         raise NotFinite(f"{where}; give --dtype float32 or bfloat16")

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -148,6 +149,7 @@ class Haystack:
             if self.texts.tokenizer.decode([tail[index]]).strip():
                 targets.append(index)
 
+        # the rest of the sequence is text
         needed = len(self.texts.prefix) + len(self.tokens(prompt.task)) + len(tail)
         for _, fact in prompt.facts:
             needed += len(self.tokens(fact))
@@ -155,9 +157,8 @@ class Haystack:
             raise UsageError(
                 f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
-
-        ids = self.with_facts(prompt.task, prompt.facts, length - needed)
-        return ids + tail, [len(ids) + index for index in targets]
+        before = self.with_facts(prompt.task, prompt.facts, length - needed)
+        return before + tail, [len(before) + index for index in targets]
 
     def asked(self, prompts: Sequence[Prompt], length: int, name: str) -> AskedText:
         """Return a text of `length` tokens that ends with several questions and their answers.
@@ -170,28 +171,32 @@ class Haystack:
         Raises:
             UsageError: The length is too short for the questions.
         """
+        # the questions with their answers, and which of their tokens are to be predicted
         tail: list[int] = []
         targets = []
         facts: list[tuple[float, str]] = []
         for prompt in prompts:
             # question and answer are one text, as in `sequence`
             question = prompt.question + prompt.lead
-            asked = self.tokens(f"{question} {prompt.answer}")
-            for index in range(len(self.tokens(question)), len(asked)):
-                if self.texts.tokenizer.decode([asked[index]]).strip():
+            with_answer = self.tokens(f"{question} {prompt.answer}")
+            for index in range(len(self.tokens(question)), len(with_answer)):
+                if self.texts.tokenizer.decode([with_answer[index]]).strip():
                     targets.append(len(tail) + index)
-            tail += asked
+            tail += with_answer
             facts += prompt.facts
         facts.sort()
 
-        needed = len(self.texts.prefix) + len(self.tokens(prompts[0].task)) + len(tail)
+        # the rest of the sequence is text; all prompts have the same task
+        task = prompts[0].task
+        needed = len(self.texts.prefix) + len(self.tokens(task)) + len(tail)
         needed += sum(len(self.tokens(fact)) for _, fact in facts)
         if length < needed:
             raise UsageError(
                 f"{name} needs sequences of at least {needed:,} tokens; give longer --lengths"
             )
-        before = self.with_facts(prompts[0].task, facts, length - needed)
-        return AskedText(before, tail, targets, length - needed)
+        count = length - needed
+        before = self.with_facts(task, facts, count)
+        return AskedText(before=before, tail=tail, targets=targets, hay=count)
 
     def with_facts(self, task: str, facts: Sequence[tuple[float, str]], count: int) -> list[int]:
         """Return the prefix, the task, and `count` tokens of the texts with facts at their depths.
@@ -201,15 +206,15 @@ class Haystack:
             facts: Depth (0 to 1) and text of each, by rising depth.
             count: The tokens of the texts.
         """
-        hay = self.hay(count)
+        text_tokens = self.hay(count)
         ids = [*self.texts.prefix, *self.tokens(task)]
         used = 0
         for depth, fact in facts:
-            until = round(depth * count)
-            ids += hay[used:until]
+            place = round(depth * count)
+            ids += text_tokens[used:place]
             ids += self.tokens(fact)
-            used = until
-        return ids + hay[used:]
+            used = place
+        return ids + text_tokens[used:]
 
 
 def different_numbers(count: int, digits: int, draw: np.random.Generator) -> list[str]:
@@ -270,29 +275,29 @@ class Retrieval(Measure):
             depths = np.linspace(0, 1, sizes.depths).tolist()
 
         for window, haystack in enumerate(choose_haystacks(texts, sizes)):
-            for length in sizes.lengths:
-                for number, depth in enumerate(depths):
-                    # the seed does not have the length, so that all lengths ask for the same fact
-                    # and can be paired
-                    draw = np.random.default_rng((sizes.seed, window, number))
-                    prompt = self.prompt(haystack, depth, draw)
-                    ids, targets = haystack.sequence(prompt, length, self.name)
-                    # the answer ends the sequence; a model may begin it with words of its own
-                    to_generate = 0
-                    if sizes.generate:
-                        answer_tokens = len(ids) - targets[0]
-                        to_generate = answer_tokens + SPARE
-                    yield Case(
-                        measure=self.name,
-                        column=length,
-                        document=haystack.document,
-                        window=window,
-                        ids=np.array(ids, np.int32),
-                        targets=np.array(targets, np.int32),
-                        depth=depth,
-                        answer=prompt.answer,
-                        generate=to_generate,
-                    )
+            for length, (number, depth) in product(sizes.lengths, enumerate(depths)):
+                # the seed does not have the length, so that all lengths ask for the same fact and
+                # can be paired
+                draw = np.random.default_rng((sizes.seed, window, number))
+                prompt = self.prompt(haystack, depth, draw)
+                ids, targets = haystack.sequence(prompt, length, self.name)
+
+                # the answer ends the sequence; a model may begin it with words of its own
+                to_generate = 0
+                if sizes.generate:
+                    answer_tokens = len(ids) - targets[0]
+                    to_generate = answer_tokens + SPARE
+                yield Case(
+                    measure=self.name,
+                    column=length,
+                    document=haystack.document,
+                    window=window,
+                    ids=np.array(ids, np.int32),
+                    targets=np.array(targets, np.int32),
+                    depth=depth,
+                    answer=prompt.answer,
+                    generate=to_generate,
+                )
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         return [
@@ -399,59 +404,76 @@ class Keys(Measure):
             prompts = self.prompts(haystack, KEYS_PER_DEPTH * sizes.depths, draw)
             for length in sizes.lengths:
                 asked = haystack.asked(prompts, length, self.name)
-                targets = np.array(asked.targets, np.int32) + len(asked.before)
+                # the questions come after the text
+                targets = [len(asked.before) + index for index in asked.targets]
                 yield Case(
                     measure=self.name,
                     column=length,
                     document=haystack.document,
                     window=window,
                     ids=np.array(asked.ids, np.int32),
-                    targets=targets.astype(np.int32),
+                    targets=np.array(targets, np.int32),
                 )
 
     def prompts(self, haystack: Haystack, count: int, draw: np.random.Generator) -> list[Prompt]:
-        """Return `count` questions in the order in which they are asked."""
+        """Return `count` questions in the order in which they are asked.
+
+        Line 3 of 25 is "Garden: 48213" at the depth 3.5 / 25, say, and its question "Garden:".
+
+        Args:
+            haystack: The place in the texts, from which the words are.
+            count: How many words and numbers.
+            draw: Random numbers.
+        """
         words = [word.capitalize() for word in haystack.words(count, draw)]
         numbers = different_numbers(count, 5, draw)
         prompts = []
-        for number in order_of_questions(count):
-            fact = f"\n{words[number]}: {numbers[number]}\n"
+        for index in order_of_questions(count):
+            word = words[index]
+            number = numbers[index]
+            depth = (index + 0.5) / count
             prompts.append(
                 Prompt(
                     task="Some lines of the following text have a word and its number.\n",
-                    question=f"\n{words[number]}",
+                    question=f"\n{word}",
                     lead=":",
-                    answer=numbers[number],
-                    facts=(((number + 0.5) / count, fact),),
+                    answer=number,
+                    facts=((depth, f"\n{word}: {number}\n"),),
                 )
             )
         return prompts
 
     def observe(self, case: Case, losses: TokenLosses) -> list[Observation]:
         """Return whether each question was answered, and how likely its answer was."""
-        # answers have words between them, so a gap in the targets begins another one
-        gaps = np.flatnonzero(np.diff(case.targets) > 1) + 1
-        answers = np.split(np.arange(len(case.targets)), gaps)
+        # the tokens of each answer, as indices into the targets: answers have words between them,
+        # so a gap in the targets begins another one
+        first_tokens = np.flatnonzero(np.diff(case.targets) > 1) + 1
+        answers = np.split(np.arange(len(case.targets)), first_tokens)
         count = len(answers)
+
+        # KEYS_PER_DEPTH lines of the text share a depth; the numbers of the lines are those of the
+        # questions, in the order in which `prompts` has asked them
         depths = count // KEYS_PER_DEPTH
         observations = []
-        for number, indices in zip(order_of_questions(count), answers, strict=True):
-            depth = (number // KEYS_PER_DEPTH + 0.5) / depths
-            values = {
-                "exact": float(losses.right[indices].all()),
-                "log_prob": -float(losses.loss[indices].mean()),
-            }
-            for metric, value in values.items():
+        for line, tokens in zip(order_of_questions(count), answers, strict=True):
+            depth = (line // KEYS_PER_DEPTH + 0.5) / depths
+            window = case.window * count + line  # different for each question of each window
+            is_right = float(losses.right[tokens].all())
+            log_prob = -float(losses.loss[tokens].mean())
+            for metric, value, weight in (
+                ("exact", is_right, 1),
+                ("log_prob", log_prob, len(tokens)),
+            ):
                 observations.append(
                     Observation(
                         measure=self.name,
                         metric=metric,
                         column=case.column,
                         document=case.document,
-                        window=case.window * count + number,
+                        window=window,
                         value=value,
                         depth=depth,
-                        weight=1 if metric == "exact" else len(indices),
+                        weight=weight,
                     )
                 )
         return observations
@@ -483,23 +505,31 @@ class Latest(Keys):
     summary = "the last number of words that have several, asked for in one pass, by depth"
 
     def prompts(self, haystack: Haystack, count: int, draw: np.random.Generator) -> list[Prompt]:
+        """Return `count` questions, each for the last of MENTIONS numbers of a word.
+
+        Parameters are those of `Keys.prompts`.
+        """
         words = [word.capitalize() for word in haystack.words(count, draw)]
         numbers = different_numbers(MENTIONS * count, 5, draw)
         prompts = []
-        for number in order_of_questions(count):
-            place = (number + 0.5) / count
-            places = [*sorted((place * draw.random(MENTIONS - 1)).tolist()), place]
-            own = numbers[MENTIONS * number : MENTIONS * (number + 1)]
+        for index in order_of_questions(count):
+            word = words[index]
+            first = MENTIONS * index
+            values = numbers[first : first + MENTIONS]
+
+            # the earlier lines are at random depths before the last one
+            last_depth = (index + 0.5) / count
+            earlier_depths = sorted((last_depth * draw.random(MENTIONS - 1)).tolist())
             facts = []
-            for one_place, value in zip(places, own, strict=True):
-                facts.append((one_place, f"\n{words[number]}: {value}\n"))
+            for depth, value in zip([*earlier_depths, last_depth], values, strict=True):
+                facts.append((depth, f"\n{word}: {value}\n"))
             prompts.append(
                 Prompt(
                     task="Some lines of the following text have a word and its number. A later"
                     " line replaces an earlier one.\n",
-                    question=f"\n{words[number]}",
+                    question=f"\n{word}",
                     lead=":",
-                    answer=own[-1],
+                    answer=values[-1],
                     facts=tuple(facts),
                 )
             )

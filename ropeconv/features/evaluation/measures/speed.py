@@ -122,6 +122,7 @@ def peak_bytes(device: "torch.device", process: Path = Path("/proc/self")) -> in
     except OSError:
         return 0
     for line in status.splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) << 10
+        if line.startswith("VmHWM:"):  # the most memory in use: "VmHWM:   123456 kB"
+            _, kilobytes, _ = line.split()
+            return int(kilobytes) * 1024
     return 0

@@ -134,9 +134,10 @@ class CheckpointRunner(Runner):
             reason = self.inspection.refuse
             raise UnsupportedBake("a context extension", name, reason, "or choose another model")
 
-        # a model that is scaled already gives the recipe its settings, such as YaRN's betas, and
-        # the recipe starts from its unscaled RoPE
+        # a model that is scaled already gives the recipe its settings, such as YaRN's betas
         recipe = inherit_settings(row.recipe, self.inspection)
+        # the RoPE that the model has, and the one that the recipe starts from: in most recipes the
+        # same without scaling
         present = self.inspection.basis(recipe)
         start = recipe.start(present)
         return recipe.schedule(start, present)

@@ -210,8 +210,10 @@ class TuningResult(TableSummary, msgspec.Struct, frozen=True, kw_only=True):
         lines = []
         for row in self.rows:
             cells = [row.name, f"{row.beyond.value:.4f}", f"{row.inside.value:.4f}"]
-            if has_needles:
-                cells.append(f"{row.needle.value:.4f}" if row.needle else "-")
+            if row.needle:
+                cells.append(f"{row.needle.value:.4f}")
+            elif has_needles:
+                cells.append("-")
             cells += [f"{row.total.value:.4f}", _describe_difference(row.total)]
             lines.append(cells)
         table = SummaryTable(
@@ -307,13 +309,15 @@ class Start:
     def formula(self, method: str) -> Candidate:
         """Return the method of a name with the factor that reaches the context.
 
+        Its name is "yarn 4", say.
+
         Raises:
             RecipeError: The method does not have one.
         """
-        reaching = REGISTRY[method].for_context(self.spec, self.context)
-        if reaching is None:
+        with_factor = REGISTRY[method].for_context(self.spec, self.context)
+        if with_factor is None:
             raise RecipeError(f"{method} has no single number that reaches a length")
-        recipe = Recipe(reaching, context=self.context)
+        recipe = Recipe(with_factor, context=self.context)
         factor = self.context / self.spec.original_context
         return Candidate(f"{method} {factor:.6g}", recipe, self.schedule(recipe))
 

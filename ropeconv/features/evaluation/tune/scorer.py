@@ -198,9 +198,12 @@ class Scorer:
         Windows are added one by one. The race ends early where the schedule is significantly worse,
         which saves the passes over the other windows.
         """
-        for count in range(min(FEWEST, len(self.windows)), len(self.windows) + 1):
+        all_windows = len(self.windows)
+        fewest = min(FEWEST, all_windows)  # a test needs that many
+        for count in range(fewest, all_windows + 1):
             difference = self.difference(schedule, best, count)
-            if difference.mean > 0 and difference.decided:
+            is_worse = difference.mean > 0 and difference.decided
+            if is_worse:
                 break
         return difference
 
@@ -317,13 +320,15 @@ def _curve(window: TextWindow, losses: Sequence[Losses]) -> list[float]:
 def blocks(window: TextWindow) -> list[tuple[int, int]]:
     """Return the first target of each point of a curve, and the one after its last.
 
-    No point has targets on both sides of the trained context.
+    Half of the points are inside the trained context and half beyond it, so that none has targets
+    on both sides.
     """
     count = len(window.text.targets)
     half = BLOCKS // 2
     inside = np.linspace(0, window.beyond, half + 1).astype(int).tolist()
     beyond = np.linspace(window.beyond, count, half + 1).astype(int).tolist()
-    return [(first, end) for first, end in pairwise(inside + beyond) if end > first]
+    ranges = pairwise(inside + beyond)
+    return [(first, end) for first, end in ranges if end > first]  # without empty ones
 
 
 def measurement(
@@ -402,16 +407,21 @@ def split(texts: Texts, context: int) -> tuple[Texts, Texts, str]:
     Raises:
         BadSource: There is not enough text for both.
     """
-    # of HELD_OUT (3) or more long texts every third one: 0, 1, 3, 4, 6, ... are for the search, and
-    # 2, 5, ... held out
     length = context - len(texts.prefix)
     long = [document for document in texts.documents if len(document.ids) >= length]
-    if len(long) >= HELD_OUT:
-        held = long[HELD_OUT - 1 :: HELD_OUT]
-        others = [document for document in long if document not in held]
-        note = f"{len(held)} of {len(long)} texts are held out"
-        return _with_documents(texts, others), _with_documents(texts, held), note
-    return _split_each_text(texts, length)
+    if len(long) < HELD_OUT:
+        return _split_each_text(texts, length)
+
+    # the texts 1, 2, 4, 5, 7, ... are for the search, and 3, 6, ... held out
+    searched = []
+    held = []
+    for number, document in enumerate(long, 1):
+        if number % HELD_OUT == 0:
+            held.append(document)
+        else:
+            searched.append(document)
+    note = f"{len(held)} of {len(long)} texts are held out"
+    return _with_documents(texts, searched), _with_documents(texts, held), note
 
 
 def _split_each_text(texts: Texts, length: int) -> tuple[Texts, Texts, str]:
@@ -428,11 +438,11 @@ def _split_each_text(texts: Texts, length: int) -> tuple[Texts, Texts, str]:
     held = []
     longest_third = 0
     for document in texts.documents:
-        end = len(document.ids) * (HELD_OUT - 1) // HELD_OUT
-        last_third = document.ids[end:]
+        two_thirds = len(document.ids) * (HELD_OUT - 1) // HELD_OUT
+        last_third = document.ids[two_thirds:]
         longest_third = max(longest_third, len(last_third))
         if len(last_third) >= length:
-            searched.append(replace(document, ids=document.ids[:end]))
+            searched.append(replace(document, ids=document.ids[:two_thirds]))
             held.append(replace(document, ids=last_third))
     if not held:
         raise BadSource(
@@ -469,26 +479,28 @@ def windows(texts: Texts, sizes: EvaluationSizes, needles: bool = False) -> list
     beyond = _spread(trained, context, sizes.targets)
     targets = np.concatenate([inside, beyond])
 
+    # sequences with a hidden number: all depths of window 0, then those of window 1, ...
     hidden = []
     if needles:
         hidden = list(Passkey().cases(texts, replace(sizes, depths=DEPTHS)))
+
     result = []
     for number, (document, end) in enumerate(window_ends(texts, sizes, context)):
-        ids = texts.window(document, end, context)
         text = Case(
             measure="tune",
             column=context,
             document=document,
             window=number,
-            ids=ids,
+            ids=texts.window(document, end, context),
             targets=targets,
         )
         needle = None
         if needles:
-            # `hidden` has all depths of window 0, then those of window 1, ...; window n uses depth
-            # n modulo the number of depths
-            needle = hidden[number * DEPTHS + number % DEPTHS]
-        result.append(TextWindow(text, len(inside), needle))
+            # one depth for each window, in turn
+            first_of_window = number * DEPTHS
+            depth = number % DEPTHS
+            needle = hidden[first_of_window + depth]
+        result.append(TextWindow(text=text, beyond=len(inside), needle=needle))
     return result
 
 

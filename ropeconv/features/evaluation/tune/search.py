@@ -94,10 +94,13 @@ class Task:
     def offer(self, candidate: Candidate) -> None:
         """Keep a candidate as the best one if it loses less on all windows."""
         difference = self.scorer.race(candidate.schedule, self.best.schedule)
-        if difference.mean >= 0:
+        if difference.mean >= 0:  # its loss is not lower
             return
         self.best = candidate
-        if difference.error is not None and -difference.mean > difference.error:
+
+        # a gain above its standard error keeps the search going (`end_step`)
+        is_clear_gain = difference.error is not None and -difference.mean > difference.error
+        if is_clear_gain:
             self.improved = len(self.trace)
             gain = self.gain(candidate)
             self.progress.note(
@@ -240,15 +243,17 @@ def slopes(task: Task, logs: Sequence[float], window: TextWindow) -> list[float]
     from ropeconv.engines.transformers.differentiable import differentiable
 
     unscaled_inv_freq = torch.from_numpy(task.start.base)
-    pairs = task.start.spec.rotary_dim // 2
+    all_pairs = task.start.spec.rotary_dim // 2
     runner = task.scorer.runner
     variables = torch.tensor(logs, dtype=torch.float64, requires_grad=True)
     with differentiable(runner.loaded.model, task.first.schedule, runner.inspection.spec) as engine:
-        inv_freq = unscaled_inv_freq / variables[:-1].exp()
-        attention_factor = variables[-1].exp()
+        divisor_logs = variables[:-1]
+        factor_log = variables[-1]
+        inv_freq = unscaled_inv_freq / divisor_logs.exp()
         # the last pairs of some models do not rotate, and keep frequency 0
-        not_rotating = pairs - len(inv_freq)
-        engine.use(torch.nn.functional.pad(inv_freq, (0, not_rotating)), attention_factor)
+        not_rotating = all_pairs - len(inv_freq)
+        padded = torch.nn.functional.pad(inv_freq, (0, not_rotating))
+        engine.use(padded, factor_log.exp())
         loss(engine, task.scorer, window).backward()
 
     if variables.grad is None or not torch.isfinite(variables.grad).all():

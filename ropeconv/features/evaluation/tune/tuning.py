@@ -53,18 +53,19 @@ class SearchSettings(TuneOptions):
         """
         parse_tokens(self.context)
         for name in ("windows", "targets", "steps"):
-            value = getattr(self, name)
-            if value < 1:
-                raise UsageError(f"--{name} is {value}; give a positive number")
+            count = getattr(self, name)
+            if count < 1:
+                raise UsageError(f"--{name} is {count}; give a positive number")
         for name in ("inside", "needles", "regularise", "held_windows"):
-            value = getattr(self, name)
-            if not value >= 0:  # true for NaN, where `value < 0` is not
-                raise UsageError(f"--{name.replace('_', '-')} is {value}; give 0 or more")
-        # `positive` returns what is wrong with a number
-        if self.attention_factor is not None and positive(self.attention_factor):
-            raise UsageError(
-                f"--attention-factor is {self.attention_factor}; give a positive number"
-            )
+            number = getattr(self, name)
+            if not number >= 0:  # true for NaN, where `number < 0` is not
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} is {number}; give 0 or more")
+
+        # `positive` returns what is wrong with a number, or nothing
+        factor = self.attention_factor
+        if factor is not None and positive(factor):
+            raise UsageError(f"--attention-factor is {factor}; give a positive number")
         if self.start and self.start not in FORMULAS:
             raise UsageError(
                 f"--start {self.start} is not one of the formulas; choose {', '.join(FORMULAS)}"
@@ -353,16 +354,18 @@ class Tuning:
         Returns:
             The candidate, whether it is the result of the search, and a sentence on the reason.
         """
+        # the search has ended where it began, with a formula
         if best in self.formulas:
-            also = ""
+            addition = ""
             if best is not reference:
-                also = f", and on held-out text {reference.name} is as good or better"
+                addition = f", and on held-out text {reference.name} is as good or better"
             sentence = (
-                f"The search found nothing better than {best.name}{also}; the recipe is"
+                f"The search found nothing better than {best.name}{addition}; the recipe is"
                 f" {reference.name}."
             )
             return reference, False, sentence
 
+        # else the held-out text decides
         (total,) = [row.total for row in table if row.name == best.name]
         difference = _describe_gain(total, reference.name)
         is_lower = total.difference is not None and total.difference < 0

@@ -273,7 +273,8 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
         edit: The changes.
     """
     # the keys: those of the file, or those that an edit which restores a file starts from
-    values = dict(header.values if edit.base is None else edit.base)
+    keys_before = header.values if edit.base is None else edit.base
+    values = dict(keys_before)
     if edit.layout is None:  # a file that is restored gets back the reserve that it had
         values.pop(RESERVED, None)
     if edit.arch:  # first, since the keys of the edit have the name of the new architecture
@@ -286,15 +287,14 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
 
     # the tensors that stay fill the gaps of those that are removed
     tensors: dict[str, TensorInfo] = {}
-    end = 0  # the byte behind the last of them
+    kept = 0  # the bytes of data up to the end of the last of them
     next_offset = 0
     for name, info in header.tensors.items():
         if name in edit.removed:
             continue
         tensors[name] = replace(info, offset=next_offset)
-        end = next_offset + info.size
-        next_offset = pad_size(end, header.alignment)
-    kept = end
+        kept = next_offset + info.size
+        next_offset = pad_size(kept, header.alignment)
 
     # new ones, vectors of 32-bit floats, come behind them
     for name, data in edit.added.items():

@@ -95,10 +95,10 @@ class EncodeRequest:
         names = list(self.target.runtimes)
         if not names:
             loading = [name for name in DEFAULT_RUNTIMES if self._loads(newest(name))]
-            names = loading[:1] or ["transformers"]
+            first_loading = loading[0] if loading else "transformers"
+            names = [first_loading]
 
-        # the table has a row for each range of versions of a runtime, so names repeat, and "all"
-        # may name a runtime that the user has named too
+        # "all" becomes the names of all runtimes that can have the family
         wanted = []
         for name in names:
             if name != ALL:
@@ -108,7 +108,11 @@ class EncodeRequest:
                 refusal = without_config(row, self.family)
                 if refusal is None:
                     wanted.append(row.name)
-        return [self.judge.find(name) for name in dict.fromkeys(wanted)]
+
+        # The table has a row for each range of versions of a runtime, so names repeat, and "all"
+        # may name a runtime that the user has named too. A dict keeps each name once, in order.
+        unique_names = dict.fromkeys(wanted)
+        return [self.judge.find(name) for name in unique_names]
 
     def _loads(self, row: Runtime) -> bool:
         """Whether nothing is known that keeps a runtime from loading the model and its weights."""
@@ -317,9 +321,10 @@ def select(request: EncodeRequest) -> CheckpointResult:
 
 def _select(request: EncodeRequest) -> CheckpointResult:
     """The result as in `select`, without the note on untested runtimes."""
-    # some families can have no attention factor, whatever the encoding is
     family = request.family
     target = request.target
+
+    # some families can have no attention factor, whatever the encoding is
     reason = why_no_attention_factor(request.config, family)
     if reason:
         refuse_attention_factor(
@@ -329,26 +334,28 @@ def _select(request: EncodeRequest) -> CheckpointResult:
     # the encoding that the user named, if any
     if target.encoding == "auto":
         return _first_fitting(request)
+    is_of_gguf = target.encoding not in ENCODINGS and target.encoding in encoding_names()
+    if is_of_gguf:
+        raise UsageError(
+            f"--encoding {target.encoding} goes with GGUF; add --to gguf, or leave it out"
+        )
     if target.encoding not in ENCODINGS:
-        if target.encoding in encoding_names():
-            raise UsageError(
-                f"--encoding {target.encoding} goes with GGUF; add --to gguf, or leave it out"
-            )
         *names, last = ENCODINGS
         raise UsageError(
             f"--encoding {target.encoding} is not known; choose auto, {', '.join(names)} or {last}"
         )
-
     result = ENCODINGS[target.encoding].encode(request)
     result.refuse_approximate(request.schedule, target, "use --encoding buffers")
 
-    # A named encoding is refused where a runtime would silently compute another RoPE. Where the
-    # user named runtimes too, it is also refused where one of them does not run it.
-    accepted = (*RUNS, UNTESTED) if target.allow_untested else RUNS
-    is_silently_wrong = any(result.verdict_of(row).status in SILENT for row in request.runtimes)
+    # a named encoding is refused where a runtime would silently compute another RoPE
+    statuses = {result.verdict_of(runtime).status for runtime in request.runtimes}
+    if not statuses.isdisjoint(SILENT):
+        raise nothing_fits([result], {}, request)
+
+    # where the user named runtimes too, it is also refused where one of them does not run it
+    accepted = {*RUNS, UNTESTED} if target.allow_untested else set(RUNS)
     user_named_runtimes = bool(target.runtimes)
-    fails_in_named = user_named_runtimes and not result.suits(request.runtimes, accepted)
-    if is_silently_wrong or fails_in_named:
+    if user_named_runtimes and not statuses <= accepted:
         raise nothing_fits([result], {}, request)
     return result
 
@@ -384,32 +391,33 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
     """The result that "auto" selects, in the order that `select` describes."""
+    by_versions = partial(_exact_versions, request)  # how many versions compute a result exactly
+
     # first those that only change config.json: the one that most versions compute exactly
     results, refusals = try_all(request)
     fitting = [result for result in results if result.suits(request.runtimes)]
     without_options = [result for result in fitting if not result.needs_options(request.runtimes)]
-    by_versions = partial(_exact_versions, request)
     selected = max(without_options, key=by_versions, default=None)
 
     # then those that change weights or add code, one by one, since each may have to read the
-    # checkpoint; weights that are multiplied may be rounded, so "rounded" is good enough here
-    for name, encoding in ENCODINGS.items():
-        if selected is not None:
-            break
-        if encoding.config_only:
-            continue
-        try:
-            result = encoding.encode(request)
-        except UnsupportedBake as refusal:
-            refusals[name] = refusal
-            continue
-        results.append(result)
-        if not result.suits(request.runtimes, GOOD):
-            continue
-        if result.needs_options(request.runtimes):
+    # checkpoint
+    if selected is None:
+        for name, encoding in ENCODINGS.items():
+            if encoding.config_only:  # tried above
+                continue
+            try:
+                result = encoding.encode(request)
+            except UnsupportedBake as refusal:
+                refusals[name] = refusal
+                continue
+            results.append(result)
+            # weights that are multiplied may be rounded, so "rounded" is good enough here
+            if not result.suits(request.runtimes, GOOD):
+                continue
+            if not result.needs_options(request.runtimes):
+                selected = result
+                break
             fitting.append(result)
-        else:
-            selected = result
 
     # then one that a server computes when it is started with an option
     if selected is None:
@@ -548,31 +556,34 @@ def nothing_fits(
     reasons = []
     if len(rows) > 1:
         reasons += _conflict(results, rows)
-    why_not = _why_not_exact(results, rows)
-    if not why_not:
-        why_not = [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
-    reasons += why_not
+    not_exact = _why_not_exact(results, rows)
+    if not_exact:
+        reasons += not_exact
+    else:
+        for name, refusal in refusals.items():
+            reasons.append(f"with {name}: {refusal.reason}")
 
-    # what to do: an untested encoding, if there is one, and the most specific other repair
+    # what to do: an untested encoding, if there is one
     repairs = []
     untested = _best_untested(results, request)
     if untested is not None:
         repairs.append(
             f"pass --allow-untested, which writes it with {untested.encoding} all the same"
         )
+
+    # and the most specific other repair; only the native keys can hold LongRoPE's two factor lists
     has_two_lists = request.schedule.short_inv_freq is not None
-    if has_two_lists and "native" in refusals:  # the only encoding that can hold two lists
+    if has_two_lists and "native" in refusals:
         repairs.append(refusals["native"].alternatives)
-        if not request.target.runtimes:  # those that are named read folders
+        user_named_runtimes = bool(request.target.runtimes)  # which read folders, not GGUF
+        if not user_named_runtimes:
             repairs.append("take --to gguf")
     else:
         repairs.append(_dropped_key(request) or _repair(results, request))
-    return UnsupportedBake(
-        "this schedule",
-        " and ".join(row.display_name for row in rows),
-        "; ".join(dict.fromkeys(reasons)),
-        ", or ".join(repairs),
-    )
+
+    named = " and ".join(row.display_name for row in rows)
+    reasons_once = dict.fromkeys(reasons)
+    return UnsupportedBake("this schedule", named, "; ".join(reasons_once), ", or ".join(repairs))
 
 
 def _why_not_exact(results: list[CheckpointResult], rows: tuple[Runtime, ...]) -> list[str]:
@@ -621,20 +632,21 @@ def _repair(results: list[CheckpointResult], request: EncodeRequest) -> str:
     if any(row.name == LLAMA_CPP for row in request.runtimes):
         return "convert it here, which llama.cpp then reads exactly: --to gguf"
 
-    # a runtime that supports the model, and was not tested with some encoding; one that computes
-    # another encoding does not stand in the way
+    # a runtime that supports the model, computes none of the encodings, and was not tested with
+    # some of them
     for row in request.runtimes:
         if any(result.suits((row,)) for result in results):
             continue
         statuses = {result.verdict_of(row).status for result in results}
-        only_untested = "unknown" in statuses and "unsupported" not in statuses
-        if only_untested:
+        if "unsupported" in statuses:
+            continue
+        if "unknown" in statuses:
             return (
                 f"leave {row.name} out, and measure what it computes with `ropeconv validate"
                 " OUTPUT --server URL` or record it with scripts/lab"
             )
 
-    # "use --theta ..., or " where another base would help, in front of each of the following
+    # Where another base would help, that comes first: "use --theta ..., or name one of them".
     or_base = _base_instead(request)
     if len(request.runtimes) > 1:
         return f"{or_base}name one of them, and bake a second output for the others"
@@ -703,33 +715,40 @@ def original_for(context: int, attention_factor: float) -> tuple[int, int, tuple
     if abs(attention_factor - 1) < TOLERANCE:
         return context, context, ()
 
-    # the largest error that is accepted; 0 tokens for "none found yet"
-    least_error = 1e-6
-    declared = 0
-    original = 0
+    lengths = None
     if attention_factor > 1:
-        for longer in range(context, context + REACH):
-            # ln M / ln O = A^2, so O = M^(1 / A^2), rounded to a whole number of tokens
-            shorter = round(longer ** (1 / attention_factor**2))
-            if shorter < 2:
-                continue
-            error = abs(math.sqrt(math.log(longer) / math.log(shorter)) - attention_factor)
-            if error < least_error:
-                least_error = error
-                declared = longer
-                original = shorter
-            if error < TOLERANCE:
-                break
-    if declared:
-        note = (
-            f"declares {declared} tokens (for {context}) and an original length of {original}, from"
-            " which this architecture derives its attention factor; servers with that length as"
-            " their default window need the window as an option"
+        lengths = _closest_lengths(context, attention_factor)
+    if lengths is None:
+        raise UnsupportedBake(
+            f"attention_factor {attention_factor:g}",
+            "a class that derives it from two lengths",
+            "no pair of lengths gives it",
+            "choose --attention-factor 1",
         )
-        return declared, original, (note,)
-    raise UnsupportedBake(
-        f"attention_factor {attention_factor:g}",
-        "a class that derives it from two lengths",
-        "no pair of lengths gives it",
-        "choose --attention-factor 1",
+
+    declared, original = lengths
+    note = (
+        f"declares {declared} tokens (for {context}) and an original length of {original}, from"
+        " which this architecture derives its attention factor; servers with that length as"
+        " their default window need the window as an option"
     )
+    return declared, original, (note,)
+
+
+def _closest_lengths(context: int, attention_factor: float) -> tuple[int, int] | None:
+    """The lengths M and O of `original_for` for an A above 1; None where none is within 1e-6."""
+    closest = None
+    least_error = 1e-6
+    for declared in range(context, context + REACH):
+        # ln M / ln O = A^2, so O = M^(1 / A^2), rounded to a whole number of tokens
+        original = round(declared ** (1 / attention_factor**2))
+        if original < 2:  # ln O would not be above 0
+            continue
+        derived = math.sqrt(math.log(declared) / math.log(original))
+        error = abs(derived - attention_factor)
+        if error < least_error:
+            least_error = error
+            closest = (declared, original)
+        if error < TOLERANCE:
+            break
+    return closest

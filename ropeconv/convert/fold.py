@@ -170,17 +170,24 @@ def _as_floats(tensors: Mapping[str, Tensor], quantised: QuantisedWeights) -> di
 def _into_scales(scalings: Iterable[Scaling], quantised: QuantisedWeights) -> Iterator[Scaling]:
     """Yield what to multiply in place of quantised weights: the scales of their rows.
 
+    A quantised weight is a small number times the scale of its row, so scaling the scale is the
+    same as scaling the row.
+
     Raises:
         UnsupportedBake: For rows that have no scales of their own.
     """
     for scaling in scalings:
         weight = quantised.by_name.get(scaling.tensor)
-        if weight is None:
+        if weight is None:  # floats
             yield scaling
             continue
+
+        # a span of elements is whole rows, and each row has scales
         columns = weight.shape[-1]
         for start, stop in scaling.spans:
-            scales = weight.scales_of_rows(quantised.stored, start // columns, stop // columns)
+            first_row = start // columns
+            row_behind = stop // columns
+            scales = weight.scales_of_rows(quantised.stored, first_row, row_behind)
             if scales is None:
                 raise _refusal(
                     f"{scaling.tensor}, which is quantised",
@@ -207,12 +214,14 @@ def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> floa
     unsupported = dtypes - FLOATS.keys()
     if unsupported:
         names = [each.tensor for each in scalings if tensors[each.tensor].dtype in unsupported]
+        first_name = names[0]
+        first_dtype = min(unsupported)
         repair = (
             "use --encoding native, or `ropeconv apply BASE` with the checkpoint that it was made"
             " from"
         )
         raise _refusal(
-            f"{names[0]} in {min(unsupported)}",
+            f"{first_name} in {first_dtype}",
             "only floats of 16 bits and more can be scaled",
             repair,
         )
@@ -254,18 +263,20 @@ def times_queries(
         UnsupportedBake: For dtypes other than F32 and BF16, whose exponents have too small a range.
     """
     scalings = []
-    for number in range(len(spec.layers)):
+    layer_count = len(spec.layers)
+    for number in range(layer_count):
         layer = _Layer(
             prefix=_prefix(number, family, tensors),
             spec=spec,
             family=family,
-            part={},
+            part={},  # no setting of the config is needed here
             tensors=tensors,
         )
-        name = layer.queries
+        name = layer.queries  # such as model.layers.0.self_attn.q_proj.weight
         projection = tensors[name]
+
+        # float16 has no numbers below 6e-8, so small weights times 2^-13 would lose bits
         if projection.dtype not in ("F32", "BF16"):
-            # float16 has no numbers below 6e-8, so small weights times 2^-13 would lose bits
             raise UnsupportedBake(
                 f"a factor of {gain:g} in the queries",
                 f"{name} in {projection.dtype}",
@@ -339,8 +350,9 @@ class _Layer:
             is_shared: Whether queries and keys of the model share the factor, else one side has it.
         """
         # logits are products of queries and keys: each side by A, or one of them by A^2
-        squared = schedule.attention_factor**2
-        factor = schedule.attention_factor if is_shared else squared
+        attention_factor = schedule.attention_factor
+        squared = attention_factor**2
+        factor = attention_factor if is_shared else squared
         if abs(factor - 1) > NEGLIGIBLE:
             for which in sides:
                 yield from self._side(which, factor)
@@ -431,19 +443,20 @@ class _Layer:
             which: "q" for queries, "k" for keys.
             rows: The rows of the whole projection.
         """
-        # usually the first rows of each head rotate
         spec = self.spec
         weights = self.family.weights
-        if which == "k" and weights.keys_and_values:  # the second half is values
+        if which == "k" and weights.keys_and_values:  # the second half of the rows is values
             rows //= 2
+
+        # usually the first rows of each head rotate
         if weights.rows == "first":
             return per_head(rows // spec.head_dim, spec.head_dim, spec.rotary_dim)
 
-        # latent attention (MLA): one key for all heads rotates, which is the last rows
+        # in latent attention (MLA) the last rows rotate: of keys, which all heads share, ...
         if which == "k":
             return ((rows - spec.rotary_dim, rows),)
 
-        # and the last rows of each head of queries, or those before the rows of an output gate
+        # ... and of each head of queries, where the rows of an output gate may follow
         heads = head_count(self.part, self.family)
         head_rows = rows // heads
         spans = []

@@ -84,7 +84,7 @@ class GgufModel:
 
     def after(self, edit: Edit) -> GgufModel:
         """Return the model as it would be after an edit, without writing anything."""
-        # the header with the new keys; nothing is read from this file, so it has no places
+        # the header with the new keys; there is no file, so its sizes in bytes are 0
         edited = rewrite(self.header, edit)
         header = GgufHeader(
             version=3,
@@ -95,15 +95,17 @@ class GgufModel:
             size=0,
         )
 
-        # the numbers of rope tensors, which an edit changes, adds or removes
+        # the numbers of rope tensors: without those that the edit removes, ...
         vectors = {}
         for name, vector in self.vectors.items():
             if name not in edit.removed:
                 vectors[name] = vector
+        # ... and with those that it changes or adds
         for name in ROPE_TENSORS:
             if name in edit.changes and name in vectors:
-                old = vectors[name].astype("<f4").tobytes()
-                vectors[name] = _floats(edit.changes[name].apply(old))
+                old_bytes = vectors[name].astype("<f4").tobytes()
+                new_bytes = edit.changes[name].apply(old_bytes)
+                vectors[name] = _floats(new_bytes)
             if name in edit.added:
                 vectors[name] = _floats(edit.added[name])
 
@@ -159,11 +161,14 @@ def gguf_features(model: GgufModel) -> frozenset[Feature]:
 def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     """Which features of RoPE the scaling keys of a file use.
 
+    A program that reads GGUF may lack a feature, or compute it otherwise than llama.cpp.
+
     Args:
         file: The keys of the file.
         reading: The RoPE that llama.cpp computes from them.
     """
     arch = file.arch
+
     # llama.cpp takes a missing type for linear, and a factor of 0 for none (src/llama-model.cpp)
     kind = file.text("rope.scaling.type", "linear")
     factor = 1.0
@@ -182,13 +187,19 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
     beta_slow = file.number("rope.scaling.yarn_beta_slow", 1.0)
     has_usual_betas = beta_fast == 32.0 and beta_slow == 1.0
 
-    # For the last three features, some reader computes another RoPE than llama.cpp: a usual base
-    # without scaling, a long context without scaling keys, and a Gemma 3 of three sizes whose
-    # factor is not 8 (`WORDS` in gguf_readers.py).
+    # The last three are files for which some reader computes another RoPE than llama.cpp (`WORDS`
+    # in gguf_readers.py): a usual base without scaling, ...
     theta = file.number("rope.freq_base", 10000.0)
+    is_scaled = is_linear or is_yarn
+    has_stock_theta = theta in STOCK and not is_scaled
+
+    # ... a long context without scaling keys, ...
     has_type = file.get("rope.scaling.type") is not None
     has_factor = file.get("rope.scaling.factor") is not None
-    has_keys = has_type or has_factor
+    is_long = file.whole("context_length") >= COMPAT_CONTEXT
+    is_long_without_keys = is_long and not (has_type or has_factor)
+
+    # ... and a Gemma 3 of three sizes whose factor is not 8
     is_gemma3 = arch.name == "gemma3" and file.whole("block_count") in GEMMA3_LAYERS
     is_linear_8 = is_linear and factor == 8
     return {
@@ -198,8 +209,8 @@ def _scaling_features(file: ArchKeys, reading: Reading) -> dict[Feature, bool]:
         "attention_factor_1": is_undone,
         "attn_factor": has_attn_factor and not is_undone,
         "betas": arch.betas and not has_usual_betas,
-        "stock_theta": not is_linear and not is_yarn and theta in STOCK,
-        "no_scaling_keys": not has_keys and file.whole("context_length") >= COMPAT_CONTEXT,
+        "stock_theta": has_stock_theta,
+        "no_scaling_keys": is_long_without_keys,
         "gemma3_not_8": is_gemma3 and not is_linear_8,
     }
 
@@ -220,13 +231,15 @@ def _tensor_features(file: ArchKeys, model: GgufModel) -> dict[Feature, bool]:
 
     # ik_llama.cpp takes the width of a head to be embedding_length / head_count, and refuses a
     # rope_freqs with another number of pairs
+    has_other_width = False
     rope_freqs = model.vectors.get(FREQS)
-    heads = file.get("attention.head_count")
-    width_of_heads = 0
-    if rope_freqs is not None and isinstance(heads, int):
-        width_of_head = 2 * len(rope_freqs)
-        width_of_heads = width_of_head * heads
-    has_other_width = rope_freqs is not None and width_of_heads != file.whole("embedding_length")
+    if rope_freqs is not None:
+        heads = file.get("attention.head_count")
+        if isinstance(heads, int):
+            width_of_heads = heads * 2 * len(rope_freqs)  # two dimensions for each pair
+        else:
+            width_of_heads = 0  # a list: layers have different heads
+        has_other_width = width_of_heads != file.whole("embedding_length")
 
     # keys that count only for architectures that read them: the base of layers with a window, ...
     window = arch.window
@@ -276,13 +289,15 @@ class GgufResult(EncodeResult):
         `verdicts` has it already, one for each range of versions, unless the user named a single
         version inside such a range.
         """
+        # one of a range of versions, which ends with `reader.last`
         for verdict in self.verdicts:
             is_of_range = verdict.through == reader.last
             if verdict.runtime == reader.key and is_of_range:
                 return verdict
 
+        # one of a single version, which is judged once
         if reader.key not in self._of_versions:
-            llamacpp = self.verdicts[0]  # `judge_result` puts it first
+            llamacpp, *_ = self.verdicts  # `judge_result` puts it first
             verdict = judge_reader(reader, self.features, self.arch, llamacpp)
             verdict = with_deviation(verdict, self.deviation)
             verdict = with_ramp(verdict, self.ramp)
@@ -335,6 +350,7 @@ def judge_result(
         deviation: The deviation of a log-n approximation.
         more: Other fields of the result.
     """
+    # the whole edit, which llama.cpp must compute exactly
     edit = take_back(model, edit)
     llamacpp = judge_edit(schedule, model, edit, title or encoding, encoding)
     after = model.after(edit)
@@ -360,24 +376,26 @@ def judge_result(
 
 
 def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
-    """Return the verdicts of llama.cpp and the other readers on a GGUF file.
+    """Return the verdicts about a GGUF file: that of llama.cpp, and of each other reader of GGUF.
 
     Raises:
         BadSource: Where they refuse it.
     """
     model = GgufModel(file.header, file.tensors, rope_tensors(file))
-    table = arch_table()
-    arch = model.reading().arch
+    reading = model.reading()  # the RoPE that llama.cpp computes from the file
+    arch = reading.arch
 
     # A file means what llama.cpp computes from it, so llama.cpp is exact by definition, unless it
-    # refuses the file or the architecture is not in the table of those that were read.
+    # refuses the file or its source was not read for this architecture.
     scaling = file.get(f"{arch.name}.rope.scaling.type")
     status: Status = "exact"
-    if refused_tensors(model.reading(), model.vectors, scaling):
+    if refused_tensors(reading, model.vectors, scaling):
         status = "refused"
     elif arch.assumed:
         status = "unknown"
 
+    # the other programs are judged by how they differ from llama.cpp
+    table = arch_table()
     llamacpp = Verdict(
         runtime=table.key,
         display_name=table.display_name,
@@ -387,13 +405,17 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
         through=table.version,
         evidence=Evidence("read"),
     )
-    return (llamacpp, *judge_readers(gguf_features(model), arch.name, llamacpp))
+    others = judge_readers(gguf_features(model), arch.name, llamacpp)
+    return (llamacpp, *others)
 
 
 def judge_edit(
     schedule: Schedule, model: GgufModel, edit: Edit, name: str, encoding: str = ""
 ) -> Verdict:
-    """Return the verdict of llama.cpp on an edit, from reading the edited header by its rules.
+    """Return whether llama.cpp computes a schedule from an edited file, as a verdict.
+
+    The edited header is read back by the rules of llama.cpp, and what comes out is compared with
+    the schedule. So the encoding that made the edit does not judge itself.
 
     Args:
         schedule: The schedule that the edit writes.
@@ -405,19 +427,19 @@ def judge_edit(
     Raises:
         UnsupportedBake: Where llama.cpp would not load the file, or not compute the schedule.
     """
-    # The edited header is read back by the rules of llama.cpp, and what comes out is compared with
-    # the schedule: the encoding does not judge itself. `before` is the RoPE whose window layers
-    # must not change, which is usually that of the file.
-    table = arch_table()
+    # the RoPE after the edit, and that whose window layers must not change: usually that of the
+    # file before the edit
     planned = model.after(edit)
-    before = model.kept or model.reading()
     after = planned.reading()
+    before = model.kept or model.reading()
+    table = arch_table()
     why_wrong = _why_wrong(schedule, before, after, planned)
     if why_wrong:
         raise UnsupportedBake(
             "this schedule", f"{table.display_name} with {name}", why_wrong, ANOTHER
         )
 
+    # exact, or unknown for an architecture for which llama.cpp's source was not read
     exact = Verdict(
         runtime=table.key,
         display_name=table.display_name,
@@ -492,29 +514,33 @@ def nothing_suits(
         refusals: Errors of the other encodings.
         readers: The readers that must compute the schedule.
     """
-    # why: what each reader does with each encoding
-    several = len(readers) > 1
+    # why: what each reader does with each encoding, such as "with keys: exact; with tensor: ..."
+    several_readers = len(readers) > 1
     reasons = []
     for result in results:
         wrong = []
         for reader in readers:
             verdict = result.verdict_by(reader)
             if verdict.status not in GOOD:
-                wrong.append(_words(verdict, several))
-        reasons.append(f"with {result.encoding}: {' and '.join(wrong) or 'exact'}")
-    reasons += [f"with {name}: {refusal.reason}" for name, refusal in refusals.items()]
+                wrong.append(_words(verdict, several_readers))
+        outcome = " and ".join(wrong) if wrong else "exact"
+        reasons.append(f"with {result.encoding}: {outcome}")
+    for name, refusal in refusals.items():
+        reasons.append(f"with {name}: {refusal.reason}")
 
-    # what to do: write the first encoding that is not known to be wrong in a reader, if it is only
-    # untested there, or what `_way_out` finds
+    # What to do: allow an untested encoding, where the first one that is not known to be wrong in
+    # a reader is untested in one. Or what `_way_out` finds.
     repairs = []
-    not_known_wrong = [result for result in results if result.suits(readers, untested=True)]
-    if not_known_wrong:
-        first = not_known_wrong[0]
-        is_untested = not first.suits(readers)
+    for result in results:
+        may_be_right = result.suits(readers, untested=True)
+        if not may_be_right:
+            continue
+        is_untested = not result.suits(readers)
         if is_untested:
             repairs.append(
-                f"pass --allow-untested, which writes it with {first.encoding} all the same"
+                f"pass --allow-untested, which writes it with {result.encoding} all the same"
             )
+        break
     repairs.append(_way_out(results, readers))
     names = " and ".join(reader.display_name for reader in readers)
     return UnsupportedBake("this schedule", names, "; ".join(reasons), ", or ".join(repairs))
@@ -535,19 +561,22 @@ def _way_out(results: list[GgufResult], readers: tuple[Reader, ...]) -> str:
         results: The encodings that llama.cpp computes exactly, the wanted one first.
         readers: The readers that must compute the schedule.
     """
-    # another encoding that all readers compute
+    # take another encoding that all readers compute
     for result in results:
-        if result.suits(readers):
-            if result.encoding == "carrier":
-                return f"take --carrier {result.arch}"
-            return f"take --encoding {result.encoding}"
+        if not result.suits(readers):
+            continue
+        if result.encoding == "carrier":  # the model as another architecture
+            return f"take --carrier {result.arch}"
+        return f"take --encoding {result.encoding}"
 
-    # else to leave a reader out that does not compute the wanted one: first one that was not tested
+    # leave a reader out with which the wanted encoding was not tested
     wanted = results[0]
     for reader in readers:
         if wanted.verdict_by(reader).status == "unknown":
             repair = "measure what it computes with `ropeconv validate FILE --server URL`"
             return f"leave --runtime {reader.name} out, and {repair}"
+
+    # leave a reader out that does not compute it
     wrong = [reader for reader in readers if wanted.verdict_by(reader).status not in GOOD]
     return f"leave --runtime {wrong[0].name} out, or choose another method"
 
@@ -665,13 +694,12 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
     Raises:
         UnsupportedBake: Where window layers have no F32 query norm.
     """
-    # a; `before` is the RoPE whose window layers must not change, which is usually that of the file
+    # `before` is the RoPE whose window layers must not change, which is usually that of the file
     after = model.after(edit).reading()
     before = model.kept or model.reading()
-    excess = after.local_attention_factor / before.local_attention_factor
-    if "local" not in after.spec.layers:
-        return edit
-    if abs(excess - 1) < NEGLIGIBLE:
+    has_window_layers = "local" in after.spec.layers
+    excess = after.local_attention_factor / before.local_attention_factor  # a
+    if not has_window_layers or abs(excess - 1) < NEGLIGIBLE:
         return edit
 
     # The norm multiplies all dimensions of a head, and the attention factor only those that rotate,
@@ -683,7 +711,8 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
             continue
         name = f"blk.{index}.attn_q_norm.weight"
         info = model.tensors.get(name)
-        if info is None or info.type != F32 or not all_rotate:
+        has_f32_norm = info is not None and info.type == F32
+        if info is None or not has_f32_norm or not all_rotate:
             raise UnsupportedBake(
                 "this attention factor",
                 f"the GGUF architecture {after.arch.name}",
@@ -724,6 +753,7 @@ def carry(model: GgufModel, to: str) -> Edit:
     Raises:
         UnsupportedBake: Where the table of llama.cpp's architectures does not name this carrier.
     """
+    # `carriers` are the architectures that compute the same layers, such as llama for qwen2
     arch = arch_of_header(model)
     if to not in arch.carriers:
         known = ", ".join(f"--carrier {name}" for name in arch.carriers)
@@ -743,11 +773,15 @@ def carry(model: GgufModel, to: str) -> Edit:
 
 
 def _interleave_all(model: GgufModel) -> dict[str, Change]:
-    """The changes of queries and keys from pairs (i, i + d/2) to (2i, 2i + 1), by tensor."""
+    """The changes of queries and keys from pairs (i, i + d/2) to (2i, 2i + 1), by tensor.
+
+    In a head of 4 dimensions, rows 0 1 2 3 become 0 2 1 3: first the pair (0, 2), then (1, 3).
+    """
+    # a list instead of a number has the heads of each layer
     prefix = model.get("general.architecture")
     heads = model.get(f"{prefix}.attention.head_count")
-    kv = model.get(f"{prefix}.attention.head_count_kv", heads)
-    if not isinstance(heads, int) or not isinstance(kv, int):
+    kv_heads = model.get(f"{prefix}.attention.head_count_kv", heads)
+    if not isinstance(heads, int) or not isinstance(kv_heads, int):
         raise UnsupportedBake(
             "this schedule", "a carrier", "its layers have different heads", "choose another method"
         )

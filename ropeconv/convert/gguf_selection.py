@@ -135,9 +135,10 @@ def _multiply_queries(gain: float, model: GgufModel, edit: Edit) -> Edit:
     if gain == 1:
         return Edit()
 
-    added = {}
-    changes = {}
-    for layer in range(len(model.reading().spec.layers)):
+    added = {}  # the bytes of new tensors by name
+    changes = {}  # the changes of tensors by name
+    layer_count = len(model.reading().spec.layers)
+    for layer in range(layer_count):
         name = f"blk.{layer}.attn_q"
         bias = model.tensors.get(f"{name}.bias")
         is_fused = f"{name}.weight" not in model.tensors
@@ -228,49 +229,50 @@ def _select(
     An encoding is a way to write the schedule: "keys", "tensor", or "carrier", which writes the
     model as another architecture. A reader is a program that reads GGUF files.
     """
+    encoding = target.encoding  # "auto", or the one that the user named
+    carrier = target.carrier or ""  # the other architecture that the user named
+    allow_untested = target.allow_untested
+
     # some architectures read no scaling, or can have no attention factor, whatever the encoding is
     arch = arch_of_header(model)
-    present = model.reading().spec
+    present_factor = model.reading().spec.attention_factor
     if arch.fixed:
         return _keep_fixed(schedule, model)
     if arch.norm_after_rope:
-        refuse_attention_factor(schedule, present.attention_factor, arch.name, CANCELLED)
+        refuse_attention_factor(schedule, present_factor, arch.name, CANCELLED)
     if arch.no_attention_factor:
         reason = "llama.cpp computes it without one"
-        refuse_attention_factor(schedule, present.attention_factor, arch.name, reason)
+        refuse_attention_factor(schedule, present_factor, arch.name, reason)
 
     # log-n needs the architecture mistral3, whichever encoding was named
-    encoding = target.encoding
-    carrier = target.carrier or ""
-    untested = target.allow_untested
     if schedule.log_n is not None:
         if encoding == "carrier" and not carrier:
             carrier = LOG_N_ARCH
         result = with_log_n(schedule, model, carrier)
         result.refuse_approximate(schedule, target, "take --log-n full")
-        return _check_suits(result, {}, readers, untested)
+        return _check_suits(result, {}, readers, allow_untested)
 
     # With "auto" or "keys", a YaRN schedule that no encoding can hold exactly may be written with
     # the ramp that llama.cpp computes, since keys can describe that.
-    tries = _possible_tries(schedule, model, carrier)
+    encoders = _possible_tries(schedule, model, carrier)
     may_use_keys = encoding in ("auto", "keys") and not carrier
     if may_use_keys:
         try:
-            return _exact(encoding, tries, arch.name, readers, untested)
+            return _exact(encoding, encoders, arch.name, readers, allow_untested)
         except UnsupportedBake as refusal:
             return _other_ramp(schedule, model, target, refusal)
 
     # else the encoding that the user named, by --encoding or by --carrier
     name = "carrier" if carrier else encoding
-    if name not in tries and name == "carrier":
-        return _encode_carrier(schedule, model, "")  # raises: the architecture has no carrier
-    if name not in tries:
+    if name not in encoders:
+        if name == "carrier":  # the architecture has none, and this raises the error that says so
+            return _encode_carrier(schedule, model, "")
         known = ", ".join(GGUF_ENCODINGS)
         raise UsageError(f"--encoding {encoding} is not for GGUF; choose auto, {known} or carrier")
 
     # the others are only tried for advice, where a reader does not compute this one
-    others = {other: encode for other, encode in tries.items() if other != name}
-    return _check_suits(tries[name](), others, readers, untested)
+    others = {other: encode for other, encode in encoders.items() if other != name}
+    return _check_suits(encoders[name](), others, readers, allow_untested)
 
 
 def _exact(
@@ -294,7 +296,8 @@ def _other_ramp(
         target: The options of the output.
         refusal: The error of the exact encodings, raised where the ramp is not the reason for it.
     """
-    # whether the ramp is all that keeps the schedule out of the keys
+    # the ramp of llama.cpp, which keys can describe; where they cannot either, or it is the same
+    # ramp, the first error stands
     arch = arch_of_header(model)
     ramp = llamacpp_ramp(schedule, arch)
     if ramp is None:
@@ -304,10 +307,10 @@ def _other_ramp(
     except UnsupportedBake:
         raise refusal from None
 
+    # why it is another one: llama.cpp truncates always, and in some architectures fixes the betas
     form = schedule.form
     assert isinstance(form, Yarn)
     why = f"llama.cpp {why_other_ramp(form, arch)}"
-
     if not target.allow_approximate:
         change = "yarn without truncation"
         if form.truncate:
@@ -363,17 +366,18 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bo
     """The result that "auto" selects, as `select_gguf` describes.
 
     Args:
-        tries: The encodings that can be tried.
+        tries: For each encoding by name, a function that writes the schedule with it.
         arch: The architecture of the file.
-        readers: The readers that must compute the schedule.
+        readers: The programs that must compute the schedule, such as Ollama.
         untested: Whether a reader may be one that was not tested with an encoding.
     """
     # first the encodings that keep the architecture, if all readers compute one of them
-    plain = {name: encode for name, encode in tries.items() if name != "carrier"}
-    results, refusals = attempts(plain)
+    keeping_arch = {name: encode for name, encode in tries.items() if name != "carrier"}
+    results, refusals = attempts(keeping_arch)
     fitting = [result for result in results if result.suits(readers)]
 
-    # then another architecture (a carrier): tools show its name, and queries and keys change
+    # Then another architecture (a carrier), for those that have a usual one. It comes second, since
+    # tools show its name, and queries and keys change.
     if not fitting and arch in DEFAULT_CARRIERS:
         carrier_results, carrier_refusals = attempts({"carrier": tries["carrier"]})
         results += carrier_results
@@ -386,8 +390,10 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bo
     if not fitting:
         raise _nothing_plain(results, refusals, arch, readers)
 
-    # the one that most readers compute exactly, with the reason for and against each
+    # of those that fit, the one that most readers compute exactly
     selected = max(fitting, key=GgufResult.exact_count)
+
+    # the reason for and against each encoding that was tried, for --explain
     reasons = _reasons(selected, results, refusals, readers)
     considered = []
     for name in tries:

@@ -47,11 +47,13 @@ class Target(CompanionNames, TargetOptions, ConverterOptions, OutputPlace):
             recipe: The method, with its settings.
             from_gguf: Whether the source is a GGUF file.
         """
+        self._check_values()
+
         # without --to, the output has the format of the source
-        to_gguf = self.to == "gguf"
         if self.to is None:
             to_gguf = from_gguf
-        self._check_values()
+        else:
+            to_gguf = self.to == "gguf"
 
         # what is done with the scaling that a model has
         if self.replace and isinstance(recipe.method, AsIs):
@@ -111,14 +113,8 @@ class Target(CompanionNames, TargetOptions, ConverterOptions, OutputPlace):
             if canonical(name).partition("@")[0] in reader_names():
                 raise UsageError(f"--runtime {name} reads GGUF; add --to gguf, or leave it out")
 
-    def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
-        """Raise UsageError for options that GGUF as output does not have.
-
-        Args:
-            recipe: The method, with its settings.
-            from_gguf: Whether the source is a GGUF file too.
-        """
-        # options of a conversion: a GGUF file as source is patched, and its weights stay
+    def _refuse_conversion_options(self) -> None:
+        """Raise UsageError for options of a conversion from a checkpoint to GGUF."""
         of_conversion = {
             "--outtype": self.outtype,
             "--pre": self.pre,
@@ -130,19 +126,31 @@ class Target(CompanionNames, TargetOptions, ConverterOptions, OutputPlace):
             "--token-embedding-type": self.token_embedding_type,
         }
         for flag, value in of_conversion.items():
-            if from_gguf and value is not None:
+            if value is not None:
                 raise UsageError(
                     f"a GGUF file keeps its quantisation, so {flag} has no effect; leave it out"
                 )
-        if from_gguf and self.split_max_size is not None:
+        if self.split_max_size is not None:
             raise UsageError(
                 "--split-max-size is for conversions; leave it out, and split the output with"
                 " llama-gguf-split, which keeps the receipt"
             )
 
+    def _check_gguf(self, recipe: Recipe, from_gguf: bool) -> None:
+        """Raise UsageError for options that GGUF as output does not have.
+
+        Args:
+            recipe: The method, with its settings.
+            from_gguf: Whether the source is a GGUF file too.
+        """
+        if from_gguf:  # such a source is patched, and its weights stay
+            self._refuse_conversion_options()
+
+        # programs that read GGUF files; a name may have a version, as in ollama@0.9
         known = (LLAMA_CPP, *reader_names())
         for name in self.runtimes:
-            if canonical(name).partition("@")[0] not in known:
+            without_version, _, _ = canonical(name).partition("@")
+            if without_version not in known:
                 raise UsageError(
                     f"--runtime {name} does not read GGUF the way llama.cpp does; leave it out, or"
                     f" take one of {', '.join(known)}"
@@ -284,13 +292,15 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
 
     notes = []
     for verdict in verdicts:
-        if verdict.status == UNTESTED:
-            why = verdict.reason or "untested"
-            notes.append(
-                f"it is not known what {verdict.display_name} computes ({why}), and"
-                " --allow-untested accepts that; measure it with `ropeconv validate OUTPUT"
-                " --server URL`"
-            )
+        if verdict.status != UNTESTED:
+            continue
+        why = verdict.reason or "untested"
+        notes.append(
+            f"it is not known what {verdict.display_name} computes ({why}), and --allow-untested"
+            " accepts that; measure it with `ropeconv validate OUTPUT --server URL`"
+        )
+
+    # GGUF for no named runtime has no verdicts here, and is for llama.cpp
     if not notes:
         names = " and ".join(verdict.display_name for verdict in verdicts)
         notes.append(

@@ -71,22 +71,25 @@ def copy_part(
         size: The number of bytes.
         advance: Called with the number of bytes done since the last call.
     """
+    # Only the parts of the range that have data are copied. In a file of 3 GB with a hole from 1 to
+    # 2 GB, these are (0, 1 GB) and (2 GB, 3 GB). In the hole, the writer has zeros already.
     writer.flush()
-    done = 0
+    done = 0  # bytes of the range that are copied or skipped
     for start, stop in _data(reader.fileno(), origin, origin + size):
-        before = start - origin
-        hole = before - done
-        if hole > 0:  # the writer has zeros there too
+        offset = start - origin
+        hole = offset - done
+        if hole > 0:
             advance(hole)
-        _copy(reader, start, writer, goal + before, stop - start, advance)
+        _copy(reader, start, writer, goal + offset, stop - start, advance)
         done = stop - origin
 
     # a hole at the end is not written either, but the file must be as long as with it
-    available = os.fstat(reader.fileno()).st_size - origin
-    hole = min(size, available) - done
+    bytes_in_reader = os.fstat(reader.fileno()).st_size - origin
+    hole = min(size, bytes_in_reader) - done
     if hole > 0:
         end = goal + done + hole
-        if os.fstat(writer.fileno()).st_size < end:
+        bytes_in_writer = os.fstat(writer.fileno()).st_size
+        if bytes_in_writer < end:
             os.ftruncate(writer.fileno(), end)
         writer.seek(end)
         advance(hole)

@@ -65,10 +65,10 @@ def together() -> Iterator[None]:
     files = _FileSet()
     token = _open_set.set(files)
     try:
-        with files.names:
+        with files.names:  # its end gives the files their names, or removes their drafts
             yield
     except Exception:
-        # a broken disk removes nothing, and the error of one draft would hide the others
+        # on a broken disk several drafts may be left, and the error names only one of them
         left = [str(draft) for draft in files.drafts.values() if draft.exists()]
         if len(left) > 1:
             names = ", ".join(left)
@@ -140,8 +140,9 @@ def _draft_of(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
         draft: The hidden file, by default beside it.
         fsync: Wait until the file and its name are on the disk.
     """
-    target = path.resolve()
-    draft = draft or target.with_name(f".{target.name}{SUFFIX}")
+    target = path.resolve()  # a link is followed
+    if draft is None:
+        draft = target.with_name(f".{target.name}{SUFFIX}")
 
     try:
         with make_folder(target.parent, fsync), _open_locked(draft) as file:
@@ -156,12 +157,13 @@ def _draft_of(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
             for folder in {draft.parent, target.parent}:
                 sync_folder(folder)
     except OSError as problem:
-        # where this file is one of a set (`together`), the error may come from another file of it,
-        # and have the right name already
+        # The error should name the file that the user asked for, and not its draft. Where this file
+        # is one of a set (`together`), the error may come from another file of the set, and name
+        # that already.
         files = _open_set.get()
-        if files is not None and problem.filename in files.asked_for:
+        names_file_of_set = files is not None and problem.filename in files.asked_for
+        if names_file_of_set:
             raise
-        # the user knows the name that was asked for, and not that of the draft
         raise OSError(problem.errno, problem.strerror, str(path)) from None
 
 
@@ -207,10 +209,10 @@ def _open_locked(draft: Path) -> BinaryIO:
         RopeconvError: Where the draft belongs to a set of files (`together`), and another process
             does not end: each may wait for a file of the other.
     """
-    end = time.monotonic() + PATIENCE
+    is_in_set = _open_set.get() is not None
+    deadline = time.monotonic() + PATIENCE
     while True:
-        is_in_set = _open_set.get() is not None
-        if is_in_set and time.monotonic() > end:
+        if is_in_set and time.monotonic() > deadline:
             raise RopeconvError(
                 f"another ropeconv is writing {draft.parent / _final_name(draft)}; wait for it, and"
                 " run this again"

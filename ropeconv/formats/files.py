@@ -116,8 +116,11 @@ CHECKPOINTS = (".safetensors", ".safetensors.index.json", ".gguf")
 def graph_names(folder: Path) -> list[str]:
     """Names of the models in a folder of graphs, sorted; none where it also holds a checkpoint."""
     names = {path.name for path in folder.iterdir()}
-    if any(name.endswith(CHECKPOINTS) or name.startswith("pytorch_model") for name in names):
-        return []
+    for name in names:
+        is_of_checkpoint = name.endswith(CHECKPOINTS) or name.startswith("pytorch_model")
+        if is_of_checkpoint:
+            return []
+
     models = []
     for name in names:
         if not name.endswith(GRAPHS) or "tokenizer" in name:
@@ -215,7 +218,7 @@ def _new_folder() -> tuple[Path, int]:
 
 
 def _lock(folder: Path) -> tuple[int, bool]:
-    """Lock a folder: the descriptor of its lock, and whether the system has locks.
+    """Lock a folder. Returns the descriptor of its lock file, and whether the system has locks.
 
     Raises:
         OSError: Where another process has the lock, and for a folder of another user.

@@ -117,7 +117,8 @@ class Journal(Generic[L]):
         # The first line names the model and the version. The checksums of all others begin with its
         # own (`encode_line`, without the last brace), so that lines of another journal do not fit.
         self._head = Head(f"ropeconv {kind.command}", kind.format, source)
-        self._seed = zlib.crc32(msgspec.json.encode(self._head)[:-1])
+        without_last_brace = msgspec.json.encode(self._head)[:-1]
+        self._seed = zlib.crc32(without_last_brace)
 
         # `make_folder` removes a folder that it has made if the file cannot be opened
         with make_folder(path.parent):
@@ -237,11 +238,12 @@ class Journal(Generic[L]):
         # a new file in place of one with lines, which gets another name; its lock is kept until the
         # new one has its own, so that no other run comes between
         if fresh and complete:
-            earlier = self._file
+            earlier_file = self._file
+            new_name = self._set_aside()
             self.lines = {}
-            self.notes.append(f"The earlier journal is now {self._set_aside()}.")
+            self.notes.append(f"The earlier journal is now {new_name}.")
             self._file = self._open_locked()
-            earlier.close()
+            earlier_file.close()
             complete = 0
 
         self._file.truncate(complete)

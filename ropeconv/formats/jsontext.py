@@ -153,16 +153,17 @@ def numbers(
         BadSource: For a string that is too long.
     """
     # For each object or list that is open, from the outermost one on: the present key of the object
-    # ("" before its first key, and for keys that do not count), or None for a list.
+    # ("" before its first key, and for keys that do not count), or None for a list. In the example
+    # this is ["model", "b", None] at the number 2.
     levels = list[str | None]()
-    string = b""  # the last string, a key or a value
+    last_string = b""  # a key or a value
     missing = set(outer)  # keys that have not come yet
 
-    # a token is a string, a bracket, a colon, or a number
+    # a token is a string, a bracket, a colon, or a number, which its first character tells
     for start, token in _tokens(blocks, name):
         begin = token[:1]
         if begin == b'"':
-            string = token
+            last_string = token
         elif begin == b"{":
             levels.append("")  # its first key follows
         elif begin == b"[":
@@ -171,17 +172,19 @@ def numbers(
             levels = levels[:-1]  # not pop(), which fails on a text with too many brackets
 
         elif begin == b":":  # the string before it was a key
-            if not levels or levels[-1] is None:  # not in an object: the text is not JSON
+            is_in_object = bool(levels) and levels[-1] is not None
+            if not is_in_object:  # the text is not JSON
                 continue
-            at_top = len(levels) == 1
-            if first and at_top and not missing:
+            is_outermost = len(levels) == 1
+            if first and is_outermost and not missing:
                 return
             # only keys of the outermost object, and those below one of `outer`, are decoded
-            levels[-1] = ""
-            if at_top or levels[0] in outer:
-                levels[-1] = _key(string)
-            if at_top:
-                missing.discard(levels[-1])
+            key = ""
+            if is_outermost or levels[0] in outer:
+                key = _key(last_string)
+            levels[-1] = key
+            if is_outermost:
+                missing.discard(key)
 
         else:  # a number
             is_below_outer = bool(levels) and levels[0] in outer
@@ -202,18 +205,18 @@ def _tokens(blocks: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
     """
     at = 0  # the place of `data` in the text
     rest = b""  # the end of the last block, which is read again together with the next one
-    depth = 0
+    depth = 0  # how many objects and lists are open
 
     for block in chain(blocks, (None,)):  # None ends the text, so that its last token is complete
-        is_last = block is None
+        is_end_of_text = block is None
         data = rest + (block or b"")
         # The token at the end of a block may go on in the next one, and is left for that. So is a
         # last byte that is not a token yet: it may be a sign, whose digits follow.
         rest = data[-1:]
         for match in TOKEN.finditer(data):
             token = match[0]
-            may_continue = match.end() == len(data) and not is_last
-            if may_continue:
+            is_at_end_of_block = match.end() == len(data)
+            if is_at_end_of_block and not is_end_of_text:
                 rest = data[match.start() :]
                 break
             if token in (b"{", b"["):

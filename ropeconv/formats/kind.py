@@ -177,11 +177,16 @@ def kind_of_bytes(head: bytes) -> Kind:
 
     # safetensors: the length of the header in 8 bytes, then the header, a JSON object ("{}" has 2)
     header_size = int.from_bytes(head[:8], "little")
-    if len(head) > 8 and head[8:9] == b"{" and 2 <= header_size < MOST_HEADER:
+    has_brace = head[8:9] == b"{"
+    if has_brace and 2 <= header_size < MOST_HEADER:
         return "safetensors"
+
     # ONNX, in protobuf: 0x08 is the tag of ir_version, a small number, and another field follows
-    if len(head) > 2 and head[0] == 0x08 and 1 <= head[1] < 64 and head[2] in ONNX_FIELDS:
-        return "onnx"
+    if len(head) > 2:
+        tag, version, next_tag = head[:3]
+        if tag == 0x08 and 1 <= version < 64 and next_tag in ONNX_FIELDS:
+            return "onnx"
+
     if _is_imatrix(head):
         return "imatrix"
     return _kind_of_text(head)
@@ -231,13 +236,13 @@ def _kind_of_text(head: bytes) -> Kind:
         text = head[: problem.start].decode("utf-8-sig")
 
     # a page of an error in place of a download, an OpenVINO graph (XML), or JSON
-    start = text.lstrip()
-    lowered = start[:64].lower()
-    if lowered.startswith(("<!doctype html", "<html")):
+    text = text.lstrip()
+    beginning = text[:64].lower()
+    if beginning.startswith(("<!doctype html", "<html")):
         return "html"
-    if start.startswith(("<?xml", "<net")) and "<net" in start:
+    if text.startswith(("<?xml", "<net")) and "<net" in text:
         return "openvino"
-    if start.startswith(("{", "[")):
+    if text.startswith(("{", "[")):
         return "json"
     return "text"
 

@@ -182,13 +182,14 @@ def _tensor(name: str, entry: _Entry) -> Tensor:
     """A tensor of a header. Raises ValueError where its size is not that of its numbers."""
     if entry.dtype not in BITS:
         raise ValueError(f"{shown(name)} has the dtype {shown(entry.dtype)}, which is not known")
+
     # a damaged header may have very many sides, whose product would take long
     start, stop = entry.data_offsets
     has_right_size = False
     if len(entry.shape) <= MAX_SIDES:
-        # rounded up to bytes: F4 and F6 have numbers of 4 and 6 bits
         bits = math.prod(entry.shape) * BITS[entry.dtype]
-        has_right_size = stop - start == -(-bits // 8)
+        size = (bits + 7) // 8  # rounded up to bytes: F4 and F6 have numbers of 4 and 6 bits
+        has_right_size = stop - start == size
     if not has_right_size:
         raise ValueError(
             f"{shown(name)} is {entry.dtype} {shown(list(entry.shape))} in {stop - start} bytes"
@@ -212,8 +213,10 @@ def header_bytes(
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
         start = stop
     text = json.dumps(entries, separators=(",", ":")).encode()
+
     # spaces, which JSON ignores, let the data begin at a multiple of 8, as the reference writes it
-    text += b" " * (-len(text) % 8)
+    to_next_multiple = -len(text) % 8
+    text += b" " * to_next_multiple
     return struct.pack("<Q", len(text)) + text
 
 
@@ -303,11 +306,12 @@ def _weight_map(text: str) -> dict[str, str]:
             f"{INDEX} has no readable weight_map ({problem}); download it again"
         ) from None
 
-    rest = sum(len(bytes(raw)) for raw in entries.values())
-    if len(weight_map) > MOST_TENSORS or rest > LONGEST_REST:
+    # no model has so many tensors, or so much beside them
+    bytes_beside = sum(len(bytes(raw)) for raw in entries.values())
+    if len(weight_map) > MOST_TENSORS or bytes_beside > LONGEST_REST:
         raise BadSource(
-            f"{INDEX} names {len(weight_map):,} tensors and has {rest:,} bytes beside them, and at"
-            f" most {MOST_TENSORS:,} and {LONGEST_REST:,} are read; {TOO_MANY}"
+            f"{INDEX} names {len(weight_map):,} tensors and has {bytes_beside:,} bytes beside them,"
+            f" and at most {MOST_TENSORS:,} and {LONGEST_REST:,} are read; {TOO_MANY}"
         )
     return weight_map
 

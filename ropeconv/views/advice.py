@@ -29,6 +29,8 @@ def show_advice(advice: RankedMethods, sheet: Sheet, fit: Fit | None = None) -> 
     """
     methods = advice.methods
     inspection = advice.inspection
+
+    # what holds for all methods
     for note in (advice.note, advice.training, advice.useless):
         if note:
             sheet.note(f"Note: {note}")
@@ -44,6 +46,8 @@ def show_advice(advice: RankedMethods, sheet: Sheet, fit: Fit | None = None) -> 
             sheet.say(f"No {reason}.")
         else:
             sheet.say(f"No {reason}: {', '.join(flags)}.")
+
+    # the memory that the context takes, and the next commands
     if fit is not None:
         sheet.say(fit.detail)
     elif inspection.kv_cache:
@@ -81,15 +85,19 @@ def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
     studies = [row.measured.study for row in advice.methods if row.measured is not None]
     if not studies:
         return
+
+    # such as "... at its trained length (SmolLM2-135M: 2.71)", from the first study
     unchanged = "the loss of the unchanged model at its trained length"
-    first = studies[0]
-    if first.start is not None:
-        unchanged += f" ({first.short_model}: {first.start:.2f})"
+    study = studies[0]
+    if study.start is not None:
+        unchanged += f" ({study.short_model}: {study.start:.2f})"
     sheet.say(
         "Losses in nats per token, on other models. Without training: a loss at length of at most"
         f" {MOST_LOST:g} above {unchanged}, and {LEAST_FOUND:g} % of hidden facts found."
     )
-    if any(row.writable and row.untuned == NOT_DECIDED for row in advice.methods):
+
+    is_undecided = any(row.writable and row.untuned == NOT_DECIDED for row in advice.methods)
+    if is_undecided:
         sheet.say(
             f"Not decided: {LEAST_FOUND:g} % is inside the interval of the facts found, so more"
             " questions are needed."
@@ -98,12 +106,13 @@ def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
 
 def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
     """Show the commands that bake the first method, train with it if needed, and measure it."""
-    # a sentence such as "At 131,072 tokens (4 times ...) --yarn 4 needs fine-tuning."
     inspection = advice.inspection
+
+    # a sentence such as "At 131,072 tokens (4 times ...) --yarn 4 needs fine-tuning."
     tuning = first.fine_tuning
     if not tuning.works_untuned:
-        same_need = all(row.fine_tuning.need == tuning.need for row in advice.methods)
-        subject = "every method" if same_need else first.flags
+        all_need_the_same = all(row.fine_tuning.need == tuning.need for row in advice.methods)
+        subject = "every method" if all_need_the_same else first.flags
         sheet.say(f"At {advice.context:,} tokens ({tuning.times}) {subject} {tuning.need}.")
     sheet.copyable(f"Bake:    {first.command}")
 
@@ -185,6 +194,7 @@ def _describe_study(study: Study, method: str) -> str:
             text, by name; "base" is the model without a method.
         method: The name of the method.
     """
+    # a study that has a loss for every method at both lengths
     if method in study.lost:
         inside, beyond, price, found, _ = MeasuredMethod(study, method).cells()
         return (
@@ -193,6 +203,7 @@ def _describe_study(study: Study, method: str) -> str:
             f" {study.source}."
         )
 
+    # another one: what it measured of the method, and the same without a method (the row "base")
     tables = {
         "beyond": study.beyond,
         "inside": study.inside,
@@ -277,10 +288,12 @@ def show_runtimes(rows: Iterable[JsonObject], sheet: Sheet) -> None:
     """
     columns = ("--runtime", "what", "exact", "run", "read", "unknown", "source")
     optional = ("source", "what", "read", "unknown", "run")
-    cells = [[str(value) for value in row.values()] for row in rows]
-    # a narrow terminal leaves optional columns out, and the legend explains only those that it
-    # shows
-    shown = sheet.table("Runtimes", columns, cells, optional=optional)
+    lines = []
+    for row in rows:
+        lines.append([str(value) for value in row.values()])
+    shown = sheet.table("Runtimes", columns, lines, optional=optional)
+
+    # a narrow terminal leaves optional columns out, and only those that it shows are explained
     explained = ["exact"]
     if {"run", "read", "unknown"} <= set(shown):
         explained.append("run, read, unknown")

@@ -34,14 +34,18 @@ class BatchEntry:
 def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
     """Show an output: what it becomes, where it is or would be, and how it is checked."""
     plan = entry.plan
-    output = entry.done
     in_place = plan.target.in_place
     sheet.say(title(plan))
+
+    # a plan that was not carried out
+    output = entry.done
     if output is None:
         verb = "change" if in_place else "write"
         _show_misfit(plan, sheet)
         sheet.copyable(f"Would {verb} {plan.out}")
         return
+
+    # an output on the Hub, or on this machine
     if output.published:
         sheet.copyable(output.published)
         return
@@ -50,7 +54,7 @@ def show_entry(entry: BatchEntry, sheet: Sheet) -> None:
     else:
         sheet.copyable(f"Wrote {output.path}")
     _show_misfit(plan, sheet)
-    if output.steps.check:  # which is left to the user
+    if output.steps.check:  # a command for the user
         sheet.copyable(f"Check: {output.steps.check}")
 
 

@@ -93,8 +93,10 @@ def _show_next(inspection: Inspection, sheet: Sheet, explain: bool) -> None:
         return
     if inspection.refuse or explain:
         return
+
     # a config that declares less than its scaling covers has a repair above, which comes first
-    if trained_scaling(inspection) and covered_context(inspection.spec) > declared:
+    declares_too_little = covered_context(inspection.spec) > declared
+    if trained_scaling(inspection) and declares_too_little:
         return
     # nothing is written for a config that states a setting twice, which people correct by hand
     if any(problem.code == "contradiction" for problem in inspection.problems):
@@ -123,15 +125,17 @@ def _source_to_bake(inspection: Inspection) -> str:
 
 def _show_summary(inspection: Inspection, sheet: Sheet, machine: MachineOptions) -> None:
     """Show the RoPE, whether the model fits, and the popular runtimes that support it."""
-    # the RoPE and the context in words
+    # the RoPE in words
     spec = inspection.spec
     rope = describe(spec.form)
     if spec.attention_factor != 1:
         rope += f", attention factor {spec.attention_factor:.6g}"
     rotates = f"{2 * spec.rotating_pairs} of {spec.head_dim} dimensions"
+
+    # the context, with the cache that it takes where no row "memory" says that
     context = f"{spec.context:,} tokens, trained: {_describe_trained(inspection)}"
     fit = inspection_fit(inspection, machine)
-    if inspection.kv_cache and fit is None:  # else the row "memory" has it
+    if inspection.kv_cache and fit is None:
         size, _, _ = inspection.kv_cache.sizes(spec.context).partition(", ")
         context += f"; KV cache {size}"
 
@@ -259,14 +263,15 @@ def _spec_rows(spec: RopeSpec) -> Iterator[tuple[str, str]]:
     """Yield a row for each number of a RoPE that is not the usual one."""
     yield "frequencies", describe(spec.form)
 
-    pairs = "rotate_half" if spec.layout == "half" else "interleaved"
-    rotates = f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairs}"
+    pairing = "rotate_half" if spec.layout == "half" else "interleaved"
+    rotates = f"{spec.rotary_dim} of head_dim {spec.head_dim}, {pairing}"
     if spec.mla:
         rotates += ", MLA"
     yield "rotary_dim", rotates
     if spec.rotating_share < 1:
-        still = spec.rotary_dim // 2 - spec.rotating_pairs
-        yield "pairs that do not rotate", f"{still} of {spec.rotary_dim // 2}, by architecture"
+        pairs = spec.rotary_dim // 2
+        standing_still = pairs - spec.rotating_pairs
+        yield "pairs that do not rotate", f"{standing_still} of {pairs}, by architecture"
 
     yield "attention_factor", f"{spec.attention_factor:.6g}"
     if spec.softmax_scale != 1:

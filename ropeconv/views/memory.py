@@ -49,11 +49,24 @@ def show_fits(fits: Iterable[Fit], sheet: Sheet) -> None:
     """Show a row for each runtime whose formulas are known."""
     rows = []
     for fit in fits:
+        # without the size of the weights, it is not known how long a context fits either
         need = fit.need
-        weights = "?" if need.weights is None else size(need.weights)
-        longest = f"{fit.longest:,}" if need.weights is not None else "?"
-        parts = (weights, size(need.cache), size(need.activations), size(need.total))
-        rows.append((fit.runtime.display_name, *parts, need.cache_type, fit.short, longest))
+        weights = "?"
+        longest = "?"
+        if need.weights is not None:
+            weights = size(need.weights)
+            longest = f"{fit.longest:,}"
+        row = (
+            fit.runtime.display_name,
+            weights,
+            size(need.cache),
+            size(need.activations),
+            size(need.total),
+            need.cache_type,
+            fit.short,
+            longest,
+        )
+        rows.append(row)
     if not rows:
         return
     columns = (
@@ -99,8 +112,11 @@ def advised_fit(
     best = advice.best
     if inspection.draft or best is None:
         return None
+
+    # how each runtime computes the best method, written in the format of the model
     is_folder = not isinstance(inspection.source, GgufSource)
-    writing = best.writings.get("safetensors" if is_folder else "gguf")
+    format_name = "safetensors" if is_folder else "gguf"
+    writing = best.writings.get(format_name)
     verdicts = writing.verdicts if writing else ()
     return shown_fit(inspection.shape, advice.context, verdicts, is_folder, machine, named)
 
@@ -121,13 +137,17 @@ def advice_document(
     Raises:
         UsageError: For a value that the runtime cannot have.
     """
-    inspection = advice.inspection
+    # whether the output of each method fits, null where that is not known
+    fits = None
     fit = advised_fit(advice, machine, named)
-    fits = fit.fits if fit is not None and fit.is_known else None
+    if fit is not None and fit.is_known:
+        fits = fit.fits
     document = advice.to_dict()
     for row in document["advice"]:
         row["fits"] = fits
 
+    # the memory in each runtime
+    inspection = advice.inspection
     memory = []
     if not inspection.draft:
         is_folder = not isinstance(inspection.source, GgufSource)

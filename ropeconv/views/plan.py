@@ -57,17 +57,20 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
 
 def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the rows of the table of runtimes, and the sentences below it."""
-    verdicts = plan.result.verdicts
-    named = {}  # the runtimes of --runtime, without their versions
+    # the runtimes of --runtime, without their versions
+    named = {}
     for name, verdict in _named_verdicts(plan).items():
         runtime, _, _ = name.partition("@")
         named[runtime] = verdict
+
     # runtimes that ropeconv would run about a plan, if they were installed here; their verdicts are
     # from the tables that come with ropeconv, which the row says
     not_run_here = []
     for name, verdict in named.items():
         if name in BEFORE_WRITING and not verdict.here:
             not_run_here.append(name)
+
+    verdicts = plan.result.verdicts
     rows = support(verdicts, named, not_run_here)
     sentences = [*named_problems(plan), count_others(verdicts, named)]
     return rows, sentences
@@ -90,7 +93,9 @@ def named_problems(plan: Plan) -> list[str]:
 
     # the runtimes that the user named
     for verdict in _named_verdicts(plan).values():
-        if verdict.reason and (verdict.status not in GOOD or verdict.options):
+        is_supported = verdict.status in GOOD
+        needs_attention = not is_supported or bool(verdict.options)
+        if verdict.reason and needs_attention:
             sentences.append(f"{verdict.display_name}: {verdict.reason}.")
     return sentences
 
@@ -295,6 +300,8 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
             "A GGUF file cannot be trained: fine-tune the checkpoint that it is from, and convert"
             " that."
         )
+
+    # the next commands, and sentences in place of some of them
     for line in output.steps.answers():
         if "ropeconv " in line:  # a command, which is not wrapped
             sheet.copyable(line)

@@ -84,6 +84,7 @@ def evaluation_table(record: EvaluationRecord) -> EvaluationTable:
     Where another model was measured too, which `record.against` names, a second line has the
     differences to it.
     """
+    # a column for each length, and the numbers of each metric of a measure
     lengths = tuple(sorted({number.column for number in record.measured}))
     by_metric: dict[tuple[str, str], list[MeasuredRecord]] = {}
     for number in record.measured:

@@ -115,17 +115,13 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     """
     divisors = np.full(len(inv_freq), np.inf, dtype=np.float32)
     rotates = inv_freq > 0
-    wanted = inv_freq[rotates]
+    wanted = inv_freq[rotates]  # frequencies [pairs]
 
-    # theta^x as a float32, and the neighbour to which a runtime may round it: powf is off by up to
-    # DOUBT, so either is possible near the middle of both
+    # theta^x exactly, as a float32, and as the other float32 to which a runtime may round it
     exponents = np.arange(0, rotary_dim, 2).astype(np.float32) / np.float32(rotary_dim)
     exact_power = np.float64(np.float32(theta)) ** exponents.astype(np.float64)[rotates]
     power = exact_power.astype(np.float32)
-    towards = np.where(exact_power > power, np.float32(np.inf), np.float32(0))
-    other_power = np.nextafter(power, towards)
-    gap = np.abs(other_power.astype(np.float64) - power)
-    may_round_to_other = np.abs(exact_power - power) > (0.5 - DOUBT) * gap
+    other_power = _other_rounding(exact_power)
 
     # Candidates for each factor, [2 NEIGHBOURS + 1, pairs]: the exact one and its float32
     # neighbours, whose bits, read as integers, are the neighbouring integers.
@@ -133,16 +129,30 @@ def factor_list(inv_freq: Vector, theta: float, rotary_dim: int) -> NDArray[np.f
     steps = np.arange(-NEIGHBOURS, NEIGHBOURS + 1)[:, None]
     candidates = (exact_factor.view(np.int32) + steps).astype(np.int32).view(np.float32)
 
+    # the error of the frequency that a runtime computes from each candidate, in whole ulp
+    usual_error = _miss(candidates * power, wanted)
+    worst_error = np.maximum(usual_error, _miss(candidates * other_power, wanted))
+
     # The best has the smallest error at worst, then the smallest usual error, then the fewest steps
-    # from the exact factor. Errors are whole ulp, and those of good candidates and the steps are
-    # below 10, so a digit for each makes one number that orders them.
-    error = _miss(candidates * power, wanted)
-    other_error = _miss(candidates * other_power, wanted)
-    worst_error = np.where(may_round_to_other, np.maximum(error, other_error), error)
-    rank = 100 * worst_error + 10 * error + np.abs(steps)
+    # from the exact factor. For good candidates all three are below 10, so a digit for each makes
+    # one number that orders them.
+    rank = 100 * worst_error + 10 * usual_error + np.abs(steps)
     best = np.argmin(rank, axis=0)
     divisors[rotates] = candidates[best, np.arange(len(wanted))]
     return divisors
+
+
+def _other_rounding(exact: Vector) -> NDArray[np.float32]:
+    """The other float32 to which a runtime may round each number, or the nearest where none is.
+
+    powf is off by up to DOUBT, so near the middle of two floats either is possible.
+    """
+    nearest = exact.astype(np.float32)
+    towards = np.where(exact > nearest, np.float32(np.inf), np.float32(0))
+    second = np.nextafter(nearest, towards)
+    gap = np.abs(second.astype(np.float64) - nearest)
+    may_round_to_second = np.abs(exact - nearest) > (0.5 - DOUBT) * gap
+    return np.where(may_round_to_second, second, nearest)
 
 
 def _miss(divisor: NDArray[np.float32], expected: Vector) -> NDArray[np.int64]:

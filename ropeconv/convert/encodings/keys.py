@@ -29,6 +29,10 @@ OTHERWISE = "use --encoding tensor where the architecture has it, or another met
 def keys(schedule: Schedule, model: GgufModel) -> Edit:
     """Write the schedule in metadata keys of GGUF: the base, and a scaling of type linear or yarn.
 
+    For YaRN by 4 over 8192 tokens in a Llama, for example, it sets `llama.rope.freq_base`,
+    `llama.rope.scaling.type` = "yarn", `.scaling.factor` = 4 and
+    `.scaling.original_context_length` = 8192.
+
     Args:
         schedule: The frequencies and the attention factor. Its `form` is the formula that they
             follow, None for frequencies without one.
@@ -52,24 +56,31 @@ def keys(schedule: Schedule, model: GgufModel) -> Edit:
     if _window_base_follows(model):
         values[f"{prefix}freq_base_swa"] = f32(form.theta)
 
-    # The scaling. Ministral 3 also scales queries in units of the original context, which is pinned
-    # then: `pinned` is that length, and 0 for other models.
+    # The original context. Ministral 3 scales queries in units of it too, so there it must not
+    # change: `pinned` is that length, and 0 for other models.
     pinned = pinned_original(model)
+    original = schedule.original_context
+    if isinstance(form, Yarn):
+        _check_yarn(form, pinned, arch)
+        original = form.original_context
+    if pinned:
+        original = pinned
+
+    # the scaling
     if not isinstance(form, Plain):
-        original = schedule.original_context
-        if isinstance(form, Yarn):
-            _check_yarn(form, pinned, arch)
-            original = form.original_context
         values[f"{prefix}scaling.type"] = string(form.kind)
         values[f"{prefix}scaling.factor"] = f32(form.factor)
-        values[f"{prefix}scaling.original_context_length"] = u32(pinned or original)
+        values[f"{prefix}scaling.original_context_length"] = u32(original)
     if isinstance(form, Yarn) and not _has_usual_betas(form, arch):
         values[f"{prefix}scaling.yarn_beta_fast"] = f32(form.beta_fast)
         values[f"{prefix}scaling.yarn_beta_slow"] = f32(form.beta_slow)
+
+    # the user let ropeconv assume the keys of an architecture that it does not know
     if arch.assumed:
         values[ASSUMED_KEY] = boolean(True)
 
-    # the attention factor comes last: it depends on what the keys so far already give
+    # The attention factor comes last: it depends on what the keys so far already give. In latent
+    # attention it also multiplies the logits, which one key can take back in some architectures.
     edit = start(model, schedule).merge(Edit(values))
     if arch.softmax and arch.log_multiplier:
         edit = _with_log_multiplier(model, schedule, edit, form)
@@ -91,8 +102,9 @@ def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
         pinned: The original context in tokens where query scaling uses it too; else 0.
         arch: The architecture.
     """
-    # Ministral 3 has one key for both lengths
     target = f"the keys of {arch.name}"
+
+    # Ministral 3 has one key for the original context of YaRN and of its query scaling
     if pinned and pinned != form.original_context:
         why = f"its original context, {pinned}, also gives the scale of queries"
         change = f"yarn over {form.original_context} tokens"
@@ -100,7 +112,10 @@ def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
     if not form.truncate:
         why = "llama.cpp always rounds the ends of the ramp"
         raise UnsupportedBake("yarn without truncation", "GGUF metadata", why, OTHERWISE)
-    if not arch.betas and not _has_usual_betas(form, arch):
+
+    # only some architectures have keys for beta_fast and beta_slow
+    has_keys_for_betas = bool(arch.betas)
+    if not has_keys_for_betas and not _has_usual_betas(form, arch):
         betas = f"beta_fast {form.beta_fast:g} and beta_slow {form.beta_slow:g}"
         why = "llama.cpp reads them for other architectures only and computes 32 and 1"
         raise UnsupportedBake(betas, target, why, OTHERWISE)

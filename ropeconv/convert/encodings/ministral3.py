@@ -121,16 +121,20 @@ def _check_layout(config: Config, family: Family) -> None:
 def _as_ministral3(config: Config, family: Family, spec: RopeSpec, steps: QueryScaling) -> Config:
     """The config.json of the source as one that the class of Ministral 3 loads as the same model.
 
+    For Llama, model_type becomes "ministral3", architectures ["Ministral3ForCausalLM"], and the
+    RoPE dictionary has llama_4_scaling_beta, by which Ministral 3 scales queries.
+
     Args:
         config: The whole config.json of the source.
         family: The family of the source, whose class transformers used so far.
         spec: The RoPE of the source.
-        steps: The scaling of queries by position.
+        steps: The scaling of queries by position, which grows in steps of `steps.length` tokens.
     """
-    # A key that is absent stands for the default of the source's class. Where Ministral 3 has
-    # another default, the key is written: with a value, or with the null that absence means.
     renamed = copy.deepcopy(config)
     part = text_part(renamed, family)
+
+    # A key that is absent stands for the default of the source's class. Where Ministral 3 has
+    # another default, the key is written: with a value, or with the null that absence means.
     rules = family.ministral3
     assert rules is not None
     for key, value in rules.defaults.items():

@@ -48,9 +48,10 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         UnsupportedBake: Where no rope type gives these frequencies and this attention factor, and
             where the class of the family does not support that type.
     """
-    # frequencies without a formula; with p-RoPE only some pairs rotate, and one type can say that
     form = schedule.form
-    others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS
+    others = WITH_ZEROS if count_zero(schedule.inv_freq) else OTHER_WAYS  # advice in errors
+
+    # frequencies without a formula; with p-RoPE only some pairs rotate, and one type can say that
     if form is None:
         why = "no rope type has its formula"
         if spec.rotating_share < 1:
@@ -59,31 +60,20 @@ def native(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
                 " --linear gives"
             )
         raise UnsupportedBake("this frequency vector", "the native keys", why, others)
-
     _check_class(form, schedule, spec, family, others)
 
-    # the keys of each rope type, by the names that transformers reads (modeling_rope_utils.py)
+    # the RoPE dictionary
+    if isinstance(form, LongRope):
+        return _longrope({"rope_type": form.kind}, form, schedule, family)
     rope: JsonObject = {"rope_type": form.kind}
-    if isinstance(form, InterpolatedForm):
-        rope["factor"] = form.factor
-    elif isinstance(form, Llama3):
-        rope |= {
-            "factor": form.factor,
-            "low_freq_factor": form.low_freq_factor,
-            "high_freq_factor": form.high_freq_factor,
-            "original_max_position_embeddings": form.original_context,
-        }
-    elif isinstance(form, Proportional):
-        rope["partial_rotary_factor"] = form.partial_rotary_factor
-        if form.factor != 1:
-            rope["factor"] = form.factor
-    elif isinstance(form, Yarn):
+    if isinstance(form, Yarn):
         rope |= _yarn(form, schedule, spec)
-    elif isinstance(form, LongRope):
-        return _longrope(rope, form, schedule, family)
+    else:
+        rope |= _keys_of_form(form)
 
-    # of the types that come here, only yarn has a key for the attention factor
-    if not isinstance(form, Yarn) and abs(schedule.attention_factor - 1) > SAME:
+    # of these types, only yarn has a key for the attention factor
+    has_attention_factor = abs(schedule.attention_factor - 1) > SAME
+    if has_attention_factor and not isinstance(form, Yarn):
         given = f"attention_factor {schedule.attention_factor:g}"
         kind = f"rope_type {form.kind}"
         raise UnsupportedBake(given, kind, "it has no key for that", OTHER_WAYS)
@@ -139,6 +129,28 @@ def _check_class(
         )
 
 
+def _keys_of_form(form: Form) -> JsonObject:
+    """The keys of a rope type beside `rope_type` (modeling_rope_utils.py of transformers).
+
+    A form with only a base ("default") has none.
+    """
+    if isinstance(form, InterpolatedForm):
+        return {"factor": form.factor}
+    if isinstance(form, Llama3):
+        return {
+            "factor": form.factor,
+            "low_freq_factor": form.low_freq_factor,
+            "high_freq_factor": form.high_freq_factor,
+            "original_max_position_embeddings": form.original_context,
+        }
+    if isinstance(form, Proportional):
+        keys: JsonObject = {"partial_rotary_factor": form.partial_rotary_factor}
+        if form.factor != 1:
+            keys["factor"] = form.factor
+        return keys
+    return {}
+
+
 def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
     """The keys of YaRN, with the attention factor in each form that readers know.
 
@@ -165,19 +177,24 @@ def _yarn(form: Yarn, schedule: Schedule, spec: RopeSpec) -> JsonObject:
         rope["truncate"] = False
 
     attention_factor = schedule.attention_factor
-    is_usual = abs(attention_factor - temperature_attention_factor(form.factor)) < SAME
-    has_softmax_scale = abs(schedule.softmax_scale - 1) > ROUNDING
-    if spec.mla and has_softmax_scale:
-        # the equations solved for the pair: mscale_all_dim = (sqrt(S) - 1) / (0.1 ln s), and
-        # mscale = (A sqrt(S) - 1) / (0.1 ln s)
-        slope = 0.1 * math.log(form.factor)
-        root = math.sqrt(schedule.softmax_scale)
-        rope["mscale"] = _as_written((attention_factor * root - 1) / slope)
-        rope["mscale_all_dim"] = _as_written((root - 1) / slope)
-        # The pair gives both numbers, and vLLM takes an attention_factor of 1, which MLA usually
-        # has, to mean that there is no softmax scale. So that key is left out.
-        del rope["attention_factor"]
-    elif not spec.mla and not is_usual and form.factor > 1:
+    if spec.mla:
+        has_softmax_scale = abs(schedule.softmax_scale - 1) > ROUNDING
+        if has_softmax_scale:
+            # the equations solved for the pair: mscale_all_dim = (sqrt(S) - 1) / (0.1 ln s), and
+            # mscale = (A sqrt(S) - 1) / (0.1 ln s)
+            slope = 0.1 * math.log(form.factor)
+            root = math.sqrt(schedule.softmax_scale)
+            rope["mscale"] = _as_written((attention_factor * root - 1) / slope)
+            rope["mscale_all_dim"] = _as_written((root - 1) / slope)
+            # The pair gives both numbers, and vLLM takes an attention_factor of 1, which MLA
+            # usually has, to mean that there is no softmax scale. So that key is left out.
+            del rope["attention_factor"]
+        return rope
+
+    # every reader computes the usual factor, 0.1 ln s + 1, without the pair; ln 1 = 0 has no pair
+    usual = temperature_attention_factor(form.factor)
+    is_usual = abs(attention_factor - usual) < SAME
+    if not is_usual and form.factor > 1:
         mscale, mscale_all_dim = mscale_for(form.factor, attention_factor)
         rope["mscale"] = mscale
         rope["mscale_all_dim"] = mscale_all_dim
@@ -220,7 +237,8 @@ def _longrope(rope: JsonObject, form: LongRope, schedule: Schedule, family: Fami
     }
     # vLLM reads it under these names, else takes the usual one (Phi3LongRoPEScaledRotaryEmbedding)
     is_usual = abs(schedule.attention_factor - usual) <= SAME
-    if family.writing.longrope == "mscale" or not is_usual:
+    class_reads_mscale = family.writing.longrope == "mscale"
+    if class_reads_mscale or not is_usual:
         rope["short_mscale"] = schedule.attention_factor
         rope["long_mscale"] = schedule.attention_factor
     return RopeSetting(

@@ -43,6 +43,7 @@ def ramp(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         UnsupportedBake: For other frequencies than those of linear scaling, and for models whose
             linear scaling every runtime has.
     """
+    # refuse all but linear scaling, for models that no other encoding writes for these runtimes
     form = schedule.form
     target = "the ramp encoding"
     if not isinstance(form, InterpolatedForm) or form.factor <= 1:
@@ -63,6 +64,8 @@ def ramp(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
     if original * form.factor < schedule.context:
         why = f"tables of YaRN end at {original:,} tokens times the factor {form.factor:g}"
         raise UnsupportedBake(f"{schedule.context:,} tokens", target, why, OTHERWISE)
+
+    # the beta of the docstring, rounded down to a power of ten, which moves the ramp further still
     rotations = original / (2 * math.pi * form.theta**BEYOND_THE_HEAD)
     beta = 10.0 ** math.floor(math.log10(rotations))
     rope: JsonObject = {
@@ -73,6 +76,8 @@ def ramp(schedule: Schedule, spec: RopeSpec, family: Family) -> RopeSetting:
         "beta_slow": beta,
         "attention_factor": 1.0,
     }
+
+    # readers that do not know attention_factor get 1 in their own way
     if spec.mla:
         # DeepSeek's classes read the pair and not attention_factor (deepseek_v2.py of both servers)
         rope["mscale"] = NEAR_ZERO

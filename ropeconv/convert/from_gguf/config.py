@@ -71,25 +71,29 @@ def family_of(file: GgufFile) -> Family:
             convertible.append((family, family.gguf))
 
     # the families of this architecture, of which some may have sliding windows and others not
-    known = [(family, rules) for family, rules in convertible if rules.arch == arch]
-    windows = {bool(rules.window) for _, rules in known}
-    windows_differ = len(windows) == 2
-    fitting = []
-    for family, rules in known:
-        if _has_keys_of(rules, windows_differ, file):
-            fitting.append((family, rules))
-    if not fitting:
-        archs = ", ".join(sorted({rules.arch for _, rules in convertible}))
-        raise UnsupportedBake(
-            f"a GGUF file of the architecture {arch}",
-            "a checkpoint",
-            f"only these are converted back: {archs}",
-            TAKE,
-        )
+    of_arch = [(family, rules) for family, rules in convertible if rules.arch == arch]
+    some_have_windows = any(rules.window for _, rules in of_arch)
+    some_have_none = any(not rules.window for _, rules in of_arch)
+    windows_differ = some_have_windows and some_have_none
 
-    # a family with fewer keys also fits the files of one that has the same keys and more
-    family, _ = max(fitting, key=lambda pair: len(pair[1].u32))
-    return family
+    # Of the families whose keys the file has, the one with the most keys: a family with fewer keys
+    # also fits the files of one that has the same keys and more.
+    best = None
+    most_keys = -1
+    for family, rules in of_arch:
+        if _has_keys_of(rules, windows_differ, file) and len(rules.u32) > most_keys:
+            best = family
+            most_keys = len(rules.u32)
+    if best is not None:
+        return best
+
+    archs = ", ".join(sorted({rules.arch for _, rules in convertible}))
+    raise UnsupportedBake(
+        f"a GGUF file of the architecture {arch}",
+        "a checkpoint",
+        f"only these are converted back: {archs}",
+        TAKE,
+    )
 
 
 def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
@@ -101,24 +105,29 @@ def _has_keys_of(rules: Gguf, windows_differ: bool, file: GgufFile) -> bool:
             since some have one and others do not.
         file: The GGUF file.
     """
-    # integers that come from config keys, such as "num_experts"; a file may lack those that
-    # `absent` gives a value for
+    # integers that come from config keys, such as {"expert_count": "num_experts"}
     for key, expression in rules.u32.items():
-        is_needed = names_in(expression) and expression not in rules.absent
-        if is_needed and file.get(f"{rules.arch}.{key}") is None:
+        is_constant = not names_in(expression)  # such as {"expert_shared_count": "1"}
+        has_default = expression in rules.absent
+        if is_constant or has_default:
+            continue
+        if file.get(f"{rules.arch}.{key}") is None:
             return False
 
     # values that are the same for every model of the family
-    for key, value in rules.fixed.items():
-        # a header has floats of 32 bits: 0.1 is 0.10000000149
-        expected = float(np.float32(value)) if isinstance(value, float) else value
-        if file.get(f"{rules.arch}.{key}", rules.absent.get(key)) != expected:
+    for key, expected in rules.fixed.items():
+        if isinstance(expected, float):
+            expected = float(np.float32(expected))  # as a header has it: 0.1 is 0.10000000149
+        value = file.get(f"{rules.arch}.{key}", rules.absent.get(key))
+        if value != expected:
             return False
 
+    # a window, if only some families of this architecture have one
     if not windows_differ:
         return True
     has_window = bool(file.get(f"{rules.arch}.attention.sliding_window"))
-    return has_window == bool(rules.window)
+    needs_window = bool(rules.window)
+    return has_window == needs_window
 
 
 def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, Shape]:
@@ -138,29 +147,31 @@ def checkpoint_shapes(file: GgufFile, family: Family, layers: int) -> dict[str, 
     rules = gguf_rules(family)
     gguf_map = gguf_names(rules.arch, layers)
 
-    # For each tensor of the file, the tensor of the checkpoint that it comes from. Where several
-    # names become the same tensor, the first of them counts.
-    by_target = dict[str, _TracedTensor]()
+    # For each tensor of the file, the tensor of the checkpoint that it comes from, such as
+    # "blk.0.attn_q.weight": model.layers.0.self_attn.q_proj.weight. Where several names become the
+    # same tensor, the first of them counts.
+    origin_of = dict[str, _TracedTensor]()
     for stem in _stems(file, family, rules, layers):
         for name in (stem, f"{stem}.weight", f"{stem}.bias"):
             traced = _trace(name, file, rules.convert, gguf_map)
             if traced is None:  # the file does not have it
                 continue
-            if any(target in by_target for target in traced.targets):
-                continue
-            for target in traced.targets:
-                by_target[target] = traced
+            is_known = any(gguf_name in origin_of for gguf_name in traced.targets)
+            if not is_known:
+                for gguf_name in traced.targets:
+                    origin_of[gguf_name] = traced
 
+    # the shapes of those tensors; one that stacks the experts of a layer gives one for each expert
     shapes = dict[str, Shape]()
-    for target in file.tensors:
-        if target.startswith("rope_f"):  # rope_freqs or rope_factors, which no checkpoint has
+    for gguf_name in file.tensors:
+        if gguf_name.startswith("rope_f"):  # rope_freqs or rope_factors, which no checkpoint has
             continue
-        if target not in by_target:
+        if gguf_name not in origin_of:
             checkpoint = f"a checkpoint of {family.display_name}"
             raise UnsupportedBake(
-                f"the tensor {target}", checkpoint, "it has no counterpart there", TAKE
+                f"the tensor {gguf_name}", checkpoint, "it has no counterpart there", TAKE
             )
-        shapes |= _unstack(by_target[target], rules)
+        shapes |= _unstack(origin_of[gguf_name], rules)
 
     # tensors with a single number in each layer, which GGUF has in metadata keys
     for number in range(layers):
@@ -208,34 +219,38 @@ def _trace(
         The tensor with its shape, and the names in the file; None where the file lacks one of them,
         or where the shape cannot be known.
     """
-    # the first rule that matches makes new names, to which the rules behind it apply
-    for number, rule in enumerate(rules, 1):
-        if not re.search(rule.match, name):
-            continue
-        rules_behind = rules[number:]
-        new_names = [re.sub(rule.match, new, name) for new in rule.names] or [name]
-        parts = list[_TracedTensor]()
-        for new_name in new_names:
-            part = _trace(new_name, file, rules_behind, gguf_map)
-            if part is None:
-                return None
-            parts.append(part)
+    # the first rule that matches, and those behind it
+    while rules and not re.search(rules[0].match, name):
+        rules = rules[1:]
 
-        # back from the shapes of the new tensors to that of the one before this rule
-        shape = shape_before(rule.how, [part.shape for part in parts])
-        if shape is None:
+    # where no rule is left, the tensor is in the file under its name in GGUF
+    if not rules:
+        gguf_name = gguf_map.get_name(key=name, try_suffixes=(".weight", ".bias"))
+        if gguf_name not in file.tensors:
             return None
-        targets = list[str]()
-        for part in parts:
-            targets += part.targets
-        return _TracedTensor(name, shape, tuple(targets))
+        shape = tuple(reversed(file.tensors[gguf_name].shape))  # GGUF: fastest dimension first
+        return _TracedTensor(name, shape, (gguf_name,))
 
-    # no rule is left: the tensor is in the file under its name in GGUF
-    target = gguf_map.get_name(key=name, try_suffixes=(".weight", ".bias"))
-    if target not in file.tensors:
+    # the rule makes new names, such as those of q and k, to which the rules behind it apply
+    rule, *rules_behind = rules
+    new_names = [re.sub(rule.match, new_name, name) for new_name in rule.names]
+    if not new_names:  # a rule may change the numbers only
+        new_names = [name]
+    parts = list[_TracedTensor]()
+    for new_name in new_names:
+        part = _trace(new_name, file, tuple(rules_behind), gguf_map)
+        if part is None:
+            return None
+        parts.append(part)
+
+    # back from the shapes of the new tensors to that of the one before this rule
+    shape_before_rule = shape_before(rule.how, [part.shape for part in parts])
+    if shape_before_rule is None:
         return None
-    shape = tuple(reversed(file.tensors[target].shape))  # GGUF has the fastest dimension first
-    return _TracedTensor(name, shape, (target,))
+    gguf_names = list[str]()
+    for part in parts:
+        gguf_names += part.targets
+    return _TracedTensor(name, shape_before_rule, tuple(gguf_names))
 
 
 def _unstack(traced: _TracedTensor, rules: Gguf) -> dict[str, Shape]:
@@ -277,10 +292,12 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     keys = ArchKeys(file, find_arch(rules.arch))
     _refuse_unread(file, family, rules)
 
-    # what all checkpoints of the family have, then what the keys of the file say, then what
-    # llama.cpp assumes without a key
-    _, variant = family.hooks.gguf_variant(file.tensors)
-    config: Config = {**rules.config, "model_type": family.text_type, **variant}
+    # what all checkpoints of the family have; some tensors show a variant, such as Falcon 40B with
+    # a second norm in each layer
+    _, settings_of_variant = family.hooks.gguf_variant(file.tensors)
+    config: Config = {**rules.config, "model_type": family.text_type, **settings_of_variant}
+
+    # what the keys of the file say, and what llama.cpp assumes without a key
     config |= _sizes(keys, family, rules)
     config |= _settings(keys, rules)
     config |= _assumed(file, rules, spec)
@@ -294,6 +311,7 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
     config |= _vocabulary(file, rules)
     config |= _layers(family, rules, spec)
 
+    # Ministral 3 scales queries by position
     if spec.query_scaling is not None:
         beta = _shortest(spec.query_scaling.beta)
         config["rope_parameters"] = {"rope_type": "default", family.keys.query_beta: beta}
@@ -354,7 +372,7 @@ def _assumed(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
         config[name] = any(part in tensor for tensor in file.tensors)
 
     # The activation may have several names, such as "gelu_new | gelu_pytorch_tanh". The default of
-    # the class is preferred where it is one of them.
+    # the class is preferred where it is one of them, else the first name.
     if rules.act:
         names = rules.act.split(" | ")
         default = rules.defaults.get(rules.act_key)
@@ -450,25 +468,33 @@ def _layers(family: Family, rules: Gguf, spec: RopeSpec) -> Config:
         spec: The RoPE of the file. `windows` has a size in tokens or None for each layer, and
             `layers` has "none" for layers that do not rotate.
     """
-    # the window, which is off where no layer has one
     config: Config = {}
-    sizes = [size for size in spec.windows if size is not None]
+
+    # the window in tokens, such as sliding_window = 4096; null where no layer has one
+    window_sizes = [size for size in spec.windows if size is not None]
     if family.window.key:
-        config[family.window.key] = sizes[0] if sizes and rules.window else None
+        window = None
+        if window_sizes and rules.window:
+            window = window_sizes[0]  # all layers with a window have the same
+        config[family.window.key] = window
     if family.window.switch:  # such as use_sliding_window
         config[family.window.switch] = False
 
-    # transformers reads these names under layer_types, one for each layer; families with
-    # `layer_flags` have layers of another type, such as linear_attention, which do not rotate
-    only_some_have_windows = bool(sizes) and None in spec.windows
+    # transformers reads the type of each layer under layer_types: first which have a window
+    only_some_have_windows = bool(window_sizes) and None in spec.windows
     if rules.window == "pattern" or only_some_have_windows:
-        config["layer_types"] = [
-            "full_attention" if size is None else "sliding_attention" for size in spec.windows
-        ]
+        layer_types = []
+        for size in spec.windows:
+            layer_types.append("full_attention" if size is None else "sliding_attention")
+        config["layer_types"] = layer_types
+
+    # families with `layer_flags` have layers of one other type, such as linear_attention, which do
+    # not rotate
     for type_without_rope in rules.layer_flags.values():
-        config["layer_types"] = [
-            type_without_rope if kind == "none" else "full_attention" for kind in spec.layers
-        ]
+        layer_types = []
+        for kind in spec.layers:
+            layer_types.append(type_without_rope if kind == "none" else "full_attention")
+        config["layer_types"] = layer_types
 
     # a list such as no_rope_layers, with 1 for layers that rotate
     if family.layers.flags:

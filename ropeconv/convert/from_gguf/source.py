@@ -72,9 +72,10 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         """
         inspection = inspect_gguf(self.inner)
         file = self.inner.file
-        receipt = valid_gguf_receipt(file, inspection.spec)
+
         # ropeconv changes weights in two cases: where it writes the model as another architecture
         # (a carrier), and where it scales the query norms of window layers, which a key records
+        receipt = valid_gguf_receipt(file, inspection.spec)
         is_carried = receipt is not None and receipt.encoding == "carrier"
         norms_are_scaled = file.get(WINDOW_NORM) is not None
         if norms_are_scaled or is_carried:
@@ -181,16 +182,17 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
 
     def conversion_notes(self) -> tuple[str, ...]:
         """A sentence for the user where the weights of the GGUF file are quantised."""
-        usual = self.inner.file.usual_type
-        if usual in FLOATS:
+        usual_type = self.inner.file.usual_type
+        if usual_type in FLOATS:
             return ()
-        name = TYPES[usual].name
-        rounded = ""
+
+        # such as "Q4_K, rounded to bfloat16"
+        precision = TYPES[usual_type].name
         if self._dtype != "F32":
-            rounded = f", rounded to {self.dtype}"
-        size = sum(shard.size for shard in self.shards) / 1e9
+            precision += f", rounded to {self.dtype}"
+        gigabytes = sum(shard.size for shard in self.shards) / 1e9
         note = (
-            f"the weights have the precision of {name}{rounded}, and not that of the original"
-            f" checkpoint; {self.dtype} takes {size:.3g} GB"
+            f"the weights have the precision of {precision}, and not that of the original"
+            f" checkpoint; {self.dtype} takes {gigabytes:.3g} GB"
         )
         return (note,)

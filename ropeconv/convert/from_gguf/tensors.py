@@ -186,7 +186,8 @@ def restore_tensors(
     """Return the tensors of a checkpoint in F32, each as the rows of the GGUF file that it gets.
 
     A checkpoint of these shapes is exported without its numbers. The export says which rows of the
-    checkpoint each tensor of the file would get, and so where each row of the file belongs.
+    checkpoint each tensor of the file would get, and so where each row of the file belongs: where
+    blk.0.attn_q.weight would get rows 0 and 2 of q_proj, its first two rows become these again.
 
     Args:
         file: The GGUF file.
@@ -201,25 +202,27 @@ def restore_tensors(
     # a checkpoint whose tensors follow each other, from byte 0 on
     tensors = _empty_checkpoint(shapes)
     header = Header({tensor.name: tensor for tensor in tensors}, {}, 0)
-    starts = [tensor.start for tensor in tensors]
-    ranges_of_tensors = [list[RowRange]() for _ in tensors]
+    starts = [tensor.start for tensor in tensors]  # in bytes
+    rows_of = {tensor.name: list[RowRange]() for tensor in tensors}
 
     # the same code as for an export says where every row would go, so both directions agree
-    for out in out_tensors([(NOWHERE, header)], rules, sizes, F32):
-        _check_shape(out, file)
+    for exported in out_tensors([(NOWHERE, header)], rules, sizes, F32):
+        _check_shape(exported, file)
         first_in_gguf = 0  # the index of the next element of the tensor in GGUF
-        for rows in out.parts:
-            # the export counts bytes from the beginning of the checkpoint, 4 for each element; the
-            # tensor that the rows belong to is the last one that begins at or before them
-            number = bisect_right(starts, rows.start) - 1
-            first_in_tensor = (rows.start - starts[number]) // 4
-            place = _row_range(out, rows, first_in_gguf, first_in_tensor)
-            ranges_of_tensors[number].append(place)
+        for rows in exported.parts:
+            # `rows.start` is the place of the rows in the whole checkpoint, in bytes. They are in
+            # the last tensor that begins at or before it, and an element of F32 has 4 bytes.
+            tensors_begun = bisect_right(starts, rows.start)
+            tensor = tensors[tensors_begun - 1]
+            first_in_tensor = (rows.start - tensor.start) // 4
+            place = _row_range(exported, rows, first_in_gguf, first_in_tensor)
+            rows_of[tensor.name].append(place)
             first_in_gguf += rows.rows * rows.columns
 
     # each tensor with its rows, or with its single number from the metadata
     restored = []
-    for tensor, ranges in zip(tensors, ranges_of_tensors, strict=True):
+    for tensor in tensors:
+        ranges = rows_of[tensor.name]
         number_in_metadata = _number_in_metadata(tensor.name, rules)
         if number_in_metadata is not None:
             ranges.append(number_in_metadata)
@@ -258,7 +261,8 @@ def _row_range(out: StoredRows, rows: Rows, first_in_gguf: int, first_in_tensor:
 
     `stride` and `apart` say where the export took each row and each element of it from, and so
     where they go now. `interleave`, `tiles` and `values` are what the export did to order and
-    numbers, which is undone when they are read (`_converted_rows`).
+    numbers, which is undone when they are read (`_converted_rows`): the order of rows within a
+    head, the order of groups of columns, and a function such as "plus_one".
 
     Args:
         out: The tensor as the export would write it.
@@ -304,6 +308,11 @@ def _number_in_metadata(name: str, rules: Gguf) -> RowRange | None:
 def _regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
     """The regions of a tensor: each range without gaps, and each group of ranges that overlap.
 
+    Rows that are together in GGUF may have gaps in the checkpoint: every second row, or columns of
+    a transposed matrix. Such ranges overlap from their first to their last element, and form one
+    region. With rows of 4 elements, rows 0 and 2 (elements 0 to 11) and rows 1 and 3 (elements 4 to
+    15) are a region of 16.
+
     Args:
         tensor: The tensor of the checkpoint.
         ranges: Its rows in the GGUF file, with their places in the tensor.
@@ -311,29 +320,28 @@ def _regions(tensor: Tensor, ranges: list[RowRange]) -> tuple[Region, ...]:
     Raises:
         UnsupportedBake: Where the ranges do not fill the tensor.
     """
-    # Rows that are together in GGUF may have gaps in the checkpoint: every second row, or columns
-    # of a transposed matrix. Such ranges overlap from their first to their last element, and form
-    # one region. With rows of 4 elements, rows 0 and 2 (elements 0 to 11) and rows 1 and 3
-    # (elements 4 to 15) are a region of 16.
+    # groups of ranges that overlap, in the order of the tensor
     groups: list[list[RowRange]] = []
-    borders = [0]  # each region goes from one border to the next
+    end = 0  # of the ranges so far
     for rows in sorted(ranges, key=lambda rows: rows.at):
-        is_behind_others = rows.at >= borders[-1]
+        is_behind_others = rows.at >= end
         if is_behind_others:
             groups.append([])
-            borders.append(rows.at)
         groups[-1].append(rows)
-        borders[-1] = max(borders[-1], rows.at + rows.extent)
+        end = max(end, rows.at + rows.extent)
 
+    # a region for each group; its ranges count their places from its beginning
     regions = []
-    for group, start, end in zip(groups, borders[:-1], borders[1:], strict=True):
+    for group in groups:
+        start = group[0].at
+        end_of_group = max(rows.at + rows.extent for rows in group)
         placed = tuple(replace(rows, at=rows.at - start) for rows in group)
-        regions.append(Region(end - start, placed))
+        regions.append(Region(end_of_group - start, placed))
 
     # Every element must have a place: together the ranges have as many elements as the tensor, and
     # they end where it ends. They do not share places, since an export writes each element once.
     elements = sum(rows.rows * rows.columns for rows in ranges)
-    if elements != prod(tensor.shape) or borders[-1] != elements:
+    if elements != prod(tensor.shape) or end != elements:
         why = "the GGUF file lacks some of its elements"
         repair = "take the checkpoint that the file was made from"
         raise UnsupportedBake(f"the tensor {tensor.name}", "a checkpoint", why, repair)
@@ -353,8 +361,8 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
     for shard in file.shards:
         shard.path()  # fetched as a whole, where it is not here
 
-    # threads work ahead of the caller, and the pieces come out in order; the number of elements
-    # that wait is limited, so that memory does not grow with the model: two pieces for each thread
+    # Threads work ahead of the caller, and the pieces come out in order. The number of elements
+    # that wait is limited, to two pieces for each thread: memory does not grow with the model.
     workers = threads()
     pending: deque[tuple[int, Future[NDArray[np.generic]]]] = deque()  # elements, and their data
     elements_waiting = 0
@@ -395,7 +403,8 @@ def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes
         is_needed = region_start < stop and start < region_stop
         if is_needed:
             data = _as_bytes(_checkpoint_data(file, region, tensor.dtype))
-            pieces.append(data[max(start - region_start, 0) : stop - region_start])
+            first_byte = max(start - region_start, 0)
+            pieces.append(data[first_byte : stop - region_start])
         region_start = region_stop
     return b"".join(pieces)
 

@@ -46,12 +46,15 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
             a known pre-tokenizer.
     """
     # llama.cpp's names of the two kinds are those of the models that had them first
-    kind = file.get("tokenizer.ggml.model")
+    model = file.get("tokenizer.ggml.model")
     make_parts = {"llama": _sentencepiece, "gpt2": _byte_level}
-    if kind not in make_parts:
+    if model not in make_parts:
         why = f"only {' and '.join(make_parts)} are converted back"
-        raise UnsupportedBake(f"a tokenizer of the kind {shown(kind)}", "tokenizer.json", why, TAKE)
+        raise UnsupportedBake(
+            f"a tokenizer of the kind {shown(model)}", "tokenizer.json", why, TAKE
+        )
 
+    # the tokens, and the kind of each: normal, control, unknown, ...
     texts = _texts(file)
     kinds = file.get("tokenizer.ggml.token_type", [TokenKind.NORMAL] * len(texts))
     if not isinstance(kinds, list) or len(kinds) != len(texts):
@@ -59,28 +62,34 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
             f"{file.name} has {len(texts)} tokens and another number of their kinds; download it"
             " again"
         )
-    parts = make_parts[kind](file, family, texts, kinds)
+    parts = make_parts[model](file, family, texts, kinds)
 
-    # the tokens that are found in a text before it is split into words, such as <s> and <unk>;
-    # SentencePiece writes their spaces as U+2581
-    added = []
-    for index, text in enumerate(texts):
-        if kinds[index] not in (*ADDED, TokenKind.UNKNOWN):
-            continue
-        content = text.replace(SPACE, " ") if kind == "llama" else text
-        added.append(
-            {
-                "id": index,
-                "content": content,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": kinds[index] == TokenKind.CONTROL,
-            }
-        )
+    # SentencePiece writes the spaces of its tokens as U+2581, also those of added ones
+    plain_texts = texts
+    if model == "llama":
+        plain_texts = [text.replace(SPACE, " ") for text in texts]
+    added = _added_tokens(plain_texts, kinds)
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     return json.dumps(whole, ensure_ascii=False)
+
+
+def _added_tokens(texts: list[str], kinds: list[int]) -> list[JsonObject]:
+    """The tokens that are found in a text before it is split into words, such as <s> and <unk>."""
+    added = []
+    for index, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
+        if kind not in (*ADDED, TokenKind.UNKNOWN):
+            continue
+        token: JsonObject = {
+            "id": index,
+            "content": text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": kind == TokenKind.CONTROL,
+        }
+        added.append(token)
+    return added
 
 
 def tokenizer_config(file: GgufFile, context: int) -> JsonObject:
@@ -135,13 +144,13 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
         texts: The text of each token.
         kinds: The `TokenKind` of each token.
     """
-    # the rules that split a text into words; some families have a name of their own in GGUF for
-    # rules that others use too, and those are known by the usual name
+    # the rules that split a text into words, by their name; some families have a name of their own
+    # in GGUF for rules that others use too, and the table has only the usual name
     name = file.get("tokenizer.ggml.pre")
     own_names = family.gguf.pre if family.gguf else {}
-    for usual, own in own_names.items():
-        if own == name:
-            name = usual
+    for usual_name, own_name in own_names.items():
+        if own_name == name:
+            name = usual_name
     pre = _find_pre_tokenizer(name)
 
     # the pairs of tokens that are merged, the first one first

@@ -257,6 +257,8 @@ def _factor(sizes: ModelSizes, key: str) -> float:
     value = sizes.config.get(name)
     if value is None:
         return 1.0
+
+    # an entry of a list, which may be null too
     if index:
         place = int(index)
         if not isinstance(value, list) or len(value) <= place:
@@ -493,13 +495,15 @@ def tiled_values(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> lis
     query_and_key_rows = 2 * key_heads * key_dim if rows_in_front else 0
     _check_row_count(tensor, query_and_key_rows + value_rows)
 
+    # first a0 b0, the first value head of each key head, then a1 b1, and so on
     parts = []
     if rows_in_front:
         parts.append(matrix.part(0, rows_in_front))
-    for place in range(values_per_key):
+    for number in range(values_per_key):
         for key_head in range(key_heads):
-            value_head = key_head * values_per_key + place
-            parts.append(matrix.part(rows_in_front + value_head * rows_per_head, rows_per_head))
+            value_head = key_head * values_per_key + number
+            first_row = rows_in_front + value_head * rows_per_head
+            parts.append(matrix.part(first_row, rows_per_head))
     return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
@@ -631,17 +635,19 @@ def as_layer(name: str, layers: int) -> str:
     mtp.layers.0.self_attn.q_proj.weight becomes model.layers.48.self_attn.q_proj.weight, and
     mtp.fc.weight, which only one such layer has, becomes model.layers.48.eh_proj.weight.
     """
-    apart = APART.match(name)
-    if apart is None:
+    beginning = APART.match(name)  # "mtp.layers.0." or only "mtp."
+    if beginning is None:
         return name
 
-    rest = name[apart.end() :]
-    number = apart[1]
-    if number is None:
-        number = "0"
-        first, dot, following = rest.partition(".")
-        rest = PARTS.get(first, first) + dot + following
-    return f"model.layers.{layers + int(number)}.{rest}"
+    rest = name[beginning.end() :]
+    number = beginning[1]
+    if number is not None:
+        return f"model.layers.{layers + int(number)}.{rest}"
+
+    # only the first such layer has tensors without a number, under other names than elsewhere
+    part, dot, following = rest.partition(".")
+    usual_part = PARTS.get(part, part)
+    return f"model.layers.{layers}.{usual_part}{dot}{following}"
 
 
 def predicts(name: str, layers: int) -> bool:
@@ -679,21 +685,23 @@ def scalars(
     Raises:
         BadSource: Where a layer has none.
     """
-    # `ending` is that of the tensors' names; the shape beside it is for the way back
     values = {}
-    for key, (ending, _) in rules.scalars.items():
+    for key, (ending, _) in rules.scalars.items():  # the shape of the tensors is not needed here
         numbers: dict[int, float] = {}  # by layer, since files may have them in any order
         for file, header in headers:
             for name, tensor in header.tensors.items():
                 layer = LAYER_NUMBER.search(name)
-                if layer and name.endswith(ending) and tensor.dtype in STORED:
+                has_number = name.endswith(ending) and tensor.dtype in STORED
+                if layer and has_number:
                     numbers[int(layer[1])] = _first_number(file, header, tensor)
-        if sorted(numbers) != list(range(layers)):
+
+        every_layer = list(range(layers))
+        if sorted(numbers) != every_layer:
             raise BadSource(
                 f"{ending} is not there for every one of the {layers} layers; download the"
                 " checkpoint again"
             )
-        values[key] = array(FLOAT32, [numbers[layer] for layer in range(layers)])
+        values[key] = array(FLOAT32, [numbers[layer] for layer in every_layer])
     return values
 
 

@@ -120,10 +120,13 @@ def _check_shapes(header: GgufHeader, arch: str, demand: Demands) -> None:
     """
     sizes = _sizes(header, arch)
     for name, tensor in header.tensors.items():
+        # the shapes that llama.cpp accepts, such as ("n_embd, n_embd_k_gqa",)
         general = general_name(name)  # blk.{}.attn_q.weight for blk.3.attn_q.weight
-        shapes: tuple[str, ...] = demand.optional.get(general, ())
+        shapes: tuple[str, ...]
         if general in demand.required:
             shapes = (demand.required[general],)
+        else:
+            shapes = demand.optional.get(general, ())
         if not shapes:
             why = "llama.cpp computes without such weights"
             raise UnsupportedBake(name, f"GGUF as {arch}", why, "keep safetensors")
@@ -177,21 +180,35 @@ def _check_rotation(file: ArchKeys, family: Family, spec: RopeSpec, part: JsonOb
 
 
 def _check_key_heads(file: ArchKeys, wanted: Sequence[int]) -> None:
-    """Raise UnsupportedBake where llama.cpp computes with another number of key heads."""
-    # the key is one number for all layers, or a list where the architecture reads one
+    """Raise UnsupportedBake where llama.cpp computes with another number of key heads.
+
+    Args:
+        file: The keys of the GGUF file.
+        wanted: The key heads of each layer in the checkpoint.
+    """
     arch = file.arch
-    count = len(wanted)
+    layer_count = len(wanted)
+
     # llama.cpp takes the heads of queries where a file has no key (llama-model.cpp)
     heads = file.get("attention.head_count_kv")
     if heads is None:
         heads = file.get("attention.head_count")
-    used = heads if isinstance(heads, list) and arch.heads_by_layer else [heads] * count
 
-    has_attention = layers_with_attention(file, count)
+    # the key is one number for all layers, or a list where the architecture reads one
+    is_list = isinstance(heads, list)
+    if is_list and arch.heads_by_layer:
+        heads_in_llamacpp = heads
+    else:
+        heads_in_llamacpp = [heads] * layer_count
+
+    has_attention = layers_with_attention(file, layer_count)
     for layer, wanted_heads in enumerate(wanted):
-        if has_attention[layer] and used[layer] != wanted_heads:
+        if not has_attention[layer]:
+            continue
+        computed = heads_in_llamacpp[layer]
+        if computed != wanted_heads:
             change = f"{counted(wanted_heads, 'head')} of keys in layer {layer} (the first is 0)"
-            raise _other_layers(change, arch, f"llama.cpp computes {used[layer]}")
+            raise _other_layers(change, arch, f"llama.cpp computes {computed}")
 
 
 def _makers_in_llamacpp(file: ArchKeys, count: int) -> list[int]:
@@ -239,23 +256,26 @@ def _check_shared_keys(file: ArchKeys, family: Family, makers: Sequence[int]) ->
             number, or that of an earlier layer.
     """
     arch = file.arch
-    count = len(makers)
-    makers_in_llamacpp = _makers_in_llamacpp(file, count)
-    with_own_keys = sum(maker == layer for layer, maker in enumerate(makers))
+    layer_count = len(makers)
+    layers_with_own_keys = [layer for layer, maker in enumerate(makers) if maker == layer]
+    with_own_keys = len(layers_with_own_keys)
+
+    makers_in_llamacpp = _makers_in_llamacpp(file, layer_count)
     for layer, maker in enumerate(makers):
-        used = makers_in_llamacpp[layer]
-        if maker == used:
+        maker_in_llamacpp = makers_in_llamacpp[layer]
+        if maker == maker_in_llamacpp:
             continue
 
-        # the config key that says how many layers use the keys of others
+        # the config key that says how many layers use the keys of others, num_kv_shared_layers
         shared_key = family.cache.shared[0]
-        setting = f"{shared_key} = {count - with_own_keys} with {counted(count, 'layer')}"
+        without_own_keys = layer_count - with_own_keys
+        setting = f"{shared_key} = {without_own_keys} with {counted(layer_count, 'layer')}"
         if arch.kv_layers.isdigit():  # llama.cpp has a fixed number, and reads no key
             why = f"llama.cpp makes keys in the first {arch.kv_layers} layers"
         else:
             why = (
-                f"llama.cpp uses the keys of layer {used} in layer {layer}, and the model those of"
-                f" {maker}"
+                f"llama.cpp uses the keys of layer {maker_in_llamacpp} in layer {layer}, and the"
+                f" model those of {maker}"
             )
         raise _other_layers(setting, arch, why)
 
@@ -311,7 +331,8 @@ def _other_layers(change: str, arch: Arch, why: str) -> UnsupportedBake:
 def _sizes(header: GgufHeader, arch: str) -> JsonObject:
     """The sizes of a model under their names in llama.cpp's source; None where not known.
 
-    A size that differs between layers is not known either.
+    A size that differs between layers is not known either. For example:
+    {"n_embd": 4096, "n_head_kv": 8, "n_embd_head_k": 128, "n_embd_k_gqa": 1024, "n_ff": None, ...}
     """
     sizes: dict[str, int | None] = {}
     for name, key in SIZES.items():
@@ -328,11 +349,14 @@ def _sizes(header: GgufHeader, arch: str) -> JsonObject:
         sizes["n_embd_head_k"] = None
         sizes["n_embd_head_v"] = None
 
-    # the width of all key heads together, and of all value heads
+    # the width of all key heads together (k), and of all value heads (v)
     heads = sizes["n_head_kv"]
     for letter in ("k", "v"):
-        width = sizes[f"n_embd_head_{letter}"]
-        sizes[f"n_embd_{letter}_gqa"] = width * heads if width and heads else None
+        width_of_head = sizes[f"n_embd_head_{letter}"]
+        width_of_all = None
+        if width_of_head and heads:
+            width_of_all = width_of_head * heads
+        sizes[f"n_embd_{letter}_gqa"] = width_of_all
     sizes["n_embd_gqa"] = sizes["n_embd_v_gqa"]  # as load_tensors in llama.cpp names it
     return sizes
 

@@ -230,14 +230,17 @@ def weight_counts(
     # GGUF stacks the experts of a layer in one tensor, such as blk.0.ffn_up_exps.weight
     total = sum(elements.values())
     in_experts = sum(count for name, count in elements.items() if "_exps." in name)
-    experts = 0
-    for key, value in values.items():
-        if key.endswith(".expert_count"):
-            experts = int(value.decode())
-            break
     if not in_experts:
         return total, 0, 0
-    return total, in_experts // (experts or 1), experts
+
+    # the number of experts of a layer, such as qwen3moe.expert_count = 128
+    expert_count = 0
+    for key, value in values.items():
+        if key.endswith(".expert_count"):
+            expert_count = int(value.decode())
+            break
+    of_one_expert = in_experts // max(1, expert_count)
+    return total, of_one_expert, expert_count
 
 
 def _copy_small(source: Source, folder: Path) -> None:

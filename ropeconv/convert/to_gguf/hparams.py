@@ -66,8 +66,10 @@ def adjusted_feed_forward(sizes: ModelSizes, family: Family) -> GgufValue:
                 "config.json has block_multiple_of = 0; write 1 for sizes that are not rounded"
             )
         # each product is cut to a whole number, as in transformers (Lfm2MLP)
-        adjusted = int(factor * int(2 * size / 3))
-        units = -(-adjusted // unit)
+        two_thirds = int(2 * size / 3)
+        adjusted = int(factor * two_thirds)
+        # rounded up to a multiple of the unit
+        units = (adjusted + unit - 1) // unit
         size = unit * units
     return u32(size)
 
@@ -152,20 +154,27 @@ def leading_dense_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     """
     part = sizes.config
     rules = gguf_rules(family)
-    listed = part.get("mlp_layer_types")
-    if not isinstance(listed, list):
-        # the default of LagunaConfig is one such layer; Command A MoE has a key
-        stated = part.get("first_k_dense_replace", 1 if rules.arch == "laguna" else 0)
-        return u32(whole(stated, "first_k_dense_replace"))
 
-    dense = 0
-    while dense < len(listed) and listed[dense] == "dense":
-        dense += 1
-    if "dense" in listed[dense:]:
+    # a number, as Command A MoE has it; the default of LagunaConfig is one such layer
+    layer_types = part.get("mlp_layer_types")
+    if not isinstance(layer_types, list):
+        default = 1 if rules.arch == "laguna" else 0
+        number_of_layers = part.get("first_k_dense_replace", default)
+        return u32(whole(number_of_layers, "first_k_dense_replace"))
+
+    # a list such as ["dense", "sparse", "sparse"], which gives 1
+    leading = 0
+    for layer_type in layer_types:
+        if layer_type != "dense":
+            break
+        leading += 1
+    if "dense" in layer_types[leading:]:
         raise _not_supported(
-            f"mlp_layer_types = {shown(listed)}", rules, "only the first layers have no experts"
+            f"mlp_layer_types = {shown(layer_types)}",
+            rules,
+            "only the first layers have no experts",
         )
-    return u32(dense)
+    return u32(leading)
 
 
 def gating_of_experts(sizes: ModelSizes, family: Family) -> GgufValue:
@@ -251,10 +260,14 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
         BadSource: For keys that are absent.
         UnsupportedBake: For families whose conversion is not known.
     """
+    # the settings, with the defaults of the class for those that the config leaves out
     part = {**gguf_rules(family).defaults, **text_part(config, family)}
-    heads = positive_int(part, family.keys.heads, family.defaults.heads)
+
+    # the number of attention heads, under one of its names, such as num_attention_heads
+    names = family.keys.heads
+    heads = positive_int(part, names, family.defaults.heads)
     if heads is None:
-        raise BadSource(f"config.json has no {family.keys.heads[0]}, which GGUF needs; add it")
+        raise BadSource(f"config.json has no {names[0]}, which GGUF needs; add it")
     return ModelSizes(
         config=part,
         heads=heads,
@@ -336,15 +349,20 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         part: The text part of the config.
         rules: The tables of the family: metadata keys, and expressions over config keys.
     """
+    # whole numbers, such as {"expert_count": "num_experts"}
     keys = {}
     for key, name in rules.u32.items():
         value = value_of(part, name)
-        if isinstance(value, list) and value and value.count(value[0]) == len(value):
+        if isinstance(value, list) and value:
             # Hunyuan MoE states a number for each layer, where GGUF has one for all
-            value = value[0]
+            first = value[0]
+            all_are_equal = value.count(first) == len(value)
+            if all_are_equal:
+                value = first
         if value is not None:
             keys[key] = u32(whole(value, name))
 
+    # floats, such as {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
     for key, name in rules.f32.items():
         value = value_of(part, name)
         if value is not None:
@@ -358,6 +376,7 @@ def _settings(part: Config, rules: Gguf) -> dict[str, GgufValue]:
         if rules.defaults.get(name) is not None:
             raise _not_supported(f"{name} = null", rules, "llama.cpp cannot switch it off")
 
+    # switches, such as {"expert_weights_norm": "norm_topk_prob"}
     for key, name in rules.flag.items():
         value = value_of(part, name)
         if value is not None:
@@ -414,34 +433,44 @@ def _check_needs(part: Config, rules: Gguf, spec: RopeSpec) -> None:
             continue
         if need.when and not part.get(need.when):
             continue
-        value = _finite_or_not(part.get(need.key))
-        in_force = need.default if value is None else value
-        if in_force != need.value:
-            setting = f"{need.key} = {shown(value)}"
+        in_config = _finite_or_not(part.get(need.key))
+        value = need.default if in_config is None else in_config
+        if value != need.value:
+            setting = f"{need.key} = {shown(in_config)}"
             raise _not_supported(setting, rules, f"llama.cpp computes {need.value!r}")
 
     # the activation, which the graph of an architecture has fixed
     activation = part.get(rules.act_key)
     if activation == "swish":  # another name of the same function
         activation = "silu"
-    if rules.act and activation not in (None, *rules.act.split(" | ")):
-        setting = f"{rules.act_key} = {shown(activation)}"
-        raise _not_supported(setting, rules, f"llama.cpp computes {rules.act}")
+    if rules.act and activation is not None:
+        computed = rules.act.split(" | ")  # names of one function
+        if activation not in computed:
+            setting = f"{rules.act_key} = {shown(activation)}"
+            raise _not_supported(setting, rules, f"llama.cpp computes {rules.act}")
 
+    # output weights of their own
     if rules.tied and part.get("tie_word_embeddings") is False:
         raise _not_supported("tie_word_embeddings = false", rules, "llama.cpp uses the embeddings")
 
-    # Gemma scales queries by 1 / sqrt(query_pre_attn_scalar). llama.cpp takes the width of a head
-    # for it, and for the 27B models, which it recognises by their number of layers
-    # (`scale_layers`), hidden_size / heads.
     if rules.scale_layers:
-        expected = spec.head_dim
-        if len(spec.layers) == rules.scale_layers:
-            expected = count(part, "hidden_size") // count(part, "num_attention_heads")
-        scalar = part.get("query_pre_attn_scalar", 256)
-        if scalar != expected:
-            setting = f"query_pre_attn_scalar = {shown(scalar)}"
-            raise _not_supported(setting, rules, f"llama.cpp computes {expected} for this size")
+        _check_query_scale(part, rules, spec)
+
+
+def _check_query_scale(part: Config, rules: Gguf, spec: RopeSpec) -> None:
+    """Raise UnsupportedBake where llama.cpp scales queries by another number than the config says.
+
+    Gemma scales queries by 1 / sqrt(query_pre_attn_scalar). llama.cpp takes the width of a head for
+    it, and for the 27B models, which it recognises by their number of layers (`scale_layers`),
+    hidden_size / heads.
+    """
+    expected = spec.head_dim
+    if len(spec.layers) == rules.scale_layers:
+        expected = count(part, "hidden_size") // count(part, "num_attention_heads")
+    scalar = part.get("query_pre_attn_scalar", 256)
+    if scalar != expected:
+        setting = f"query_pre_attn_scalar = {shown(scalar)}"
+        raise _not_supported(setting, rules, f"llama.cpp computes {expected} for this size")
 
 
 def _finite_or_not(value: Any) -> Any:
@@ -466,18 +495,22 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
     size = positive_int(part, ("sliding_window",))
     if size is None:
         return {}
-    names = layer_names(part, family, len(spec.layers))
-    pattern = [name == "sliding_attention" for name in names]
-    if gguf_rules(family).global_first and pattern[:1] == [True]:
-        # laguna.cpp takes hparams.n_rot(), which is that of layer 0, for every global layer
+    layer_types = layer_names(part, family, len(spec.layers))
+    has_window = [layer_type == "sliding_attention" for layer_type in layer_types]
+
+    # laguna.cpp takes hparams.n_rot(), which is that of layer 0, for every global layer
+    rules = gguf_rules(family)
+    first_has_window = bool(has_window) and has_window[0]
+    if rules.global_first and first_has_window:
         raise _not_supported(
             "a window in the first layer",
-            gguf_rules(family),
+            rules,
             "llama.cpp rotates as many dimensions of the global layers as of the first",
         )
+
     keys = {
         "attention.sliding_window": u32(size),
-        "attention.sliding_window_pattern": array(BOOL, pattern),
+        "attention.sliding_window_pattern": array(BOOL, has_window),
     }
     if spec.local_form is not None:
         keys["rope.freq_base_swa"] = f32(spec.local_form.theta)
@@ -500,9 +533,11 @@ def _temperature(part: Config, arch: str, spec: RopeSpec) -> dict[str, GgufValue
     if not isinstance(rope, dict) or not rope.get("llama_4_scaling_beta"):
         return {}
 
-    # queries grow with every stretch of so many tokens
-    original = positive_int(rope, ("original_max_position_embeddings",)) or spec.original_context
+    # a query at position p is multiplied by 1 + beta ln(1 + floor(p / original))
     beta = number(rope["llama_4_scaling_beta"], "llama_4_scaling_beta")
+    original = positive_int(rope, ("original_max_position_embeddings",))
+    if not original:
+        original = spec.original_context
     return {
         f"{arch}.attention.temperature_scale": f32(beta),
         f"{arch}.rope.scaling.original_context_length": u32(original),

@@ -27,6 +27,7 @@ CHUNKS = "imatrix.chunk_count"
 CHUNK_SIZE = "imatrix.chunk_size"
 MOST_ENTRIES = 1 << 16
 MOST_NAME = 1 << 10
+MOST_DATASET = 1 << 16
 MOST_VALUES = 1 << 28
 """Numbers of one weight: the columns of all experts of a layer."""
 
@@ -94,24 +95,27 @@ def _read_gguf(path: Path) -> Content:
                 " llama-imatrix wrote"
             )
 
+    # each weight has sums of squares, [experts, columns], and counts of tokens, [experts]
     entries = {}
-    for name in file.tensors:
-        if not name.endswith(SUMS):
+    for sums_name in file.tensors:
+        if not sums_name.endswith(SUMS):
             continue
-        weight = name.removesuffix(SUMS)
-        if weight + COUNTS not in file.tensors:
+        weight = sums_name.removesuffix(SUMS)
+        counts_name = weight + COUNTS
+        if counts_name not in file.tensors:
             raise BadSource(f"{path.name} has no counts for {weight}; make it again")
-        sums = _floats(file, name)
-        # llama.cpp rounds the counts of tokens, which are stored as floats
-        counts = np.rint(_floats(file, weight + COUNTS)).astype(np.float32)
-        if sums.size % counts.size:
+        sums = _floats(file, sums_name)
+        # llama.cpp rounds the counts, which are stored as floats
+        counts = np.rint(_floats(file, counts_name)).astype(np.float32)
+        expert_count = counts.size
+        if sums.size % expert_count:
             raise BadSource(f"{path.name} has {sums.size} sums for {weight}; make it again")
 
-        # an expert that saw no token weighs all columns alike
-        rows = sums.reshape(counts.size, -1)
-        seen = counts > 0
-        means = np.ones_like(rows)
-        means[seen] = rows[seen] / counts[seen, None]
+        # the mean of each column; an expert that saw no token has 1 in all of them
+        sums_of_experts = sums.reshape(expert_count, -1)
+        means = np.ones_like(sums_of_experts)
+        saw_tokens = counts > 0
+        means[saw_tokens] = sums_of_experts[saw_tokens] / counts[saw_tokens, None]
         entries[weight] = means.reshape(-1)
     if not entries:
         raise BadSource(f"{path.name} is an importance matrix without entries; make it again")
@@ -131,31 +135,35 @@ def _floats(file: GgufFile, name: str) -> NDArray[np.float32]:
 def _read_legacy(file: BinaryIO, name: str) -> Content:
     """The content of imatrix.dat (`common_imatrix_load_legacy` in llama.cpp's imatrix-loader.cpp).
 
-    It has mean squares times the number of pieces, which comes before them.
+    The file has the number of entries, and for each entry: the length of its name, the name, a
+    number of pieces of text, the number of its values, and the values. They are mean squares times
+    the number of pieces. Newer files end with the pieces of the whole text and the text's name.
     """
     cut_off = BadSource(f"{name} ends too early; fetch or make it again")
 
-    def number() -> int:
+    def read_int() -> int:
         data = file.read(4)
         if len(data) < 4:
             raise cut_off
         return int(struct.unpack("<i", data)[0])
 
-    count = number()
-    if not 0 < count <= MOST_ENTRIES:
-        raise BadSource(f"{name} claims {count} entries; fetch or make it again")
+    entry_count = read_int()
+    if not 0 < entry_count <= MOST_ENTRIES:
+        raise BadSource(f"{name} claims {entry_count} entries; fetch or make it again")
     entries = {}
-    for _ in range(count):
-        length = number()
-        if not 0 < length <= MOST_NAME:
-            raise BadSource(f"{name} has a name of {length} bytes; fetch or make it again")
-        weight = file.read(length).split(b"\0")[0].decode(errors="replace")
-        pieces = number()
-        size = number()
-        if not 0 < size <= MOST_VALUES:
-            raise BadSource(f"{name} claims {size} numbers for {weight}; fetch or make it again")
-        data = file.read(4 * size)
-        if len(data) < 4 * size:
+    for _ in range(entry_count):
+        name_length = read_int()
+        if not 0 < name_length <= MOST_NAME:
+            raise BadSource(f"{name} has a name of {name_length} bytes; fetch or make it again")
+        weight = _text_before_zero(file.read(name_length))
+        pieces = read_int()
+        value_count = read_int()
+        if not 0 < value_count <= MOST_VALUES:
+            raise BadSource(
+                f"{name} claims {value_count} numbers for {weight}; fetch or make it again"
+            )
+        data = file.read(4 * value_count)
+        if len(data) < 4 * value_count:
             raise cut_off
         values = np.frombuffer(data, "<f4").astype(np.float32)
         if pieces > 0:
@@ -163,16 +171,26 @@ def _read_legacy(file: BinaryIO, name: str) -> Content:
         entries[weight] = values
 
     # older files end here
-    if not file.peek(1):  # type: ignore[attr-defined]
+    at_end = not file.peek(1)  # type: ignore[attr-defined]
+    if at_end:
         return entries, "", 0
-    chunks = number()
+
+    # the name of the text may be missing
+    chunks = read_int()
     length_bytes = file.read(4)
+    if len(length_bytes) < 4:
+        return entries, "", chunks
+    [dataset_length] = struct.unpack("<i", length_bytes)
     dataset = ""
-    if len(length_bytes) == 4:
-        [length] = struct.unpack("<i", length_bytes)
-        if 0 < length <= 1 << 16:
-            dataset = file.read(length).split(b"\0")[0].decode(errors="replace")
+    if 0 < dataset_length <= MOST_DATASET:
+        dataset = _text_before_zero(file.read(dataset_length))
     return entries, dataset, chunks
+
+
+def _text_before_zero(data: bytes) -> str:
+    """The text of a string that C ends with a byte of 0."""
+    text, _, _ = data.partition(b"\0")
+    return text.decode(errors="replace")
 
 
 def imatrix_file(
@@ -197,22 +215,26 @@ def imatrix_file(
         CHUNKS: u32(chunks),
         CHUNK_SIZE: u32(chunk_size),
     }
+    # two tensors for each weight, [experts, columns] and [experts, 1]
+    numbers_of: dict[str, NDArray[np.float32]] = {}
+    for weight in sorted(sums, key=str.encode):
+        expert_count = len(counts[weight])
+        counts_as_floats = counts[weight].astype(np.float32)
+        numbers_of[weight + SUMS] = sums[weight].reshape(expert_count, -1)
+        numbers_of[weight + COUNTS] = counts_as_floats.reshape(expert_count, 1)
+
+    # their entries in the header, and their data, each padded to a multiple of 32 bytes
     tensors: dict[str, TensorInfo] = {}
     parts = []
     offset = 0
-    for name in sorted(sums, key=str.encode):
-        number = len(counts[name])
-        pairs = (
-            (name + SUMS, sums[name].reshape(number, -1)),
-            (name + COUNTS, counts[name].astype(np.float32).reshape(number, 1)),
-        )
-        for title, numbers in pairs:
-            data = numbers.astype("<f4").tobytes()
-            rows, columns = numbers.shape
-            shape = (columns, rows)
-            tensors[title] = TensorInfo(title, shape, F32, offset, len(data))
-            padded = pad_size(len(data), 32)
-            parts.append(data + bytes(padded - len(data)))
-            offset += padded
+    for name, numbers in numbers_of.items():
+        data = numbers.astype("<f4").tobytes()
+        rows, columns = numbers.shape
+        gguf_shape = (columns, rows)  # fastest dimension first
+        tensors[name] = TensorInfo(name, gguf_shape, F32, offset, len(data))
+        padded_size = pad_size(len(data), 32)
+        padding = bytes(padded_size - len(data))
+        parts.append(data + padding)
+        offset += padded_size
     header = RewrittenHeader(values=values, tensors=tensors, alignment=32, kept=0)
     return header.plain() + b"".join(parts)

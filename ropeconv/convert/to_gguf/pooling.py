@@ -52,7 +52,10 @@ def has_projection(source: Source) -> bool:
 
 
 def _modules(source: Source) -> list[dict[str, str]]:
-    """The steps of modules.json, each with its `type` and `path`; empty without that file."""
+    """The steps of modules.json, each with its `type` and `path`; empty without that file.
+
+    For example, {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}.
+    """
     text = source.text(POOLING)
     if text is None:
         return []

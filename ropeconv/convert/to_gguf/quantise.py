@@ -14,6 +14,7 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...environment import Requirement, without_secrets
 from ...errors import UnsupportedBake, UsageError
@@ -65,7 +66,8 @@ Q8_0 = (7, 8.5)
 
 BY_IMPORTANCE = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")
 """Types for which llama.cpp needs an importance matrix (`tensor_requires_imatrix`)."""
-NEVER_NEEDED = ("token_embd.weight", "per_layer_token_embd.weight", "output.weight")
+EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
+NEVER_NEEDED = (*EMBEDDINGS, "output.weight")
 NO_OVERRIDE = ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")
 """Types of ggml that no weight of a file can have."""
 MOST_TEXT = 127
@@ -146,10 +148,15 @@ class Quantisation:
             floats.write_bytes(head)
             with floats.open("r+b") as file:
                 file.truncate(len(head) + header.data_size)
-            names = self._run(floats, folder / "none.gguf", dry_run=True)
-        numbers = {kind.name.lower(): number for number, kind in TYPES.items()}
-        types = {name: numbers.get(word.lower(), -1) for name, word in names.items()}
-        if types.keys() != header.tensors.keys() or -1 in types.values():
+            type_names = self._run(floats, folder / "none.gguf", dry_run=True)
+
+        # from {"blk.0.attn_q.weight": "q4_K"} to numbers of ggml, with -1 for an unknown name
+        number_of = {kind.name.lower(): number for number, kind in TYPES.items()}
+        types = {}
+        for tensor, type_name in type_names.items():
+            types[tensor] = number_of.get(type_name.lower(), -1)
+        lists_all_tensors = types.keys() == header.tensors.keys()
+        if not lists_all_tensors or -1 in types.values():
             raise RopeconvError(
                 "llama.cpp's quantiser does not list the types of the tensors as version 0.3.36 of"
                 " llama-cpp-python does; install that"
@@ -198,12 +205,14 @@ class Quantisation:
                 check=False,
                 env=without_secrets(),
             )
+
+        # the last line about an error is the reason
         if done.returncode != 0:
-            errors = ["no message"]
+            reason = "no message"
             for line in done.stderr.splitlines():
                 if re.search("error|fail", line, re.IGNORECASE):
-                    errors.append(line.strip())
-            raise RopeconvError(f"llama.cpp did not quantise to {self.outtype}: {errors[-1][:300]}")
+                    reason = line.strip()
+            raise RopeconvError(f"llama.cpp did not quantise to {self.outtype}: {reason[:300]}")
         types: dict[str, str] = json.loads(done.stdout)
         return types
 
@@ -218,28 +227,25 @@ class Quantisation:
             UnsupportedBake: llama.cpp needs an importance matrix, or another one, or a tensor is
                 quantised already.
         """
-        given = {} if self.imatrix is None else self.imatrix.entries
-        used = 0
+        entries = {} if self.imatrix is None else self.imatrix.entries
+        is_used = False  # whether any weight of the model has an entry
         for name, type in types.items():
             info = tensors[name]
-            if type == info.type:
+            if type == info.type:  # copied
                 continue
             stored = TYPES[info.type]
-            if stored.block > 1:
+            is_quantised = stored.block > 1
+            if is_quantised:
                 self._refuse(
                     f"{name} is {stored.name} in the checkpoint, which is not quantised again",
                     "pass --outtype mxfp4_moe, or auto",
                 )
-            columns = info.shape[0] * prod(info.shape[2:])
-            entry = given.get(name)
-            if entry is not None and name not in NEVER_NEEDED[:2] and entry.size != columns:
-                self._refuse(
-                    f"{self.imatrix_name} has {entry.size:,} numbers for {name}, and the model has"
-                    f" {columns:,} columns",
-                    "give the importance matrix of this model",
-                )
+
+            # the importance of each column, where the matrix has an entry for this weight
+            entry = entries.get(name)
             if entry is not None:
-                used += 1
+                is_used = True
+                self._check_entry(entry, info)
             elif self._needs_importance(name, type):
                 reason = f"{name} becomes {TYPES[type].name}, which needs an importance matrix"
                 if self.imatrix is not None:
@@ -248,9 +254,23 @@ class Quantisation:
                     reason,
                     "pass --imatrix FILE with that of this model, which `ropeconv imatrix` makes",
                 )
-        if given and not used:
+        if entries and not is_used:
             self._refuse(
                 f"{self.imatrix_name} has no weight of this model",
+                "give the importance matrix of this model",
+            )
+
+    def _check_entry(self, entry: NDArray[np.float32], weight: TensorInfo) -> None:
+        """Refuse an entry of the importance matrix that has not a number for each column."""
+        if weight.name in EMBEDDINGS:  # llama.cpp does not check these
+            return
+        # the shape is [columns, rows] or [columns, rows, experts]; each expert has its own numbers
+        experts = prod(weight.shape[2:])  # 1 for a weight without experts
+        columns = weight.shape[0] * experts
+        if entry.size != columns:
+            self._refuse(
+                f"{self.imatrix_name} has {entry.size:,} numbers for {weight.name}, and the model"
+                f" has {columns:,} columns",
                 "give the importance matrix of this model",
             )
 
@@ -260,13 +280,18 @@ class Quantisation:
         Raises:
             UsageError: For the first such pattern.
         """
-        for pattern, number in self.tensor_types:
+        for pattern, type_number in self.tensor_types:
             # llama.cpp's patterns are those of ECMAScript; Python's have no [[:digit:]]
-            if "[:" in pattern or any(re.search(pattern, name) for name in tensors):
+            is_known_to_python = "[:" not in pattern
+            if not is_known_to_python:
                 continue
+            if any(re.search(pattern, name) for name in tensors):
+                continue
+            type_name = TYPES[type_number].name.lower()
+            example = next(iter(tensors))
             raise UsageError(
-                f"--tensor-type {pattern}={TYPES[number].name.lower()} fits no tensor of this"
-                f" model; correct the name ({next(iter(tensors))} is one), or leave it out"
+                f"--tensor-type {pattern}={type_name} fits no tensor of this model; correct the"
+                f" name ({example} is one), or leave it out"
             )
 
     @property
@@ -310,7 +335,12 @@ def choose_quantisation(
         "--token-embedding-type": options.token_embedding_type,
     }
     flags = [flag for flag, value in given.items() if value]
-    if outtype not in FTYPES and not (outtype == "q8_0" and flags):
+
+    # ropeconv writes q8_0 and floats itself, unless q8_0 comes with types of single tensors
+    is_made_by_llamacpp = outtype in FTYPES
+    if outtype == "q8_0" and flags:
+        is_made_by_llamacpp = True
+    if not is_made_by_llamacpp:
         if flags:
             raise UsageError(
                 f"{flags[0]} is for llama.cpp's quantiser; add an --outtype such as q4_k_m, or"
@@ -318,26 +348,26 @@ def choose_quantisation(
             )
         return None
 
-    overrides = []
-    for text in options.tensor_type:
-        pattern, equals, word = text.rpartition("=")
-        if not equals or not pattern:
-            raise UsageError(f"--tensor-type {text}: write it like attn_v=q8_0")
-        try:
-            re.compile(pattern)
-        except re.error as problem:
-            raise UsageError(
-                f"--tensor-type {text}: {pattern} is not a pattern ({problem})"
-            ) from None
-        # llama-quantize compares names with the pattern in lower case
-        overrides.append((pattern.lower(), _type_number("--tensor-type", word)))
     return Quantisation(
         outtype=outtype,
         imatrix=imatrix,
-        tensor_types=tuple(overrides),
+        tensor_types=tuple(_parse_tensor_type(text) for text in options.tensor_type),
         output_type=_optional_type("--output-tensor-type", options.output_tensor_type),
         embedding_type=_optional_type("--token-embedding-type", options.token_embedding_type),
     )
+
+
+def _parse_tensor_type(text: str) -> tuple[str, int]:
+    """The pattern and ggml's number of the type: "attn_v=q8_0" gives ("attn_v", 8)."""
+    pattern, equals, type_name = text.rpartition("=")
+    if not equals or not pattern:
+        raise UsageError(f"--tensor-type {text}: write it like attn_v=q8_0")
+    try:
+        re.compile(pattern)
+    except re.error as problem:
+        raise UsageError(f"--tensor-type {text}: {pattern} is not a pattern ({problem})") from None
+    # llama-quantize compares names with the pattern in lower case
+    return pattern.lower(), _type_number("--tensor-type", type_name)
 
 
 def _optional_type(flag: str, word: str | None) -> int | None:

@@ -31,6 +31,7 @@ def text_keys(llama: Any, keys: dict[str, str | int]) -> Any:
     entries = (llama.llama_model_kv_override * (len(keys) + 1))()
     for entry, (key, value) in zip(entries, keys.items(), strict=False):
         entry.key = key.encode()
+        # the numbers of types in llama.h: LLAMA_KV_OVERRIDE_TYPE_INT is 0, and _STR is 3
         if isinstance(value, int):
             entry.tag = 0
             entry.value.val_i64 = value
@@ -45,6 +46,7 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     import llama_cpp as llama
 
+    # llama.cpp tells the type of each tensor in its log only
     logged: list[str] = []
 
     @llama.llama_log_callback  # type: ignore[untyped-decorator, unused-ignore]
@@ -52,6 +54,8 @@ def main() -> int:
         logged.append(text.decode(errors="replace"))
 
     llama.llama_log_set(log, ctypes.c_void_p(0))
+
+    # the plain settings
     settings = llama.llama_model_quantize_default_params()
     settings.ftype = given["file_type"]
     settings.dry_run = given["dry_run"]
@@ -60,21 +64,27 @@ def main() -> int:
     if given["embedding_type"] is not None:
         settings.token_embedding_type = given["embedding_type"]
 
-    # arrays end with an empty entry, and must live until the end
+    # Three arrays of C follow. Each has an empty entry at its end, and must live until the end. The
+    # types of single tensors:
     patterns = given["tensor_types"]
     overrides = (llama.llama_model_tensor_override * (len(patterns) + 1))()
     for override, (pattern, number) in zip(overrides, patterns, strict=False):
         override.pattern = pattern.encode()
         override.type = number
-    overrides[len(patterns)].type = settings_end(llama)
+    last = overrides[len(patterns)]
+    last.type = settings_end(llama)
     if patterns:
         settings.tt_overrides = overrides
 
+    # keys to add to the header
     keys = text_keys(llama, given["keys"])
     if given["keys"]:
         settings.kv_overrides = keys
 
-    means = dict(np.load(given["imatrix"])) if given["imatrix"] else {}
+    # the importance matrix: the mean squares of each weight by its name
+    means = {}
+    if given["imatrix"]:
+        means = dict(np.load(given["imatrix"]))
     entries = (llama.llama_model_imatrix_data * (len(means) + 1))()
     for entry, (name, values) in zip(entries, means.items(), strict=False):
         entry.name = name.encode()
@@ -83,6 +93,7 @@ def main() -> int:
     if means:
         settings.imatrix = entries
 
+    # quantise, and print the type of each tensor as JSON: {"output.weight": "q6_K"}
     failed = llama.llama_model_quantize(
         given["source"].encode(), given["target"].encode(), settings
     )

@@ -51,15 +51,22 @@ def find_recut(
         keys: The keys of the tokenizer in GGUF.
         names: Other names that the family uses for pre-tokenizers.
     """
-    data = read(folder / "tokenizer.json", TokenizerJson)
-    if data is None or "tokenizer.ggml.pre" not in keys or not installed("tokenizers"):
+    path = folder / "tokenizer.json"
+    data = read(path, TokenizerJson)
+    if data is None or "tokenizer.ggml.pre" not in keys:
         return None
-    written = keys["tokenizer.ggml.pre"].decode()
+    if not installed("tokenizers"):  # which splits the words here
+        return None
+
+    # the entry of pre.toml with the name that was written and the steps of this tokenizer; `runs`
+    # are the steps of llama.cpp where it splits text otherwise
+    name_in_gguf = keys["tokenizer.ggml.pre"].decode()
     own_steps = steps(data.pre_tokenizer)
     for pre in pre_table().pre:
-        is_written = names.get(pre.name, pre.name) == written
-        if is_written and pre.steps == own_steps and pre.runs:
-            return _compare(folder / "tokenizer.json", pre.runs)
+        is_written = names.get(pre.name, pre.name) == name_in_gguf
+        splits_alike = pre.steps == own_steps
+        if is_written and splits_alike and pre.runs:
+            return _compare(path, pre.runs)
     return None
 
 

@@ -39,8 +39,7 @@ PROGRAM = Path(__file__).with_name("stock_program.py")
 
 READ = (".json", ".txt", ".model", ".jinja", ".md", ".tiktoken", ".safetensors")
 """Ends of the names of files that the converter is given: no code, and no pickles."""
-CONFIGS = ("config.json", "tokenizer_config.json")
-"""Files that may name code of the model, which the converter would fetch and run."""
+TOKENIZER_CONFIG = "tokenizer_config.json"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 LONGEST_LINE = 300
 
@@ -134,12 +133,14 @@ def find_converter(named: Path | None = None) -> StockConverter | None:
     Raises:
         UsageError: The path has no converter.
     """
-    option = "--converter"
-    if named is None and os.environ.get(VARIABLE):
-        named = Path(os.environ[VARIABLE])
-        option = VARIABLE
+    # the one that the user named, by the option or by the variable
     if named is not None:
-        return _describe(_script_at(expand_home(named), option))
+        return _describe(_script_at(expand_home(named), "--converter"))
+    path_in_variable = os.environ.get(VARIABLE)
+    if path_in_variable:
+        return _describe(_script_at(expand_home(Path(path_in_variable)), VARIABLE))
+
+    # the first one that is installed
     for script, version in _installed():
         return _describe(script, version)
     return None
@@ -155,10 +156,13 @@ def find_again(sha256: str, remembered: Path | None) -> StockConverter:
     Raises:
         BadSource: It is not here.
     """
+    # at the place where it was
     if remembered is not None and remembered.is_file():
         converter = _describe(remembered)
         if converter.sha256 == sha256:
             return converter
+
+    # or at the usual places
     found = find_converter()
     if found is not None and found.sha256 == sha256:
         return found
@@ -185,7 +189,11 @@ def _installed() -> Iterator[tuple[Path, str]]:
     Only the folders of this environment count: sys.path may have the working directory, whose files
     the user has not installed.
     """
-    folders = list(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
+    # usually both are the same folder, site-packages
+    folders = [sysconfig.get_path("purelib")]
+    if sysconfig.get_path("platlib") not in folders:
+        folders.append(sysconfig.get_path("platlib"))
+
     for package in distributions(path=folders):
         for file in package.files or ():
             if file.name != SCRIPT:
@@ -270,23 +278,8 @@ def _download(source: Source) -> str:
     return f"run `{shlex.join(words)}`"
 
 
-def prepare_folder(
-    source: Source, config: jsontext.JsonObject, folder: Path, names: Collection[str]
-) -> Path:
-    """Make a folder for the converter: links to the files of a checkpoint, and another config.
-
-    Args:
-        source: The checkpoint.
-        config: The content of its config.json, with an unscaled RoPE.
-        folder: An empty folder.
-        names: The files that are linked.
-
-    Returns:
-        A folder in it with the name of the source, from which the converter guesses descriptions.
-
-    Raises:
-        BadSource: The weights are not on this machine, or are in another format.
-    """
+def _refuse_unreadable_weights(source: Source) -> None:
+    """Raise BadSource for weights that llama.cpp's converter could not read."""
     weights = source.weights()
     if isinstance(source, DequantisedCheckpoint):
         repair = f"give a checkpoint whose weights are not quantised to llama.cpp's {SCRIPT}"
@@ -305,17 +298,40 @@ def prepare_folder(
                 f" {_download(source)}, and give that folder"
             )
 
+
+def prepare_folder(
+    source: Source, config: jsontext.JsonObject, folder: Path, names: Collection[str]
+) -> Path:
+    """Make a folder for the converter: links to the files of a checkpoint, and another config.
+
+    Args:
+        source: The checkpoint.
+        config: The content of its config.json, with an unscaled RoPE.
+        folder: An empty folder.
+        names: The files that are linked.
+
+    Returns:
+        A folder in it with the name of the source, from which the converter guesses descriptions.
+
+    Raises:
+        BadSource: The weights are not on this machine, or are in another format.
+    """
+    _refuse_unreadable_weights(source)
+
+    # the contents of the two files that are written anew
+    texts = {"config.json": config}
+    tokenizer_config = source.text(TOKENIZER_CONFIG)
+    if tokenizer_config is not None:
+        texts[TOKENIZER_CONFIG] = jsontext.parse(tokenizer_config, TOKENIZER_CONFIG)
+
     place = folder / (Path(source.name).name or "model")
     place.mkdir()
-    texts = {"config.json": config}
-    tokenizer = source.text(CONFIGS[1])
-    if tokenizer is not None:
-        texts[CONFIGS[1]] = jsontext.parse(tokenizer, CONFIGS[1])
     for name in names:
         target = place / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if name in texts:
-            # classes in files of the checkpoint, or of another repository
+            # auto_map names classes in files of the checkpoint or of another repository, which the
+            # converter would fetch and run
             content = {key: value for key, value in texts[name].items() if key != "auto_map"}
             target.write_bytes(jsontext.dump(content).encode())
         elif source.is_generated(name):

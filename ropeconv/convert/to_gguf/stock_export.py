@@ -407,10 +407,11 @@ def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
                 "keep safetensors",
             )
 
-    # the layers that keep their RoPE
-    if _unlike_local(model, spec) and spec.local_form is not None:
-        model = model.after(Edit({f"{arch}.rope.freq_base_swa": f32(spec.local_form.theta)}))
+    # the layers that keep their RoPE: if they differ, their base is written, and compared again
     reason = _unlike_local(model, spec)
+    if reason and spec.local_form is not None:
+        model = model.after(Edit({f"{arch}.rope.freq_base_swa": f32(spec.local_form.theta)}))
+        reason = _unlike_local(model, spec)
     if reason:
         raise UnsupportedBake(
             "the RoPE of window layers", f"GGUF as {arch}", reason, "keep safetensors"
@@ -431,10 +432,12 @@ def _check_layers(model: GgufModel, source: Source, family: Family, spec: RopeSp
         UnsupportedBake: Some differ in their number, window, rotation, or heads of keys.
     """
     computed = model.reading().spec
-    is_uniform = {*computed.layers, *spec.layers} == {"global"} and not any(spec.windows)
     if len(computed.layers) != len(spec.layers):
-        # HRM runs its layers several times, and llama.cpp counts every run
-        if is_uniform:
+        # HRM runs its layers several times, and llama.cpp counts every run. Where all layers are
+        # alike, it does not matter how often they are counted.
+        all_rotate = {*computed.layers, *spec.layers} == {"global"}
+        has_windows = any(spec.windows)
+        if all_rotate and not has_windows:
             return
         raise UnsupportedBake(
             f"a model of {counted(len(spec.layers), 'layer')}",

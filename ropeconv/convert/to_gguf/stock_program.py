@@ -8,6 +8,7 @@ It imports nothing of ropeconv.
 
 import importlib
 import json
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -24,16 +25,21 @@ def write_small_tensors(writer: Any, *, progress: bool = False) -> None:
         writer: The GGUFWriter, which has written all keys.
         progress: As in the method that it stands for.
     """
+    # the entries, which name and place each tensor; there is one file, since nothing is split
     writer.write_ti_data_to_file()
     (file,) = writer.fout
     writer.write_padding(file, file.tell())
-    for info in writer.tensors[0].values():
+
+    # the data: large tensors and padding become holes
+    (tensors,) = writer.tensors
+    for info in tensors.values():
         if info.nbytes <= SMALL:
             info.tensor.tofile(file)
         else:
-            file.seek(info.nbytes, 1)
-        file.seek(-info.nbytes % writer.data_alignment, 1)
-        info.tensor = None
+            file.seek(info.nbytes, os.SEEK_CUR)
+        padding = -info.nbytes % writer.data_alignment
+        file.seek(padding, os.SEEK_CUR)
+        info.tensor = None  # frees its memory
     file.truncate()
 
 

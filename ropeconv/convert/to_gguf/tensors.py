@@ -251,10 +251,14 @@ def _named_and_typed(
         rules: How checkpoints of the family become GGUF.
         type: ggml's number of the type of matrices, which the user chose.
     """
+    # the name, from the first map that has it
     suffixes = (".weight", ".bias", ".scale")
     target = gguf_name(tensor.name)
-    for names in reversed(maps):
-        target = names.get_name(key=tensor.name, try_suffixes=suffixes) or target
+    for names in maps:
+        found = names.get_name(key=tensor.name, try_suffixes=suffixes)
+        if found:
+            target = found
+            break
     if target is None:
         raise BadSource(
             f"{tensor.name} has no name in GGUF's {rules.arch}; is it a checkpoint of another"

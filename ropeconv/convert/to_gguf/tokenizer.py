@@ -94,9 +94,10 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
     Raises:
         BadSource: Where no known pre-tokenizer splits text in the same way.
     """
+    # those that split text as the tokenizer does
     own_steps = steps(tokenizer.pre_tokenizer)
-    same = [pre for pre in pre_table().pre if pre.steps == own_steps]
-    if not same:
+    splitting_alike = [pre for pre in pre_table().pre if pre.steps == own_steps]
+    if not splitting_alike:
         cuts = "; ".join(own_steps or ("nothing",))
         raise BadSource(
             "tokenizer.json splits text by a pre-tokenizer that is not in the table"
@@ -104,12 +105,16 @@ def recognise(tokenizer: TokenizerJson, names: dict[str, str]) -> str:
             " llama.cpp, pass --pre NAME"
         )
 
-    # a name that agrees in ignore_merges too, or for this vocabulary the difference must not matter
+    # the first that agrees in ignore_merges too
     ignore_merges = bool(tokenizer.kind.ignore_merges)
-    agreeing = [pre for pre in same if pre.ignore_merges == ignore_merges]
-    best = agreeing[0] if agreeing else same[0]
-    name = names.get(best.name, best.name)
-    if agreeing or merges_make_every_token(tokenizer.bpe):
+    for pre in splitting_alike:
+        if pre.ignore_merges == ignore_merges:
+            return names.get(pre.name, pre.name)
+
+    # else one that does not, if that does not matter for this vocabulary
+    first = splitting_alike[0]
+    name = names.get(first.name, first.name)
+    if merges_make_every_token(tokenizer.bpe):
         return name
 
     stated = str(ignore_merges).lower()
@@ -162,10 +167,9 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
     """
     if pre_tokenizer is None:
         return None
-
-    # a word stands for a step with certain settings; with others, there is no word
     kind = pre_tokenizer.type
-    pattern = pre_tokenizer.pattern
+
+    # several, one after another
     if kind == "Sequence":
         words = list[str]()
         for inner in pre_tokenizer.pretokenizers:
@@ -175,20 +179,23 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
             words += inner_words
         return tuple(words)
 
+    # a word stands for a step with certain settings; with others, there is no word
     if kind == "ByteLevel" and not pre_tokenizer.add_prefix_space:
         return ("gpt2",) if pre_tokenizer.use_regex else ()
     if kind == "Digits":
         return ("digits",) if pre_tokenizer.individual_digits else ("numbers",)
     if kind == "Punctuation" and pre_tokenizer.behavior == "Contiguous":
         return ("punctuation",)
+
+    # a regular expression: each match is a word ("Isolated"). "Removed" with invert drops what is
+    # between matches, which is nothing for patterns that match every character.
+    pattern = pre_tokenizer.pattern
     if kind == "Split" and pattern is not None and pattern.Regex is not None:
-        # "Removed" with invert drops what the pattern does not match, and keeps each match as a
-        # word: the same as "Isolated" for patterns that match every character
-        cuts = (pre_tokenizer.behavior, pre_tokenizer.invert)
-        if cuts not in (("Isolated", False), ("Removed", True)):
-            return None
-        regex = pattern.Regex.replace("\r", r"\r").replace("\n", r"\n")
-        return (f"split {regex}",)
+        is_isolated = pre_tokenizer.behavior == "Isolated" and not pre_tokenizer.invert
+        drops_between = pre_tokenizer.behavior == "Removed" and pre_tokenizer.invert
+        if is_isolated or drops_between:
+            regex = pattern.Regex.replace("\r", r"\r").replace("\n", r"\n")
+            return (f"split {regex}",)
     return None
 
 

@@ -304,15 +304,16 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
     """
     from sentencepiece import SentencePieceProcessor
 
+    # Llama 3 has a table of tiktoken under this name
     content = read_bytes(path, path.name)
     processor = SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(content)
-    except (RuntimeError, OSError, UnicodeError):
-        # UnicodeError where the message of an error is not UTF-8
-        return None  # Llama 3 has a table of tiktoken under this name
+    except (RuntimeError, OSError, UnicodeError):  # the latter where its message is not UTF-8
+        return None
     _check_model(content)
 
+    # the text, the kind and the score of each token
     tokens = Vocabulary.of_size(vocabulary)
     kinds = {
         TokenKind.UNKNOWN: processor.IsUnknown,
@@ -330,8 +331,11 @@ def from_model(path: Path, vocabulary: int) -> tuple[Vocabulary, bool] | None:
             tokens.put(index, processor.IdToPiece(index), kind, processor.GetScore(index))
     except UnicodeError:
         raise BadSource(f"{path.name} has a piece that is not UTF-8; download it again") from None
-    # the setting add_dummy_prefix, by what the tokenizer does: ["▁a"], or ["▁", "a"]
-    puts_space_before = processor.EncodeAsPieces("a")[:1] != ["a"]
+
+    # the setting add_dummy_prefix, by what the tokenizer does: ["▁a"] or ["▁", "a"] with a space,
+    # and ["a"] without
+    pieces = processor.EncodeAsPieces("a")
+    puts_space_before = pieces[:1] != ["a"]
     return tokens, puts_space_before
 
 

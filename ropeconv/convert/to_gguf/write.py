@@ -123,23 +123,38 @@ def output_blocks(tensor: StoredRows) -> Iterator[bytes]:
 
 
 def _tasks(places: Sequence[TensorPlace]) -> Iterator[Task]:
-    """Yield the tasks that write one tensor into all files, each for a thread."""
+    """Yield the tasks that write one tensor into all files, each for a thread.
+
+    A task is a function without arguments, which returns the number of bytes that it has written.
+
+    Args:
+        places: The tensor as each file has it, and where it begins in that file.
+    """
     converted = []
     for place in places:
         tensor = place.tensor
-        # a tensor whose bytes do not change: neither order nor numbers, nor their type
-        is_plain = not tensor.interleave and not tensor.values and tensor.tiles == (1, 1)
-        if tensor.data:  # a computed tensor, whose bytes are in memory
+
+        # a computed tensor, whose bytes are in memory
+        if tensor.data:
             yield partial(write_at, place.file.fileno(), tensor.data, place.start)
-        elif is_plain and all(_is_copied(part, tensor.type) for part in tensor.parts):
+            continue
+
+        # a tensor whose bytes do not change: neither order nor numbers, nor their type
+        keeps_order = not tensor.interleave and tensor.tiles == (1, 1)
+        keeps_numbers = not tensor.values
+        keeps_type = all(_is_copied(part, tensor.type) for part in tensor.parts)
+        if keeps_order and keeps_numbers and keeps_type:
             yield from _copy_tasks(tensor, place.start, place.file)
-        else:
-            converted.append(place)
+            continue
+
+        converted.append(place)
     if not converted:
         return
 
-    # all others are converted, several pieces of rows in each task, since a task has its own cost
-    pieces = zip(*(_pieces(place.tensor, place.start) for place in converted), strict=True)
+    # All others are converted, several pieces of rows in each task, since a task has its own cost.
+    # A piece is the same rows for each file, with their places there: ((rows, 0), (rows, 4096)).
+    pieces_of_files = [_pieces(place.tensor, place.start) for place in converted]
+    pieces = zip(*pieces_of_files, strict=True)
     several = list(islice(pieces, PIECES))
     while several:
         yield partial(_convert, converted, several)
@@ -153,16 +168,16 @@ def _copy_tasks(tensor: StoredRows, place: int, target: BinaryIO) -> Iterator[Ta
     """
     for part in tensor.parts:
         assert part.file.path is not None
-        for first in range(0, part.extent, COPY):
+        for offset in range(0, part.extent, COPY):
             yield partial(
                 _copy,
                 source=part.file.path,
-                start=part.start + first,
+                start=part.start + offset,
                 target=target.name,
-                place=place + first,
-                size=min(COPY, part.extent - first),
+                place=place + offset,
+                size=min(COPY, part.extent - offset),
             )
-        place += part.extent
+        place += part.extent  # the parts follow each other in the output
 
 
 def _is_copied(part: Rows, type: int) -> bool:
@@ -196,13 +211,16 @@ def _convert(places: Sequence[TensorPlace], pieces: list[tuple[tuple[Rows, int],
     Returns:
         The number of bytes written.
     """
-    written = 0
+    # the tensor is the same in all files but for its type, so its rows are read and changed once
+    tensor = places[0].tensor
     types = {place.tensor.type for place in places}
+    written = 0
     for piece in pieces:
         rows, _ = piece[0]
-        encoded = _output_rows(places[0].tensor, rows, types)
+        encoded = _output_rows(tensor, rows, types)
         for place, (_, start) in zip(places, piece, strict=True):
-            written += write_at(place.file.fileno(), encoded[place.tensor.type].data, start)
+            data = encoded[place.tensor.type].data
+            written += write_at(place.file.fileno(), data, start)
     return written
 
 
@@ -235,8 +253,9 @@ def _output_rows(
     # without a change of numbers or type, the bits stay as they are
     stored = _reorder(tensor, _checkpoint_rows(rows))
     own_type = DTYPES[rows.dtype]
+    numbers_change = bool(tensor.values or rows.factors)
     in_types: dict[int, NDArray[np.generic]] = {}
-    if own_type in types and not tensor.values and not rows.factors:
+    if own_type in types and not numbers_change:
         in_types[own_type] = np.ascontiguousarray(stored)
     others = [type for type in types if type not in in_types]
     if not others:
@@ -372,13 +391,16 @@ def _q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
     blocks = values.reshape(-1, TYPES[Q8_0].block)
     absolute = blocks.view(np.int32) & 0x7FFFFFFF
     largest = absolute.max(axis=1, keepdims=True).view(np.float32)
+
+    # d and 2 / d; a block of zeros has d = 0, and 0 stands for 2 / d
     scale = largest / np.float32(127)
     twice_inverse = np.where(scale == 0, np.float32(0), 2 / scale)
-    if not (scale.max() < np.inf and twice_inverse.max() < np.inf):
+    is_finite = scale.max() < np.inf and twice_inverse.max() < np.inf  # false for NaN too
+    if not is_finite:
         return None
 
-    # round(y) from t, the integer part of 2y: (t + 1) >> 1 for y >= 0, and t >> 1 for y < 0. For
-    # example, y = 1.5 has t = 3 and gives 2, and y = -1.5 has t = -3 and gives -2.
+    # round(y) for y = x / d, from t, the integer part of 2y: (t + 1) >> 1 for y >= 0, and t >> 1
+    # for y < 0. For example, y = 1.5 has t = 3 and gives 2, and y = -1.5 has t = -3 and gives -2.
     numbers = (blocks * twice_inverse).astype(np.int16)
     sign = numbers >> 15  # 0, or -1 for negative numbers
     numbers += 1 + sign

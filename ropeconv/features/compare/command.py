@@ -78,10 +78,10 @@ def _compare(models: list[str], family: str, merge: bool, explain: bool, screen:
     from .side_by_side import side_by_side
     from .views import show_comparison, show_compatibility
 
-    # A merge and adapters are judged by whether they fit. Two models are shown side by side, unless
-    # --merge asks whether they fit.
+    # whether a merge or adapters fit: of a file of mergekit, of adapters, or of more than two models
     sources, adapters, file = open_models(models, family)
-    if merge or file or adapters or len(sources) > 2:
+    can_be_side_by_side = len(sources) == 2 and not adapters and file is None
+    if merge or not can_be_side_by_side:
         compared = compatibility(sources, adapters, file)
         if screen.as_json:
             screen.data(compared.to_dict())
@@ -89,7 +89,9 @@ def _compare(models: list[str], family: str, merge: bool, explain: bool, screen:
             show_compatibility(compared, screen)
         return compared.fits
 
-    difference = side_by_side(*sources)
+    # how two models differ
+    first, second = sources
+    difference = side_by_side(first, second)
     for side in (difference.first, difference.second):
         screen.note(side.inspection.assumption)
     if screen.as_json:

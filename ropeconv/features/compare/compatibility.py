@@ -136,6 +136,8 @@ def read_merge(path: Path) -> Merge:
 def _references(node: object, visited: set[int]) -> Iterator[object]:
     """Yield the references of models in a mapping of a file, and in the mappings inside it.
 
+    {"slices": [{"sources": [{"model": "A"}, {"model": "B"}]}]} gives "A" and "B", for example.
+
     Args:
         node: A part of the file; one that is not a mapping has no references.
         visited: The ids of the mappings up to here. An alias of YAML (`*name`) can repeat one, even
@@ -145,10 +147,12 @@ def _references(node: object, visited: set[int]) -> Iterator[object]:
         return
     visited.add(id(node))
 
+    # keys of this mapping that name a model
     for name in NAMES:
         if node.get(name):
             yield node[name]
 
+    # and those of the mappings in it
     inner = []
     for name in LISTS:
         if isinstance(node.get(name), list):
@@ -388,6 +392,7 @@ def compatibility(
         adapters: Adapters with the models that they go over.
         merge: The file of mergekit that names them, None without one.
     """
+    # each model of a merge with its base
     base, *others = models
     misfits: list[Misfit] = []
     if others:
@@ -401,11 +406,14 @@ def compatibility(
     # set of Python, which has no fixed order.
     notes = []
     config_matters = any(misfit.about in ("rope", "context") for misfit in misfits)
-    if merge is not None and not merge.base and config_matters:
+    lacks_base = merge is not None and not merge.base
+    if lacks_base and config_matters:
         notes.append(
             "The YAML names no base_model, so mergekit takes the RoPE of any of the models, another"
             " one from run to run; name one."
         )
+
+    # each adapter with the model that it goes over
     for adapter, over in adapters:
         adapter_misfits, note = _adapter_misfits(adapter, over)
         misfits += adapter_misfits
@@ -496,26 +504,25 @@ def _rope_misfits(base: Inspection, other: Inspection) -> Iterator[Misfit]:
         yield Misfit(name=name, about="structure", message=message, repair=LEAVE_OUT)
         return
 
-    # If both had the same RoPE before ropeconv extended one of them, undo the extension. Otherwise
-    # they were trained apart.
+    # If both had the same RoPE before ropeconv extended one of them, the extension can be undone.
     extensions = list[Misfit]()
-    if compared.differs:
-        if _same_rope(base.first_spec, other.first_spec):
-            extensions = list(_extensions((base, other)))
-        if extensions:
-            yield from extensions
-        else:
-            yield _trained_apart(base, other, message)
+    if compared.differs and _same_rope(base.first_spec, other.first_spec):
+        extensions = list(_extensions((base, other)))
+        yield from extensions
+    # Otherwise they were trained apart.
+    if compared.differs and not extensions:
+        yield _trained_apart(base, other, message)
 
     # `ropeconv apply` can multiply (fold) the attention factor into the weights of queries and
     # keys. Then equal settings are not enough, if that was done in only one of them.
-    if compared.first.folded == compared.second.folded:
+    base_is_folded = compared.first.folded
+    other_is_folded = compared.second.folded
+    if base_is_folded == other_is_folded:
         return
-    folded_side = compared.first if compared.first.folded else compared.second
-    folded_model = folded_side.inspection
+    folded_model = compared.first.inspection if base_is_folded else compared.second.inspection
     folded_name = folded_model.source.reference
-    is_undone_already = any(misfit.name == folded_name for misfit in extensions)
-    if not is_undone_already:
+    is_undone_with_extension = any(misfit.name == folded_name for misfit in extensions)
+    if not is_undone_with_extension:
         message = (
             "has a part of its attention factor or query scale in its weights, and the other has"
             " none there"
@@ -560,8 +567,10 @@ def _trained_apart(base: Inspection, other: Inspection, message: str) -> Misfit:
     for model in (base, other):
         if not model.first_spec.scaled:
             continue
-        may_be_added = isinstance(model.spec.form, ADDED_LATER) and not marked_as_trained(model)
-        command = command_to(model.spec.unscaled(), model) if may_be_added else ""
+        is_addable = isinstance(model.spec.form, ADDED_LATER)
+        command = ""
+        if is_addable and not marked_as_trained(model):
+            command = command_to(model.spec.unscaled(), model)
         commands.append(command)
     can_be_undone = len(commands) > 0 and all(commands)
     if not can_be_undone:
@@ -619,10 +628,11 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
     if model.first is not None and _same_rope(model.first, spec):
         return command_line("restore", source)
 
+    # the options of `apply`; --original-context is left out where the model has this length already
     method = _method_of(spec)
     original_option = getattr(spec.form, "original_context", spec.original_context)
     if original_option == model.first_spec.original_context:
-        original_option = None  # the model has this length already, so no --original-context
+        original_option = None
 
     # Most methods compute the attention factor themselves, and the shortest command is the one
     # without --attention-factor. The second try has the option.
@@ -639,11 +649,14 @@ def command_to(spec: RopeSpec, model: Inspection) -> str:
             differs = difference(reached, start, spec)  # how the schedule differs from `spec`
         except RopeconvError:  # the method does not apply to this model
             continue
-        if not differs:
-            words = [source, *(flags(recipe) or ())]
-            if model.extended:
-                words.append("--replace")
-            return command_line("apply", *words)
+        if differs:
+            continue
+
+        method_options = flags(recipe) or ()
+        words = [source, *method_options]
+        if model.extended:
+            words.append("--replace")
+        return command_line("apply", *words)
     return ""
 
 
@@ -871,17 +884,19 @@ def _folded_apart(adapter: Adapter, base: Inspection) -> Iterator[Misfit]:
     adapter adds to a weight W was trained with W, and is too small or too large for W times a
     factor.
     """
+    # it was trained on this base
     if adapter.base == base.source.reference:
         return
+
+    # the tensors with factors in one of the models only, as far as the adapter changes them; where
+    # its tensors are not known, it may change any
     trained_on = adapter.trained_on
     folded_in_base = _folded_tensors(base)
     folded_in_trained = _folded_tensors(trained_on)
     folded_in_one = folded_in_base ^ folded_in_trained
     if adapter.sizes:
-        changed = folded_in_one & set(adapter.sizes)
-    else:
-        changed = folded_in_one  # the adapter may change any weight
-    if not changed:
+        folded_in_one &= set(adapter.sizes)
+    if not folded_in_one:
         return
 
     # the model with the factors is named; a fold changes many layers, so the other one has none

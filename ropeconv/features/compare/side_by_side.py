@@ -271,13 +271,14 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
     Returns:
         The properties that differ, and the status of both models in each runtime.
     """
+    # the frequencies of all layers that a method would extend
     left = _side_of(first)
     right = _side_of(second)
     left_schedule = left.spec.current()
     right_schedule = right.spec.current()
     whole = compare_frequencies(left_schedule.inv_freq, right_schedule.inv_freq)
 
-    # LongRoPE within the trained context
+    # those of LongRoPE within the trained context, where one model has two lists
     short = None
     if left_schedule.short_inv_freq is not None or right_schedule.short_inv_freq is not None:
         left_short = _short_frequencies(left_schedule)
@@ -291,6 +292,7 @@ def side_by_side(first: Inspection, second: Inspection) -> RopeDifference:
     if left_window is not None and right_window is not None:
         window = compare_frequencies(left_window, right_window)
 
+    # the names of all properties that differ, in the order of WORDS
     differs = _settings_that_differ(left, right)
     vectors = {"frequencies": whole, "short_frequencies": short, "window_frequencies": window}
     for name, vector in vectors.items():
@@ -442,6 +444,7 @@ def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
     if in_config is not None and _close(in_config.attention_factor, spec.attention_factor):
         attention_factor = receipt.schedule.attention_factor
         with_factors = replace(with_factors, attention_factor=attention_factor)
+
     # log-n scales queries by log(position); config.json can have steps that approximate it, and the
     # weights then a constant gain
     approximation = receipt.log_n_approximation
@@ -453,13 +456,14 @@ def _with_folded_factors(spec: RopeSpec, source: Source) -> RopeSpec:
 
 def _runtimes(first: Inspection, second: Inspection) -> tuple[RuntimePair, ...]:
     """Judge both models in the newest version of each runtime, and GGUF files in llama.cpp."""
+    # runtimes that read checkpoints; the table has several ranges of versions of each
     pairs = []
-    names = dict.fromkeys(version.name for version in runtimes())  # each once, in this order
-    for name in names:
+    names_once = dict.fromkeys(version.name for version in runtimes())
+    for name in names_once:
         version = newest(name)
         first_status, first_reason = _verdict_on(version, first)
         second_status, second_reason = _verdict_on(version, second)
-        if first_status is None and second_status is None:
+        if first_status is None and second_status is None:  # it reads neither format
             continue
         pair = RuntimePair(
             runtime=version.key,

@@ -150,14 +150,16 @@ def _collect(settings: JsonObject, chunk_size: int, reporter: Reporter) -> int:
     pieces = 0
     with (
         ProgramProcess(command, without_secrets()) as program,
-        reporter.counting("Reading", "tokens") as (total, advance),
+        reporter.counting("Reading", "tokens") as (set_total, advance),
     ):
+        # It writes a line of JSON first, {"tokens": 5000, "chunks": 9}, and then one after each
+        # piece, {"read": 512}. An empty line is the end.
         line = program.receive()
         while line:
             message = json.loads(line)
             if "chunks" in message:
                 pieces = message["chunks"]
-                total(pieces * chunk_size)
+                set_total(pieces * chunk_size)
                 if not pieces:
                     raise UsageError(
                         f"the text has {counted(message['tokens'], 'token')}, and a piece has"
@@ -167,8 +169,12 @@ def _collect(settings: JsonObject, chunk_size: int, reporter: Reporter) -> int:
                 advance(message["read"])
             line = program.receive()
         code, errors = program.end()
+
+    # the last line about an error is the reason
     if code != 0:
-        lines = [line for line in errors.splitlines() if "error" in line.lower()]
-        reason = lines[-1] if lines else "it gives no reason"
+        reason = "it gives no reason"
+        for error_line in errors.splitlines():
+            if "error" in error_line.lower():
+                reason = error_line
         raise RopeconvError(f"llama.cpp does not run {settings['model']}: {reason[:300]}")
     return pieces

@@ -67,6 +67,9 @@ class Collector:
     def seen(self, address: int, is_question: bool) -> bool:
         """Answer whether the inputs of an operation are wanted, or take them.
 
+        llama.cpp calls this twice for each operation of the model: before it, with a question, and
+        after it, if the answer was yes.
+
         Args:
             address: The ggml_tensor with the result of the operation.
             is_question: Whether llama.cpp asks, before it computes it.
@@ -97,34 +100,52 @@ class Collector:
     def _add(self, node: GgmlTensor) -> None:
         """Add the inputs of a product with one matrix, or with a stack of them."""
         name = weight_name(node)
-        weight = node.src[0].contents
+
+        # the weight is a stack [outer, inner, rows, columns] of matrices, of which most models have
+        # one; ggml has the fastest dimension first
+        _, _, inner_matrices, outer_matrices = node.src[0].contents.ne
+        matrix_count = int(inner_matrices * outer_matrices)
         inputs = self._numbers(node.src[1], np.float32)
-        matrices = int(weight.ne[2] * weight.ne[3])
-        sums = self.sums.setdefault(name, np.zeros((matrices, inputs.shape[3]), np.float32))
-        for outer in range(inputs.shape[0]):
-            for inner in range(inputs.shape[1]):
-                matrix = (outer % weight.ne[3]) * weight.ne[2] + inner % weight.ne[2]
+        outer_inputs, inner_inputs, rows, columns = inputs.shape
+
+        # each matrix is multiplied by the inputs at its place, or, where there are more inputs than
+        # matrices, by those at each multiple of the number of matrices too (ggml's broadcast)
+        no_sums = np.zeros((matrix_count, columns), np.float32)
+        sums = self.sums.setdefault(name, no_sums)
+        for outer in range(outer_inputs):
+            for inner in range(inner_inputs):
+                outer_matrix = outer % outer_matrices
+                inner_matrix = inner % inner_matrices
+                matrix = outer_matrix * inner_matrices + inner_matrix
                 sums[matrix] = _add_squares(sums[matrix], inputs[outer, inner])
-        rows = inputs.shape[0] * inputs.shape[1] * inputs.shape[2]
+
+        all_rows = outer_inputs * inner_inputs * rows
         counts = self.counts.setdefault(name, np.zeros(1, np.int64))
-        counts += rows // matrices
+        counts += all_rows // matrix_count
         self._check(name)
 
     def _add_experts(self, node: GgmlTensor) -> None:
         """Add the inputs of experts, of which each token has chosen some."""
         name = weight_name(node)
-        experts = int(node.src[0].contents.ne[2])
-        inputs = self._numbers(node.src[1], np.float32)[0]  # [tokens, experts or 1, columns]
-        chosen = self._numbers(node.src[2], np.int32)[0, 0]  # [tokens, experts that were chosen]
-        sums = self.sums.setdefault(name, np.zeros((experts, inputs.shape[2]), np.float32))
-        counts = self.counts.setdefault(name, np.zeros(experts, np.int64))
-        for place in range(chosen.shape[1]):
-            rows = inputs[:, place % inputs.shape[1]]
-            numbers = chosen[:, place]
-            for expert in np.unique(numbers):
-                of_expert = rows[numbers == expert]
-                sums[expert] = _add_squares(sums[expert], of_expert)
-                counts[expert] += len(of_expert)
+        _, _, expert_count, _ = node.src[0].contents.ne
+
+        # The inputs, [tokens, 1, columns], or [tokens, choices, columns] where each chosen expert
+        # has inputs of its own. And the numbers of the chosen experts, [tokens, choices].
+        inputs = self._numbers(node.src[1], np.float32)[0]
+        chosen = self._numbers(node.src[2], np.int32)[0, 0]
+        _, inputs_of_token, columns = inputs.shape
+        _, choices = chosen.shape
+
+        no_sums = np.zeros((int(expert_count), columns), np.float32)
+        sums = self.sums.setdefault(name, no_sums)
+        counts = self.counts.setdefault(name, np.zeros(int(expert_count), np.int64))
+        for choice in range(choices):
+            inputs_of_choice = inputs[:, choice % inputs_of_token]  # [tokens, columns]
+            experts_of_choice = chosen[:, choice]  # [tokens]
+            for expert in np.unique(experts_of_choice):
+                inputs_of_expert = inputs_of_choice[experts_of_choice == expert]
+                sums[expert] = _add_squares(sums[expert], inputs_of_expert)
+                counts[expert] += len(inputs_of_expert)
         self._check(name)
 
     def _numbers(self, pointer: Any, dtype: Any) -> NDArray[Any]:

@@ -93,12 +93,15 @@ def update_data_command(
 
 def _show(update: DataUpdate, check: bool, screen: Screen) -> None:
     """Show the outcome: which files change, or that nothing is newer."""
+    # the release is the one that is used, or an earlier one
     if not update.is_newer:
-        same = update.available == update.before
-        reason = "the latest" if same else f"and {update.source} has {update.available}"
+        reason = "the latest"
+        if update.available != update.before:
+            reason = f"and {update.source} has {update.available}"
         screen.say(f"ropeconv uses the runtime data {update.before}, {reason}; nothing to do.")
         return
-    rows = [(place, change) for place, change in update.changes.items()]
+
+    rows = list(update.changes.items())  # such as ("data/vllm.toml", "changed")
     screen.table(f"{update.before} -> {update.available}", ("file", "change"), rows)
     files = counted(len(rows), "file")
     if check:

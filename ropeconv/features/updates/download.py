@@ -107,30 +107,46 @@ def _download(url: str, limit: int) -> bytes:
 
 def _follow(client: httpx.Client, url: str, limit: int) -> bytes:
     """Return the body behind an address and its redirections, each of them as safe as it."""
-    first = url
-    ends = time.monotonic() + WHOLE
-    plain = {"Accept-Encoding": "identity"}  # a few compressed bytes could be gigabytes
+    first = url  # the address that the user knows, for messages
+    deadline = time.monotonic() + WHOLE
+    uncompressed = {"Accept-Encoding": "identity"}  # a few compressed bytes could be gigabytes
     for _ in range(REDIRECTS + 1):
-        with client.stream("GET", url, headers=plain) as response:
+        with client.stream("GET", url, headers=uncompressed) as response:
+            # to another address, which must not be less safe than the first
             if response.is_redirect:
                 target = urljoin(url, response.headers.get("Location", ""))
-                if first.startswith("https://") and not target.startswith("https://"):
+                loses_https = first.startswith("https://") and not target.startswith("https://")
+                if loses_https:
                     raise RopeconvError(f"{redacted(first)} leads to an address without https")
                 url = target
                 continue
+
             if response.status_code != 200:
                 raise RopeconvError(
                     f"{redacted(first)} answers {response.status_code}; correct --from, or run the"
                     " command again later"
                 )
-            content = bytearray()
-            for part in response.iter_raw():
-                content += part
-                _check_size(first, content, limit)
-                if time.monotonic() > ends:
-                    raise RopeconvError(
-                        f"{redacted(first)} takes longer than {WHOLE:.0f} seconds; run the command"
-                        " again later"
-                    )
-            return bytes(content)
+
+            return _read_body(response, first, limit, deadline)
     raise RopeconvError(f"{redacted(first)} leads from one address to another without an end")
+
+
+def _read_body(response: httpx.Response, url: str, limit: int, deadline: float) -> bytes:
+    """Return the body of an answer, which is read in parts to notice one without an end.
+
+    Args:
+        response: The answer.
+        url: The address, for messages.
+        limit: The most bytes that it may have.
+        deadline: When to give up, by time.monotonic.
+    """
+    content = bytearray()
+    for part in response.iter_raw():
+        content += part
+        _check_size(url, content, limit)
+        if time.monotonic() > deadline:
+            raise RopeconvError(
+                f"{redacted(url)} takes longer than {WHOLE:.0f} seconds; run the command again"
+                " later"
+            )
+    return bytes(content)

@@ -148,7 +148,12 @@ def open_release(manifest: Manifest, content: bytes, place: str) -> StoredData:
         data = msgspec.json.decode(content, type=StoredData)
     except ValueError as problem:
         raise BadSource(f"{place} is not the data of a release ({problem})") from None
-    if (data.form, data.version, data.hashes) != (manifest.form, manifest.version, manifest.files):
+    is_of_manifest = (
+        data.form == manifest.form
+        and data.version == manifest.version
+        and data.hashes == manifest.files
+    )
+    if not is_of_manifest:
         raise BadSource(f"{place} is of another release than its manifest; run the command again")
     check_data(data)
     return data
@@ -159,14 +164,16 @@ def check_data(data: StoredData) -> None:
 
     All of it is read as ropeconv reads it: each row, each record and each statement.
     """
-    place = ABOUT
+    place = ABOUT  # the file that is checked, which the message names
     try:
         check_hashes(data)
-        for place in data.files:
-            if not any(_matches(place, pattern) for pattern in PATTERNS):
+        for place, text in data.files.items():
+            is_known = any(_matches(place, pattern) for pattern in PATTERNS)
+            if not is_known:
                 raise ValueError("ropeconv has no such file")
-            _check_file(place, data.files[place])
-        if decode_text(ABOUT, data.files[ABOUT], About) != About(data.form, data.version):
+            _check_file(place, text)
+        about = decode_text(ABOUT, data.files[ABOUT], About)
+        if about != About(data.form, data.version):
             raise ValueError("it is of another version")
     except (ValueError, KeyError) as problem:
         raise BadSource(
@@ -189,7 +196,12 @@ def _matches(place: str, pattern: str) -> bool:
 
 
 def _check_file(place: str, text: str) -> None:
-    """Read a file as ropeconv reads it. Raises ValueError or KeyError where that fails."""
+    """Read a file of the data as ropeconv reads it. Raises ValueError or KeyError where that fails.
+
+    Args:
+        place: Its place, such as data/vllm.toml or drafts.toml.
+        text: Its content.
+    """
     folder, _, _ = place.rpartition("/")
     if folder == "data":
         rows_of(decode_text(place, text, RowFile))
@@ -198,7 +210,7 @@ def _check_file(place: str, text: str) -> None:
             msgspec.convert(row, Reader)
     elif folder == "lab":
         file = decode_text(place, text, LabFile)
-        list(full_records(file))
+        list(full_records(file))  # a generator, which reads the records only when they are taken
         full_keys(file)
     elif place == "drafts.toml":
         decode_text(place, text, DraftTable)

@@ -96,6 +96,7 @@ def update_data(given: str = "", sha256: str = "", check: bool = False) -> DataU
     pin = _parse_pin(sha256)
     check_place(place, pinned=bool(pin))
 
+    # the manifest, which is small
     content = fetch(place, LARGEST_MANIFEST)
     digest = hashlib.sha256(content).hexdigest()
     if pin and digest != pin:
@@ -104,6 +105,7 @@ def update_data(given: str = "", sha256: str = "", check: bool = False) -> DataU
         )
     manifest = read_manifest(content, redacted(place))
 
+    # how the release differs from the data that is used now
     about, files = _used()
     update = DataUpdate(
         before=about.version,
@@ -115,12 +117,13 @@ def update_data(given: str = "", sha256: str = "", check: bool = False) -> DataU
     if check or not update.is_newer:
         return update
 
+    # the data, which is stored with the place that it is from
     data_place = beside(place, manifest.data)
-    data = open_release(
-        manifest, fetch(data_place, min(manifest.size, LARGEST_DATA)), redacted(data_place)
-    )
+    data_content = fetch(data_place, min(manifest.size, LARGEST_DATA))
+    data = open_release(manifest, data_content, redacted(data_place))
+    with_source = msgspec.structs.replace(data, source=redacted(place))
     path = stored_path()
-    write_file(path, msgspec.json.encode(msgspec.structs.replace(data, source=redacted(place))))
+    write_file(path, msgspec.json.encode(with_source))
     current_data.cache_clear()
     return replace(update, stored=str(path))
 

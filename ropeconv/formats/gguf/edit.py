@@ -178,16 +178,22 @@ class RewrittenHeader:
         return bare + bytes(layout.data_start - len(bare))
 
     def layout(self, start: int) -> bytes | None:
-        """Return the header with its padding in exactly `start` bytes; None if that cannot be."""
+        """Return the header with its padding in exactly `start` bytes; None if that cannot be.
+
+        The data of the tensors then begins at `start`, as in a file that is changed in place.
+        """
         bare = self._render(self.values)
         gap = start - len(bare)
-        if gap < 0 or start % self.alignment:
+        is_aligned = start % self.alignment == 0
+        if gap < 0 or not is_aligned:
             return None
 
         # readers find the data at the next multiple of the alignment, so a gap up to that is
-        # padding, and a longer one must be filled by a key
+        # padding
         if gap < self.alignment:
             return bare + bytes(gap)
+
+        # a longer one is filled by a key with spaces, if it is long enough for that key
         with_empty_key = self._render({**self.values, RESERVED: string("")})
         key_size = len(with_empty_key) - len(bare)
         if gap < key_size:
@@ -228,17 +234,24 @@ class RewrittenHeader:
 
     def _render(self, values: dict[str, GgufValue], version: int = 3) -> bytes:
         """The bytes of the header without padding."""
+        # magic | u32 version | u64 number of tensors | u64 number of keys
         parts = [b"GGUF", struct.pack("<IQQ", version, len(self.tensors), len(values))]
+
         # a key: u64 length | name | u32 type | value
         for key, value in values.items():
             name = key.encode()
-            parts += (struct.pack("<Q", len(name)), name, struct.pack("<I", value.kind), value.raw)
+            parts.append(struct.pack("<Q", len(name)))
+            parts.append(name)
+            parts.append(struct.pack("<I", value.kind))
+            parts.append(value.raw)
 
         # a tensor: u64 length | name | u32 dimensions | u64 for each | u32 type | u64 offset
         for info in self.tensors.values():
             name = info.name.encode()
             dims = len(info.shape)
-            parts += (struct.pack("<Q", len(name)), name, struct.pack("<I", dims))
+            parts.append(struct.pack("<Q", len(name)))
+            parts.append(name)
+            parts.append(struct.pack("<I", dims))
             parts.append(struct.pack(f"<{dims}QIQ", *info.shape, info.type, info.offset))
         return b"".join(parts)
 
@@ -260,7 +273,8 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
         edit: The changes.
     """
     # the keys: those of the file, or those that an edit which restores a file starts from
-    values = dict(header.values if edit.base is None else edit.base)
+    keys_before = header.values if edit.base is None else edit.base
+    values = dict(keys_before)
     if edit.layout is None:  # a file that is restored gets back the reserve that it had
         values.pop(RESERVED, None)
     if edit.arch:  # first, since the keys of the edit have the name of the new architecture
@@ -273,13 +287,14 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
 
     # the tensors that stay fill the gaps of those that are removed
     tensors: dict[str, TensorInfo] = {}
-    kept = 0
+    kept = 0  # the bytes of data up to the end of the last of them
     next_offset = 0
     for name, info in header.tensors.items():
-        if name not in edit.removed:
-            tensors[name] = replace(info, offset=next_offset)
-            kept = next_offset + info.size
-            next_offset = pad_size(kept, header.alignment)
+        if name in edit.removed:
+            continue
+        tensors[name] = replace(info, offset=next_offset)
+        kept = next_offset + info.size
+        next_offset = pad_size(kept, header.alignment)
 
     # new ones, vectors of 32-bit floats, come behind them
     for name, data in edit.added.items():
@@ -306,9 +321,10 @@ def recount(value: GgufValue, more: int) -> GgufValue:
 
     # gguf-py writes an i32. The number keeps the width that it has in the file, and the new one
     # must not exceed the largest signed number of that width, which suits an unsigned one too.
-    width = len(value.raw)
+    width = len(value.raw)  # in bytes
     most = (1 << (8 * width - 1)) - 1
-    if not is_whole or not 0 <= number + more <= most:
+    fits = is_whole and 0 <= number + more <= most
+    if not fits:
         most_before = most - max(0, more)
         raise BadSource(
             f"the header has {COUNT} = {shown(number)}, where a whole number from 0 to"

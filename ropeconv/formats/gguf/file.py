@@ -90,26 +90,30 @@ def _shard_count(name: str, header: GgufHeader) -> int:
         BadSource: For another shard than the first, for more shards than any model has, and for a
             first one without the name of one.
     """
-    count = header.whole("split.count") or 1
-    match = SHARD.match(name)
+    name_of_shard = SHARD.match(name)  # None for a name without a number
 
-    # gguf-split counts shards from 0 in split.no, and from 1 in the names of the files
+    # it must be the first; gguf-split counts shards from 0 in split.no, and from 1 in file names
     number_in_name = 0
-    if match:
-        number_in_name = int(match["number"]) - 1
+    if name_of_shard:
+        number_in_name = int(name_of_shard["number"]) - 1
     number = header.whole("split.no", number_in_name)
     if number != 0:
-        beginning = "the first one"
-        if match:
-            beginning = f"{match['stem']}-00001-of-{match['count']}.gguf"
-        raise BadSource(f"{name} is shard {number + 1} of a split model; give {beginning}")
+        first = "the first one"
+        if name_of_shard:
+            first = f"{name_of_shard['stem']}-00001-of-{name_of_shard['count']}.gguf"
+        raise BadSource(f"{name} is shard {number + 1} of a split model; give {first}")
+
+    # the number of shards; a whole model may have the key too, with 1 or 0
+    count = header.whole("split.count") or 1
     if count == 1:
         return 1
-
     if count > MAX_SHARDS:
         raise BadSource(f"{name} claims {count} shards, and no model has more than {MAX_SHARDS}")
     # llama.cpp finds the others by the name of the first, so it refuses another name too
-    if match is None or int(match["count"]) != count:
+    count_in_name = 0
+    if name_of_shard:
+        count_in_name = int(name_of_shard["count"])
+    if count_in_name != count:
         raise BadSource(
             f"{name} is the first of {count} shards, so it must be named"
             f" ...-00001-of-{count:05}.gguf; give it back its name"
@@ -140,29 +144,32 @@ class GgufFile:
             BadSource: For damaged files, for a shard that is not the first, for a missing shard,
                 and for shards whose headers together are larger than those of any model.
         """
-        header = first.header()
-        count = _shard_count(first.name, header)
+        first_header = first.header()
+        count = _shard_count(first.name, first_header)
         if count == 1:
-            return cls((first,), (header,))
+            return cls((first,), (first_header,))
 
-        # a count in the first header decides how many files are read, so the limits of one header
-        # hold for all of them together
-        others = [first.beside(name) for name in shard_names(first.name, count)[1:]]
-        headers = [header]
-        names = set(header.tensors)
-        header_bytes = header.data_start
+        # the headers of the other shards
+        _, *other_names = shard_names(first.name, count)
+        others = [first.beside(name) for name in other_names]
+        headers = [first_header]
+        tensor_names = set(first_header.tensors)
+        header_bytes = first_header.data_start
         for shard in others:
             header = shard.header()
             headers.append(header)
-            repeated = names & header.tensors.keys()
+            repeated = tensor_names & header.tensors.keys()
             if repeated:
                 raise BadSource(
                     f"{shard.name} repeats the tensor {min(repeated)!r} of another shard; download"
                     " it again"
                 )
-            names |= header.tensors.keys()
+
+            # the first header says how many files are read, so the limits of one header hold for
+            # all of them together
+            tensor_names |= header.tensors.keys()
             header_bytes += header.data_start
-            if header_bytes > MAX_HEADER or len(names) > MAX_TENSORS:
+            if header_bytes > MAX_HEADER or len(tensor_names) > MAX_TENSORS:
                 raise BadSource(
                     f"the headers of {first.name} and its shards have more than {MAX_HEADER:,}"
                     f" bytes or {MAX_TENSORS:,} tensors together, and those of no model have as"

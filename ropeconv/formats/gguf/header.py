@@ -287,13 +287,13 @@ class GgufHeader:
             BadSource: For arrays that are longer than any vocabulary.
         """
         value = self.values.get(key)
-        if value is not None and value.count() > MAX_ELEMENTS:
+        if value is None:
+            return default
+        if value.count() > MAX_ELEMENTS:
             raise BadSource(
                 f"the header has {value.count():,} values under {key!r}, too many there; fetch the"
                 " file again"
             )
-        if value is None:
-            return default
         return value.decode()
 
     def whole(self, key: str, default: int = 0) -> int:
@@ -514,17 +514,10 @@ class _HeaderReader:
         """
         kind = self._number(U32)
         start = self.at
-        if kind == STRING:
+        if kind == ARRAY:
+            self._skip_array(key)
+        elif kind == STRING:
             self._skip_strings(1, key)
-        elif kind == ARRAY:
-            element = self._number(U32)
-            count = self._number(U64)
-            if element == STRING:
-                self._skip_strings(count, key)
-            elif element in SIZES:
-                self._take_over(count * SIZES[element], key)
-            else:
-                raise self._bad(f"has an array of type {NAMES.get(element, element)} under {key!r}")
         elif kind in SIZES:
             self._take_over(SIZES[kind], key)
         else:
@@ -550,6 +543,17 @@ class _HeaderReader:
         if length > self.size - self.at:
             raise self._bad(f"is cut off within {key!r}, or its length there is wrong")
         self.at += length
+
+    def _skip_array(self, key: str) -> None:
+        """Pass over an array: the type of its elements, their number, and the elements."""
+        element = self._number(U32)
+        count = self._number(U64)
+        if element == STRING:
+            self._skip_strings(count, key)
+        elif element in SIZES:
+            self._take_over(count * SIZES[element], key)
+        else:
+            raise self._bad(f"has an array of type {NAMES.get(element, element)} under {key!r}")
 
     def _skip_strings(self, count: int, key: str) -> None:
         """Pass over strings, of which only the lengths are read.
@@ -627,9 +631,10 @@ class _HeaderReader:
             raise self._bad(f"holds {name!r} in the unknown tensor type {number}")
 
         # a row is whole blocks, such as 32 weights of Q8_0; ggml counts elements in an int64
-        row = shape[0] if shape else 1
-        has_whole_blocks = row % kind.block == 0
-        if not has_whole_blocks or prod(shape) >= 1 << 62:
+        row_length = shape[0] if shape else 1
+        has_whole_blocks = row_length % kind.block == 0
+        is_too_large = prod(shape) >= 1 << 62
+        if not has_whole_blocks or is_too_large:
             raise self._bad(f"gives {name!r} the shape {shape}, impossible for {kind.name}")
 
         # llama.cpp loads only files whose tensors follow one another in the order of their entries

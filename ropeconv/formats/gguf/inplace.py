@@ -328,8 +328,10 @@ def _open_journal(path: Path, flags: int) -> int:
 
     # another process may have renamed or removed the file between opening and locking it
     is_locked = lock(kept)
-    if is_locked and path.exists() and os.path.samestat(os.fstat(kept), path.lstat()):
-        return kept
+    if is_locked and path.exists():
+        has_its_name = os.path.samestat(os.fstat(kept), path.lstat())
+        if has_its_name:
+            return kept
     os.close(kept)
     raise RopeconvError(f"another ropeconv is at work with {path}; run again when that has ended")
 
@@ -356,7 +358,8 @@ def _keep_neighbour(path: Path, beside: Neighbour | None) -> KeptNeighbour | Non
 
     # JSON has up to six bytes for a character, and names of its own beside the texts
     characters = len(before or "") + len(beside.text)
-    if 6 * characters > MAX_NEIGHBOUR - 1000:
+    most_bytes = 6 * characters + 1000
+    if most_bytes > MAX_NEIGHBOUR:
         raise RopeconvError(f"{place} is too long to be changed together with {path.name}")
     return KeptNeighbour(beside.name, before, beside.text)
 
@@ -388,17 +391,18 @@ def _write_journal(
 def _journal_body(
     file: int, shift: int, places: list[Place], neighbour: KeptNeighbour | None
 ) -> Iterator[bytes]:
-    """Yield the bytes of a journal behind its digest, with the parameters of `_write_journal`.
-
-    They are the identity and size of the file, then each range with its present bytes, then the
-    neighbour as JSON.
-    """
+    """Yield the bytes of a journal behind its digest, with the parameters of `_write_journal`."""
+    # which file it is of, its size, and how many ranges follow
     status = os.fstat(file)
     yield FIXED.pack(status.st_ino, status.st_size, shift, len(places))
+
+    # each range: its place, and the bytes that the file has there now
     for place, length in places:
         yield ENTRY.pack(place, length)
         for _, block in pieces_of(file, place, length):
             yield block
+
+    # the text beside the model, as JSON
     if neighbour is not None:
         yield msgspec.json.encode(neighbour)
 
@@ -676,21 +680,26 @@ def _undo(path: Path, file: int, kept: int) -> None:
         file: Its locked descriptor.
         kept: Descriptor of the journal.
     """
+    # the size before the change, the bytes that it inserted at the front (negative where it removed
+    # some), the ranges that it overwrote, and the text that it changed beside the file
+    old_size, shift, entries, neighbour = _read_journal(path, file, kept)
+
     # First the data moves back, if the change had moved it: then the file has another size than
     # before (`_refuse_not_undoable` sees to that). What the change added at the end is cut off
     # before, and a kill after the move leaves the old size, so that it does not move twice.
-    size, shift, entries, neighbour = _read_journal(path, file, kept)
-    data_has_moved = os.fstat(file).st_size != size
+    data_has_moved = os.fstat(file).st_size != old_size
     if shift and data_has_moved:
-        os.ftruncate(file, size + shift)
+        os.ftruncate(file, old_size + shift)
         move_data(file, -shift)
-    os.ftruncate(file, size)
+    os.ftruncate(file, old_size)
 
-    # then the bytes that were overwritten
-    for place, length, at in entries:
-        for done, block in pieces_of(kept, at, length):
+    # then the bytes that were overwritten, which are at `place_in_journal`
+    for place, length, place_in_journal in entries:
+        for done, block in pieces_of(kept, place_in_journal, length):
             write_at(file, block, place + done)
     os.fsync(file)
+
+    # at last the text beside the file, and the journal is not needed any more
     if neighbour is not None:
         _undo_neighbour(path.with_name(neighbour.name), neighbour)
     journal_of(path).unlink()
@@ -747,19 +756,22 @@ def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> Ba
     # the file has its old content; the draft of a journal may be left, and is removed
     with suppress(OSError):
         draft.unlink()
-    left = ""
+    advice = ""
     if os.path.lexists(draft):
-        left = f"; remove {draft.name}"
+        advice = f"; remove {draft.name}"
+
     if isinstance(problem, KeyboardInterrupt):
-        return Interruption(f"interrupted; {path} has not changed{left}")
-    if not isinstance(problem, OSError | RopeconvError):
+        return Interruption(f"interrupted; {path} has not changed{advice}")
+    if not isinstance(problem, OSError | RopeconvError):  # an error of the program
         return problem
-    # a check of the changed file that failed keeps its exit code
-    kind = Disagreement if isinstance(problem, Disagreement) else RopeconvError
-    return kind(
+    message = (
         f"{path} could not be changed in place ({reason}) and has not changed; write a new file"
-        f" with -o{left}"
+        f" with -o{advice}"
     )
+    # a check of the changed file that failed keeps its exit code
+    if isinstance(problem, Disagreement):
+        return Disagreement(message)
+    return RopeconvError(message)
 
 
 def _reason_of(problem: BaseException) -> str:

@@ -49,19 +49,21 @@ def split_names(sizes: Mapping[str, int], most: int) -> list[list[str]]:
     Raises:
         UsageError: A tensor is larger, or there would be more files than any model has.
     """
-    groups: list[list[str]] = [[]]
-    used = 0
+    groups: list[list[str]] = [[]]  # the names of each file
+    used = 0  # bytes of the last file so far
     for name, size in sizes.items():
         padded = pad_size(size, DEFAULT_ALIGNMENT)
         if padded > most:
             raise UsageError(
                 f"--split-max-size of {most:,} bytes is less than {name} has, {padded:,}; give more"
             )
-        if used + padded > most:
+        is_full = used + padded > most
+        if is_full:
             groups.append([])
             used = 0
         groups[-1].append(name)
         used += padded
+
     if len(groups) > MOST_FILES:
         raise UsageError(
             f"--split-max-size would give {len(groups):,} files, and a model has at most"
@@ -82,18 +84,22 @@ def write_part(
         target: Where it is written.
         advance: Called with 0 before each tensor, to stop in time.
     """
+    # the header of this file: its own keys, and its tensors one behind another
     header = read_header(whole)
     tensors = _follow([header.tensors[name] for name in groups[number]])
     values = _keys(header, number, len(groups))
     head = RewrittenHeader(values, tensors, DEFAULT_ALIGNMENT, kept=0).plain()
     target.write_bytes(head)
+
+    # the data of the tensors, copied from the whole model
     with whole.open("rb") as reader, target.open("r+b") as writer:
-        last = max((info.offset + info.size for info in tensors.values()), default=0)
-        writer.truncate(len(head) + pad_size(last, DEFAULT_ALIGNMENT))
+        data_size = max((info.offset + info.size for info in tensors.values()), default=0)
+        writer.truncate(len(head) + pad_size(data_size, DEFAULT_ALIGNMENT))
         for name, info in tensors.items():
             advance(0)
             place = header.data_start + header.tensors[name].offset
-            copy_part(reader, place, writer, len(head) + info.offset, info.size)
+            new_place = len(head) + info.offset
+            copy_part(reader, place, writer, new_place, info.size)
 
 
 def _follow(infos: Sequence[TensorInfo]) -> dict[str, TensorInfo]:

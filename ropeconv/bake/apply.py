@@ -13,7 +13,7 @@ import msgspec
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..convert.target import Target
 from ..engines.llamacpp import DECODED, available, runtime, why_not_run
-from ..engines.probe import Probe, ProbeCache
+from ..engines.probe import Probe, ProbeCache, SharedProbe
 from ..engines.transformers.patch import Undo
 from ..engines.transformers.patch import patch as patch_modules
 from ..errors import Disagreement
@@ -349,7 +349,8 @@ def apply(
     plan.check_packages()
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufOutput):
-        done = _apply_gguf(plan, options, check, advance, beside)
+        shared = probe if isinstance(probe, SharedProbe) else None
+        done = _apply_gguf(plan, options, check, advance, beside, shared)
     else:
         done = _apply_checkpoint(plan, options, check, advance, probe)
     if remember and not plan.target.in_place:
@@ -393,10 +394,11 @@ def _apply_gguf(
     check: bool,
     advance: Advance,
     beside: SideFile | None,
+    shared: SharedProbe | None,
 ) -> AppliedPlan:
     """Write a GGUF file, or change one in place, and read it back, as `apply` says."""
     # a change in place is checked while it can be undone, and a new file before it has its name
-    output_check = GgufOutputCheck(plan)
+    output_check = GgufOutputCheck(plan, shared)
     if isinstance(plan, GgufPlan) and plan.target.in_place:
         if check:
             path = change_in_place(plan.source, plan.edit, output_check.check, beside)
@@ -414,6 +416,9 @@ class GgufOutputCheck:
     """The check of a GGUF output, called with the folder of the finished files."""
 
     plan: GgufOutput
+
+    shared: SharedProbe | None = None
+    """The process with transformers for several conversions; None starts one for this one."""
 
     record: GgufCheckRecord | None = None
     """The result; None before the check."""
@@ -446,7 +451,7 @@ class GgufOutputCheck:
         refuse_wrong_layers(layers)
         # rows in another order show only beside the checkpoint
         if isinstance(self.plan, ExportPlan) and Probe.available():
-            with Probe() as probe:
+            with self.shared or Probe() as probe:
                 converted = run_converted_layers(self.plan, path, probe)
             refuse_wrong_layers(converted)
             layers = join_layers(layers, converted)

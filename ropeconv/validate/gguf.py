@@ -484,7 +484,7 @@ class Judged(NamedTuple):
     """Whether all logits are equal to the last bit."""
 
     experts_differ: bool
-    """Whether rounding had to be measured, since it makes routers choose other experts."""
+    """Whether rounding was measured too, since it makes routers choose other experts."""
 
 
 def _run_and_judge(

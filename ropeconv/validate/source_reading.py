@@ -230,10 +230,11 @@ class SourceReading:
 
         The noise floor of a part holds for its run, since rounding grows with positions, and the
         part has the lowest, the highest, and those between them at even distances. Attention over
-        fewer keys averages less of it away, so that a part has rather more noise than its run. This
-        is not a proof for every model, and neither verdict rests on it. A PASS needs the part to
-        agree too, whose control, faint fault and noise are its own. Where the part agrees and the
-        run does not, everything is measured again over whole runs (`checkpoint._compare`).
+        fewer keys averages less of it away. On SmolLM2-135M with `--yarn 4`, the noise of three
+        ranges is 1.0e-6, 7.3e-6 and 1.4e-5 in parts, and 1.2e-6, 5.2e-6 and 1.4e-5 in whole runs.
+        This is not a proof for every model, and neither verdict rests on it. A PASS needs the part
+        to agree too, whose control, faint fault and noise are its own. Where the part agrees and
+        the run does not, everything is measured again over whole runs (`checkpoint._compare`).
         """
         states = self.states
         # The part of the KL from another precision that counts as noise. The tolerance is NOISE

@@ -12,6 +12,8 @@ from typing import Any
 RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "vectors.json"
 ORDER = ("transformers", "llama.cpp", "vLLM", "mlx-lm", "ONNX Runtime", "OpenVINO")
 """The engines in the order of the columns."""
+FEW = 7
+"""The most methods that a cell names."""
 NOT_RUN = "not run"
 PASS = "pass"
 
@@ -44,8 +46,11 @@ def cell(found: Mapping[str, Result]) -> str:
     if len(methods) == 1:
         return next(iter(methods))
     parts = []
-    for outcome, names in methods.items():
-        parts.append(f"{outcome}: {', '.join(names)}")
+    for outcome, names in sorted(methods.items(), key=lambda item: -len(item[1])):
+        if len(names) > FEW:
+            parts.append(f"{outcome}: {len(names)} methods")
+        else:
+            parts.append(f"{outcome}: {', '.join(names)}")
     return "; ".join(parts)
 
 
@@ -75,6 +80,8 @@ def vector_versions() -> str:
     return "\n".join(lines)
 
 
+FROM_FILES = ("longrope", "inv-freq")
+"""Methods whose option is given a file."""
 CAUSES = {
     ("mlx-lm", "unscaled"): (
         "these model files of mlx_lm/models build `nn.RoPE` with the base only, and never pass"
@@ -85,7 +92,7 @@ CAUSES = {
         " `traditional=False` whatever the model passes (rope_utils.py)"
     ),
 }
-"""What was read in the source of an engine, with its place, by engine and mistake."""
+"""The cause in the source of an engine, with its place, by engine and mistake."""
 
 
 def vector_defects() -> str:
@@ -99,6 +106,16 @@ def vector_defects() -> str:
         for mistake, found in mistakes.items():
             reports.append(report(engine, document["version"], mistake, found))
     return "\n\n".join(reports)
+
+
+def example(found: Mapping[str, Result]) -> str:
+    """Return the command that writes one of the packets; one without a file if there is one."""
+    for name, result in found.items():
+        family, _, method = name.partition("/")
+        if method not in FROM_FILES:
+            return " ".join(("ropeconv", "vectors", family, result["recipe"], "-o", "packet"))
+    family, _, method = next(iter(found)).partition("/")
+    return f"python -m scripts.vectors build packet --families {family} --methods {method}"
 
 
 def report(engine: str, version: str, mistake: str, found: Mapping[str, Result]) -> str:
@@ -116,10 +133,9 @@ def report(engine: str, version: str, mistake: str, found: Mapping[str, Result])
         families.setdefault(method, []).append(family)
     methods: dict[str, list[str]] = {}  # by the architectures that they share
     for method, names in families.items():
-        methods.setdefault(", ".join(names), []).append(f"`--{method} 8`")
+        methods.setdefault(", ".join(names), []).append(f"`{method}`")
     packets = "; ".join(f"{', '.join(flags)} of {names}" for names, flags in methods.items())
-    first, _, method = next(iter(found)).partition("/")
-    command = " ".join(("ropeconv", "vectors", first, f"--{method}", "8", "-o", "packet"))
+    command = example(found)
     allowed = max(result.get("allowed", 0.0) for result in found.values())
     seen = max(result.get("distance", 0.0) for result in found.values())
     method_away = min(result.get("from_method", 0.0) for result in found.values())

@@ -10,6 +10,9 @@ import pytest
 from gguf import LlamaFileType
 
 from ropeconv.bake import apply as baking
+from ropeconv.bake.gguf_check import run_converted_layers
+from ropeconv.bake import apply as baking
+from ropeconv.bake.gguf_check import run_converted_layers
 from ropeconv.engines.probe import Probe
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.inspection.receipts.receipt import LayersRecord
@@ -324,10 +327,9 @@ def test_several_conversions_import_transformers_once(
         start(probe)
 
     compared = []
-    plain = baking.run_converted_layers
 
     def note_result(*given: Any) -> LayersRecord:
-        compared.append(plain(*given))
+        compared.append(run_converted_layers(*given))
         return compared[-1]
 
     monkeypatch.setattr(Probe, "start", note_start)

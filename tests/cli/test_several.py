@@ -11,8 +11,6 @@ from gguf import LlamaFileType
 
 from ropeconv.bake import apply as baking
 from ropeconv.bake.gguf_check import run_converted_layers
-from ropeconv.bake import apply as baking
-from ropeconv.bake.gguf_check import run_converted_layers
 from ropeconv.engines.probe import Probe
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.inspection.receipts.receipt import LayersRecord

@@ -235,10 +235,11 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
         results, curve = both.results_of_runs()
         of_parts = both.results_of_parts()
 
-    # a spread run has the figures of its part where the output is further from the reference there
-    for number, result in enumerate(of_parts):
-        if result.kl_95 > results[number].kl_95:
-            results[number] = result
+    # the first results are those of spread runs, one for each part: where the output is further
+    # from the reference in the part, its figures count
+    for number, of_part in enumerate(of_parts):
+        if of_part.kl_95 > results[number].kl_95:
+            results[number] = of_part
 
     # the conclusion, and how it was reached
     reading = both.reading

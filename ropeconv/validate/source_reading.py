@@ -140,26 +140,9 @@ class SourceReading:
         runs = token_runs(settings, spec.comparison.schedule, engine.vocabulary, folder)
         parts = choose_parts(spec, engine, at, runs)
 
-        # How many tokens are read, for the progress. Every run: reference and output. The part of a
-        # spread run: also control, faint fault, two ways of rounding, and for a low precision
-        # float32; and if the part is not the run, reference and output.
-        work = 0
-        for run in runs:
-            work += 2 * len(run.ids)
-        for part in parts:
-            variants = 5 if is_narrow else 4
-            if part not in runs:
-                variants += 2
-            work += variants * len(part.ids)
+        work = count_tokens(runs, parts, is_narrow)
         progress.total(before + work)
-        if before:
-            purpose = "for a more sensitive test"
-            if changes:
-                purpose += f": {', '.join(changes)}"
-            progress.note(f"Running {work:,} tokens again, {purpose}.")
-        else:
-            names = "control, reference, noise floor, baked"
-            progress.note(f"Running {work:,} tokens on {at.device} in {at.dtype}: {names}.")
+        progress.note(describe_work(work, at, changes, again=before > 0))
 
         # a faint fault: the reference with attention scores 2 % larger, if the class can scale them
         faint = []
@@ -328,6 +311,44 @@ class SourceReading:
         # a run that was stopped early has fewer hidden states than tokens
         count = min(len(reference), len(hidden), len(targets))
         return in_blocks(measure_rows, count, head.vocabulary)
+
+
+def count_tokens(runs: list[TokenRun], parts: list[TokenRun], is_narrow: bool) -> int:
+    """Return how many tokens a comparison reads, in all variants together.
+
+    Args:
+        runs: The runs, which the reference and the output read.
+        parts: Their parts. These are read for the control, the faint fault and two ways of
+            rounding, and where they are not the runs, by reference and output too.
+        is_narrow: Whether a low precision is compared with float32.
+    """
+    count = 0
+    for run in runs:
+        count += 2 * len(run.ids)
+    for part in parts:
+        variants = 5 if is_narrow else 4
+        if part not in runs:
+            variants += 2
+        count += variants * len(part.ids)
+    return count
+
+
+def describe_work(work: int, at: DeviceSpec, changes: tuple[str, ...], again: bool) -> str:
+    """Return a sentence on what is going to run.
+
+    Args:
+        work: How many tokens.
+        at: Device and precision.
+        changes: Phrases on settings that were changed.
+        again: Whether other settings were tried before.
+    """
+    if not again:
+        variants = "control, reference, noise floor, baked"
+        return f"Running {work:,} tokens on {at.device} in {at.dtype}: {variants}."
+    purpose = "for a more sensitive test"
+    if changes:
+        purpose += f": {', '.join(changes)}"
+    return f"Running {work:,} tokens again, {purpose}."
 
 
 TOKENS = 256

@@ -95,8 +95,8 @@ CAUSES = {
         " (rope_utils.py)"
     ),
     ("mlx-lm", "none of these"): (
-        "two causes at once, by the source. `--ntk-fixed` is written as a larger `rope_theta` with a"
-        " linear factor, of which the model files that never pass `rope_scaling` use the base only;"
+        "two causes at once, by the source. `--ntk-fixed` is written as a larger `rope_theta` with"
+        " a linear factor, and the model files that never pass `rope_scaling` use the base only;"
         " for deepseek_v3 `SuScaledRoPE` has the long list and the other layout"
     ),
     ("mlx-lm", "layout"): (

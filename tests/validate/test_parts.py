@@ -16,7 +16,11 @@ from ropeconv.validate.checkpoint import BothSides, Curve
 from ropeconv.validate.sampling import TokenRun
 from ropeconv.validate.validation import BucketResult, Validation
 
+from ..faults.wrong_bakes import CASES, Wrong, bake
 from ..support.baking import YARN_16, apply, make_plan, validate
+from ..support.extent import sample
+from ..support.llamacpp import lively
+from ..support.models import make
 
 TOKENS = 512
 RANGES = (64, 128, 256, 512, 512)
@@ -82,6 +86,24 @@ def test_the_control_and_the_noise_read_a_quarter(llama: Path, out: Path) -> Non
     # reference and output read all; six variants of three parts of 128, and four more of two runs
     # that are their own parts
     assert read == 2 * sum(RANGES) + 6 * 3 * 128 + 4 * (64 + 128)
+
+
+WITHOUT_WINDOWS = {"llama", "qwen2", "qwen3", "granite", "olmo2", "cohere", "stablelm", "phi3"}
+"""Families whose tiny models have parts."""
+FAULTS = [(wrong, family) for wrong, family in CASES if family in WITHOUT_WINDOWS]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "family"), sample(FAULTS, 2), ids=lambda part: getattr(part, "what", part)
+)
+def test_a_wrong_output_disagrees_and_the_right_one_agrees(
+    wrong: Wrong, family: str, tmp_path: Path
+) -> None:
+    source = lively(make(family, tmp_path / "source"))
+    out = bake(source, tmp_path / "out", wrong.method)
+    assert check(out, source).agrees
+    wrong.change(out)
+    assert check(out, source).sentence.startswith("FAIL")
 
 
 def test_a_fault_that_no_part_has_is_noticed(llama: Path, out: Path) -> None:

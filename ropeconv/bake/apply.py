@@ -13,7 +13,7 @@ import msgspec
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..convert.target import Target
 from ..engines.llamacpp import DECODED, available, runtime, why_not_run
-from ..engines.probe import Probe, ProbeCache
+from ..engines.probe import Probe, ProbeCache, SharedProbe
 from ..engines.transformers.patch import Undo
 from ..engines.transformers.patch import patch as patch_modules
 from ..errors import Disagreement
@@ -355,7 +355,8 @@ def apply(
     plan.check_packages()
     options = ApplyOptions(link=link, force=force, checksum=checksum, staged=staged, fsync=fsync)
     if isinstance(plan, GgufOutput):
-        done = _apply_gguf(plan, options, check, advance, beside)
+        shared = probe if isinstance(probe, SharedProbe) else None
+        done = _apply_gguf(plan, options, check, advance, beside, shared)
     else:
         done = _apply_checkpoint(plan, options, check, advance, probe)
 
@@ -401,9 +402,10 @@ def _apply_gguf(
     check: bool,
     advance: Advance,
     beside: SideFile | None,
+    shared: SharedProbe | None,
 ) -> AppliedPlan:
     """Write a GGUF file, or change one in place, and read it back, as `apply` says."""
-    output_check = GgufOutputCheck(plan)
+    output_check = GgufOutputCheck(plan, shared)
 
     def accept(path: Path) -> None:
         """Accept a file without a check, for `--no-check`."""
@@ -424,6 +426,9 @@ class GgufOutputCheck:
     """The check of a GGUF output, called with the folder of the finished files."""
 
     plan: GgufOutput
+
+    shared: SharedProbe | None = None
+    """The process with transformers for several conversions; None starts one for this one."""
 
     record: GgufCheckRecord | None = None
     """The result; None before the check."""
@@ -456,7 +461,7 @@ class GgufOutputCheck:
         refuse_wrong_layers(layers)
         # rows in another order show only beside the checkpoint
         if isinstance(self.plan, ExportPlan) and Probe.available():
-            with Probe() as probe:
+            with self.shared or Probe() as probe:
                 converted = run_converted_layers(self.plan, path, probe)
             refuse_wrong_layers(converted)
             layers = join_layers(layers, converted)

@@ -7,21 +7,35 @@ unpatched source, has to disagree.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..engines.engine import Progress
 from ..engines.transformers.engine import TransformersEngine
-from ..engines.transformers.load import choose_place, folder_of, stored_dtype, weight_bytes
+from ..engines.transformers.load import (
+    DeviceSpec,
+    choose_place,
+    folder_of,
+    stored_dtype,
+    weight_bytes,
+)
 from ..errors import BadSource
 from ..formats.disk import human
 from .checks import needs_trust
 from .comparison import Comparison, Settings
-from .sampling import TokenRun
-from .source_reading import ComparisonSpec, SourceReading, read_with_power
+from .sampling import Bucket, TokenRun
+from .source_reading import (
+    ComparisonSpec,
+    Control,
+    SourceReading,
+    read_parts,
+    read_with_power,
+)
 from .validation import (
     SAME_KERNELS,
     BucketResult,
+    Measures,
     Validation,
     bucket_result,
     conclusion,
@@ -70,6 +84,121 @@ def validate_checkpoint(
         return _compare(ComparisonSpec(comparison, settings, progress), folder, trust)
 
 
+@dataclass(frozen=True)
+class BothSides:
+    """Hidden states of an output and of its source, over the same tokens."""
+
+    reading: SourceReading
+    """The source in all its variants."""
+
+    stock: TransformersEngine
+    """The output, as transformers loads it."""
+
+    runs: list[TokenRun]
+    """The tokens that both have read; a run may have been stopped early."""
+
+    of_parts: list[Tensor]
+    """The hidden states of the output in the part of each spread run."""
+
+    partial: bool
+    """Whether a run was stopped early."""
+
+    @classmethod
+    def read(
+        cls, spec: ComparisonSpec, folder: Path, place: DeviceSpec, trust: bool, before: int = 0
+    ) -> BothSides:
+        """Run the source, and then the output.
+
+        Args:
+            spec: The comparison, its settings, and callbacks.
+            folder: The folder of the source.
+            place: Device and precision.
+            trust: Whether to run code in the output.
+            before: Tokens that were read already, for the progress.
+
+        Raises:
+            BadSource: The output has another vocabulary.
+        """
+        baked = spec.comparison.baked
+        # the source first; settings and precision may change so that the test is sensitive enough
+        reading = read_with_power(spec, folder, place, before)
+        spec = reading.spec
+        states = reading.states
+        # then the output, as stock transformers loads it
+        stock = TransformersEngine.load(baked, reading.at, trust, spec.settings.chunk)
+        if reading.head.vocabulary != stock.vocabulary:
+            raise BadSource(
+                f"{baked} has a vocabulary of {stock.vocabulary} tokens and its source of"
+                f" {reading.head.vocabulary}; name the source it was made from"
+            )
+
+        # both sides may have been stopped early: only what both have read is compared
+        runs = _runs_that_were_read(reading.runs, states.reference)
+        states.baked = states.read_runs("baked", runs, lambda run: spec.plain(stock, run))
+        of_parts = read_parts(
+            reading.runs, states.baked, reading.parts, lambda part: spec.plain(stock, part)
+        )
+        runs = _runs_that_were_read(runs, states.baked)
+        compared = sum(len(run.kept) for run in runs)
+        partial = compared != sum(len(run.kept) for run in reading.runs)
+        return cls(reading, stock, runs, of_parts, partial)
+
+    def results_of_parts(self) -> list[BucketResult]:
+        """Return how far the output is from the reference in the part of each spread run."""
+        reading = self.reading
+        results = []
+        for number, part in enumerate(reading.parts):
+            of_reference = reading.states.reference_of_parts[number]
+            of_output = self.of_parts[number]
+            measures = reading.measure(
+                reading.head, of_reference, self.stock, of_output, part.targets()
+            )
+            results.append(_judge(part.buckets[0], measures, reading.controls[number], "spread"))
+        return results
+
+    def results_of_runs(self) -> tuple[list[BucketResult], Curve]:
+        """Return how far the output is from the reference in each bucket, a range of positions.
+
+        The hidden states of both were computed before; here their heads make logits of them.
+
+        Returns:
+            The results, those of spread runs first, and (position, KL) along the run over every
+            position.
+        """
+        reading = self.reading
+        states = reading.states
+        results: list[BucketResult] = []
+        curve: Curve = ()
+        for number, run in enumerate(self.runs):
+            of_reference = states.reference[number]
+            of_output = states.baked[number]
+            measures = reading.measure(
+                reading.head, of_reference, self.stock, of_output, run.targets()
+            )
+
+            # A spread run is one bucket, whose control has the number of the run. A run over every
+            # position has a bucket for the range of each spread run, so its buckets have the
+            # controls of these, in order; a short one does not reach all ranges.
+            controls = reading.controls
+            if run.kind == "spread":
+                controls = [reading.controls[number]]
+            for (bucket, rows), control in zip(run.parts(), controls, strict=False):
+                results.append(_judge(bucket, measures[rows], control, run.kind))
+            if run.kind == "whole":
+                positions = [run.positions[index] for index in run.kept]
+                curve = tuple(zip(positions, measures.kl.tolist(), strict=False))
+        return results, curve
+
+
+def _judge(
+    bucket: Bucket, measures: Measures, control: Control, kind: Literal["spread", "whole"]
+) -> BucketResult:
+    """Judge a bucket of positions by the control and the noise floor of its range."""
+    return bucket_result(
+        bucket, measures, control.kl, noise=control.noise, kind=kind, allowed=control.allowed
+    )
+
+
 def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     """Compare an output with its source.
 
@@ -81,7 +210,6 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     comparison = spec.comparison
     settings = spec.settings
     source = comparison.checkpoint
-    baked = comparison.baked
     schedule = comparison.schedule
     wanted = settings.place(stored_dtype(source.config()), comparison.stands_for)
     place = choose_place(source, wanted)
@@ -92,52 +220,53 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
             " slow."
         )
 
-    # the source first; settings and precision may change so that the test is sensitive enough
-    reading = read_with_power(spec, folder, place)
-    at = reading.at
-    spec = reading.spec
-    states = reading.states
-    # then the output, as stock transformers loads it
-    stock = TransformersEngine.load(baked, at, trust, settings.chunk)
-    if reading.head.vocabulary != stock.vocabulary:
-        raise BadSource(
-            f"{baked} has a vocabulary of {stock.vocabulary} tokens and its source of"
-            f" {reading.head.vocabulary}; name the source it was made from"
-        )
+    both = BothSides.read(spec, folder, place, trust)
+    results, curve = both.results_of_runs()
+    of_parts = both.results_of_parts()
+    # The noise floor was measured in parts of the runs. It may be too small for a run in which the
+    # output differs more than in its part, so that one is measured again, in whole runs.
+    parts_agree = all(result.agrees for result in of_parts)
+    runs_agree = all(result.agrees for result in results)
+    has_parts = both.reading.parts != both.reading.runs[: len(of_parts)]
+    if has_parts and parts_agree and not runs_agree:
+        read_tokens = both.reading.read_tokens
+        spec = replace(spec, in_whole=True)
+        both = BothSides.read(spec, folder, place, trust, read_tokens)
+        results, curve = both.results_of_runs()
+        of_parts = both.results_of_parts()
 
-    # both sides may have been stopped early: only what both have read is compared
-    runs = _runs_that_were_read(reading.runs, states.reference)
-    states.baked = states.read_runs("baked", runs, lambda run: spec.plain(stock, run))
-    runs = _runs_that_were_read(runs, states.baked)
-    compared = sum(len(run.kept) for run in runs)
-    partial = compared != sum(len(run.kept) for run in reading.runs)
+    # the first results are those of spread runs, one for each part: where the output is further
+    # from the reference in the part, its figures count
+    for number, of_part in enumerate(of_parts):
+        if of_part.kl_95 > results[number].kl_95:
+            results[number] = of_part
 
     # the conclusion, and how it was reached
-    results, curve = _buckets(reading, runs, stock)
+    reading = both.reading
     agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
-    if states.formula:
-        sentence += _on_steps(reading, runs)
+    if reading.states.formula:
+        sentence += _on_steps(reading)
     sentence += describe_changes(reading.changes) + comparison.remark
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
-    if partial:
+    if both.partial:
         sentence += " It was stopped before its end."
 
     return Validation(
         transformers=stock_version(),
-        device=at.device,
+        device=reading.at.device,
         digest=schedule.digest,
-        tokens=spec.settings.spread,
+        tokens=reading.spec.settings.spread,
         seed=settings.seed,
         buckets=tuple(results),
         agrees=agrees,
         sentence=sentence,
-        dtype=at.dtype,
+        dtype=reading.at.dtype,
         length=settings.length,
         chunk=settings.chunk,
-        partial=partial,
+        partial=both.partial,
         curve=curve,
-        speed=states.speed,
-        score_factor=spec.score_factor,
+        speed=reading.states.speed,
+        score_factor=reading.spec.score_factor,
         temperature=reading.temperature,
         rule=rule(SAME_KERNELS, not reading.head.has_logits),
         reached=count_compared(results),
@@ -150,13 +279,15 @@ def _runs_that_were_read(runs: list[TokenRun], rows: list[Tensor]) -> list[Token
     return [run.until(len(of_run)) for run, of_run in zip(runs, rows, strict=True)]
 
 
-def _on_steps(reading: SourceReading, runs: list[TokenRun]) -> str:
+def _on_steps(reading: SourceReading) -> str:
     """Return a sentence on how far an output that scales queries in steps is from log-n."""
     states = reading.states
     head = reading.head
     kls = []
-    for run, formula, reference in zip(runs, states.formula, states.reference, strict=False):
-        measures = reading.measure(head, formula, head, reference, run.targets())
+    for number, part in enumerate(reading.parts):
+        formula = states.formula[number]
+        reference = states.reference_of_parts[number]
+        measures = reading.measure(head, formula, head, reference, part.targets())
         kls.append(measures.kl.mean().item())
     return (
         f" The output has steps in place of log-n, which differ from it by a KL of {max(kls):.2e}."
@@ -168,51 +299,3 @@ def stock_version() -> str:
     import transformers
 
     return str(transformers.__version__)
-
-
-def _buckets(
-    reading: SourceReading, runs: list[TokenRun], stock: TransformersEngine
-) -> tuple[list[BucketResult], Curve]:
-    """Return how far the output is from the reference in each bucket, a range of positions.
-
-    The hidden states of both were computed before; here their heads make logits of them.
-
-    Args:
-        reading: The source: the hidden states of the reference (the source patched to the
-            schedule), and for each spread run a control (how far the unscaled source and rounding
-            are from the reference).
-        runs: The tokens that both have read: spread runs, and possibly one over every position.
-        stock: The output in stock transformers.
-
-    Returns:
-        The results, those of spread runs first, and (position, KL) along the run over every
-        position.
-    """
-    results: list[BucketResult] = []
-    curve: Curve = ()
-    states = reading.states
-    for number, run in enumerate(runs):
-        of_reference = states.reference[number]
-        of_output = states.baked[number]
-        measures = reading.measure(reading.head, of_reference, stock, of_output, run.targets())
-
-        # A spread run is one bucket, whose control has the number of the run. A run over every
-        # position has a bucket for the range of each spread run, so its buckets have the controls
-        # of these, in order; a short one does not reach all ranges.
-        controls = reading.controls
-        if run.kind == "spread":
-            controls = [reading.controls[number]]
-        for (bucket, rows), control in zip(run.parts(), controls, strict=False):
-            result = bucket_result(
-                bucket,
-                measures[rows],
-                control.kl,
-                noise=control.noise,
-                kind=run.kind,
-                allowed=control.allowed,
-            )
-            results.append(result)
-        if run.kind == "whole":
-            positions = [run.positions[index] for index in run.kept]
-            curve = tuple(zip(positions, measures.kl.tolist(), strict=False))
-    return results, curve

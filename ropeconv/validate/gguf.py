@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..convert.from_gguf.source import GgufCheckpoint
 from ..engines.engine import Progress
-from ..engines.llamacpp import LlamaCppEngine, overrides
+from ..engines.llamacpp import LlamaCppEngine, overrides, runtime
 from ..engines.llamacpp_program import Override
 from ..engines.transformers.engine import TransformersEngine
 from ..engines.transformers.layers import change_weights
@@ -160,6 +161,10 @@ ROUTERS = (
     " Rounding makes its routers choose other experts at some positions: the mean KL may be that of"
     " the reference from itself with weights that are a few steps of float32 off."
 )
+HIDDEN = (
+    " Quantisation changes the logits as much as the method does there, so the rows beside the"
+    " checkpoint are not decisive; those beside its own weights are."
+)
 DEQUANTISED = " The reference has the dequantised weights of the source, in transformers."
 DEQUANTISED_RULE = (
     "; the mean KL may be twice that of the unscaled source between llama.cpp and transformers"
@@ -238,6 +243,34 @@ def _logits_by_divisors(
     return torch.from_numpy(run_with_divisors(file, spec, schedule, split, runs, progress))
 
 
+@contextmanager
+def load_checkpoint(
+    comparison: Comparison, checkpoint: Source, dtype: str, run: TokenRun
+) -> Iterator[TransformersEngine]:
+    """Give the source in transformers on the CPU, which reads a run at once and is not patched.
+
+    Args:
+        comparison: The output and its source.
+        checkpoint: The source as a checkpoint.
+        dtype: The precision.
+        run: The tokens.
+    """
+    with folder_of(checkpoint, dtype) as folder:
+        at = choose_place(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
+        yield TransformersEngine.load(folder, at, chunk=len(run.ids))
+
+
+def patch_engine(engine: TransformersEngine, comparison: Comparison) -> None:
+    """Make a loaded source compute the schedule of the output, with its scaling of queries."""
+    patch(
+        engine.model,
+        comparison.schedule,
+        comparison.spec.mla,
+        comparison.scale,
+        comparison.queries,
+    )
+
+
 def by_patch(
     comparison: Comparison, checkpoint: Source, dtype: str, runs: list[TokenRun], progress: Progress
 ) -> ReferenceLogits:
@@ -251,18 +284,11 @@ def by_patch(
         progress: Callbacks.
     """
     (run,) = runs
-    with folder_of(checkpoint, dtype) as folder:
-        at = choose_place(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
-        engine = TransformersEngine.load(folder, at, chunk=len(run.ids))
+    with load_checkpoint(comparison, checkpoint, dtype, run) as engine:
         control = engine.logits(run.ids, run.kept, progress)
-        patch(
-            engine.model,
-            comparison.schedule,
-            comparison.spec.mla,
-            comparison.scale,
-            comparison.queries,
-        )
-        return ReferenceLogits(control, engine.logits(run.ids, run.kept, progress))
+        patch_engine(engine, comparison)
+        reference = engine.logits(run.ids, run.kept, progress)
+    return ReferenceLogits(control, reference)
 
 
 def run_nearby(
@@ -285,17 +311,9 @@ def run_nearby(
         noise = torch.randn(weight.shape, generator=generator, dtype=torch.float32)
         return weight * (1 + NEARBY * noise.to(weight.dtype))
 
-    with folder_of(checkpoint, dtype) as folder:
-        at = choose_place(checkpoint, DeviceSpec("cpu", dtype, stands_for=comparison.stands_for))
-        engine = TransformersEngine.load(folder, at, chunk=len(run.ids))
-        patch(
-            engine.model,
-            comparison.schedule,
-            comparison.spec.mla,
-            comparison.scale,
-            comparison.queries,
-        )
-        results = []
+    results = []
+    with load_checkpoint(comparison, checkpoint, dtype, run) as engine:
+        patch_engine(engine, comparison)
         for _ in range(NEARBY_RUNS):
             change_weights(engine.model, disturb)
             results.append(engine.logits(run.ids, run.kept, progress))
@@ -403,40 +421,34 @@ def validate_gguf(
     progress.total(total)
 
     # run both sides, and judge every range of positions
-    rounded = _rounded_type(comparison)
+    judged = []
     results: list[BucketResult] = []
     temperature = 1.0
-    is_equal = True
-    experts_differ = False
-    engine = LlamaCppEngine(comparison.baked)
     for reference, runs in planned:
         _say(runs, reference, progress)
-        logits = reference.logits(runs, progress)
-        stock = logits_of(engine, runs, progress)
-        judged = _judge(runs, logits, stock, reference)
-        if reference.nearby is not None and not all(result.agrees for result in judged):
-            logits = _with_nearby(logits, reference.nearby(runs, progress))
-            judged = _judge(runs, logits, stock, reference)
-            experts_differ = True
-        if not rounded and _power(judged, schedule) < POWER:
-            judged, temperature = _sharpen(judged, runs, logits, stock, reference, schedule)
-        results += judged
-        has_same_shape = logits.reference.shape == stock.shape
-        if not has_same_shape or not bool((logits.reference == stock).all()):
-            is_equal = False
+        one = _run_and_judge(comparison, reference, runs, progress)
+        judged.append(one)
+        results += one.results
+        if one.temperature != 1:
+            temperature = one.temperature
 
     # llama.cpp against itself is the sharper comparison; the other one shows that the weights were
     # converted well
-    decisive = judged if len(references) > 1 else None
+    decisive = judged[-1].results if len(judged) > 1 else None
     agrees, sentence = conclusion(
         results, comparison.unchanged, schedule.original_context, decisive
     )
-    if agrees and is_equal:
+    rounded = _rounded_type(comparison)
+    if agrees and all(one.is_equal for one in judged):
         sentence = f"Equal to the last bit. {sentence}"
     elif agrees and rounded:
         sentence += f" The weights are {rounded}: {_allowance(references[0])}."
-    if agrees and experts_differ:
+    if agrees and any(one.experts_differ for one in judged):
         sentence += ROUTERS
+    if agrees and rounded and decisive is not None:
+        far = beyond(judged[0].results, schedule.original_context)
+        if not all(result.is_distinguished for result in far):
+            sentence += HIDDEN
     sentence += _remarks(comparison, references, results, temperature)
 
     whole_lengths = [len(run.ids) for run in all_runs if run.kind == "whole"]
@@ -450,13 +462,54 @@ def validate_gguf(
         buckets=tuple(results),
         agrees=agrees,
         sentence=sentence,
-        runtime=engine.runtime,
+        runtime=runtime(),
         length=max(whole_lengths, default=0),
         temperature=temperature,
         rule=rule(references[0].floor) + "".join(rules),
         reached=count_compared(results),
         **comparison.result_fields(),
     )
+
+
+class Judged(NamedTuple):
+    """The comparison of an output with one reference."""
+
+    results: list[BucketResult]
+    """The result of each range of positions."""
+
+    temperature: float
+    """The number that logits were divided by for the KL."""
+
+    is_equal: bool
+    """Whether all logits are equal to the last bit."""
+
+    experts_differ: bool
+    """Whether rounding was measured too, since it makes routers choose other experts."""
+
+
+def _run_and_judge(
+    comparison: Comparison, reference: GgufReference, runs: list[TokenRun], progress: Progress
+) -> Judged:
+    """Run the reference and the output over the same tokens, and judge each range of positions."""
+    schedule = comparison.schedule
+    logits = reference.logits(runs, progress)
+    stock = logits_of(LlamaCppEngine(comparison.baked), runs, progress)
+    results = _judge(runs, logits, stock, reference)
+
+    experts_differ = False
+    if reference.nearby is not None and not all(result.agrees for result in results):
+        logits = _with_nearby(logits, reference.nearby(runs, progress))
+        results = _judge(runs, logits, stock, reference)
+        experts_differ = True
+
+    temperature = 1.0
+    is_rounded = bool(_rounded_type(comparison))
+    if not is_rounded and _power(results, schedule) < POWER:
+        results, temperature = _sharpen(results, runs, logits, stock, reference, schedule)
+
+    has_same_shape = logits.reference.shape == stock.shape
+    is_equal = has_same_shape and bool((logits.reference == stock).all())
+    return Judged(results, temperature, is_equal, experts_differ)
 
 
 def _remarks(

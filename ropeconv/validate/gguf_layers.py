@@ -3,7 +3,8 @@
 `apply` calls `compare_gguf_layers` before a GGUF file gets its name. The file is cut to its first
 layers, so that a model of any size runs in seconds, and so is its source. That computes the method
 in another way than the output (`llamacpp_reference`). A second way shows how far rounding is, and
-the source without the method that a wrong output would be noticed.
+the source without the method that a wrong output would be noticed. `_compare` is the function to
+read first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,26 +29,29 @@ from ..rope.errors import counted
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
 from ..runtimes.llamacpp.purpose import gives_no_logits
-from ..runtimes.llamacpp.read_header import arch_of, rope_tensors
+from ..runtimes.llamacpp.read_header import FREQS, arch_of, rope_tensors
 from .llamacpp_reference import (
     SECOND_SPLIT,
     SPLIT,
     Logits,
+    compute_divisors,
+    replace_divisors,
     run_logits,
-    run_with_divisors,
     scales_otherwise,
     takes_any_position,
     takes_divisors,
 )
-from .sampling import SPREAD, TokenRun, doublings
+from .sampling import TokenRun
 
+TOKENS = 128
+"""Tokens of a run: four blocks, of which the first is at position 0, and the last at the end."""
 EACH = 32
 """Tokens of each range of positions that are compared."""
 SEED = 1
 PHRASE = 61
 """Tokens that are repeated in a run; a prime, so that they begin elsewhere in every block."""
 LARGEST = 8 << 30
-"""The most bytes of a cut file; a temporary folder has two of them."""
+"""The most bytes of a cut file."""
 NOISE = 5.0
 """How many times as far as two references are apart an output may be from one of them."""
 FLOAT_FLOOR = 1e-3
@@ -84,19 +89,30 @@ def compare_gguf_layers(
         return LayersRecord(reason=f"llama.cpp does not run only its first layers ({problem})")
 
 
+class LayerLogits(NamedTuple):
+    """Logits after the first layers, [tokens of all runs, vocabulary]."""
+
+    reference: Logits
+    """The source that computes the schedule in another way than the output."""
+
+    control: Logits
+    """The source without the method, which must be far from the reference."""
+
+    second: Logits
+    """The schedule once more, so that it differs from the reference only by rounding.
+
+    It is of the last run only, [tokens of that run, vocabulary].
+    """
+
+
 def _compare(
     output: GgufFile, source: GgufFile | None, spec: RopeSpec, schedule: Schedule
 ) -> LayersRecord:
-    """Compare the logits of the output with two references and a control, all in llama.cpp.
+    """Compare the logits of the output with a reference and a control, all in llama.cpp.
 
-    Each is a file that is cut to its first layers:
-
-    - output: as it was written;
-    - reference: the source that computes the schedule in another way, by divisors of frequencies
-      over SPLIT times its base, or else by metadata keys;
-    - second: the same over SECOND_SPLIT times its base, which differs only by rounding; its
-      distance from the reference is the noise;
-    - control: the source without the method, which must be far from the reference.
+    Each is a file that is cut to its first layers. The noise, the distance between two references,
+    is measured in the last run, which has the highest positions: a frequency that is rounded
+    otherwise is multiplied by the position.
 
     Raises:
         NoLayerRuns: No layer can be compared.
@@ -107,34 +123,27 @@ def _compare(
     vocabulary = output.tensors["token_embd.weight"].shape[1]
     runs = _choose_runs(schedule, vocabulary)
 
-    # one cut file after another, so that the temporary folder has two of them at most
+    # one cut file after another, so that the temporary folder has one of them at a time
     with cut(output, layers) as short:
         of_output = run_logits(LlamaCppEngine(short.path, patience=LONGEST), runs)
-    # without a source, the weights are those of the output
-    with cut(source or output, layers) as short:
-        unscaled = LlamaCppEngine(short.path, patience=LONGEST)
-        if takes_divisors(short, spec, schedule):
-            reference = run_with_divisors(short, spec, schedule, SPLIT, runs)
-            second = run_with_divisors(short, spec, schedule, SECOND_SPLIT, runs)
-            if source is None:
-                control = run_with_divisors(short, spec, spec.current(), SPLIT, runs)
-            else:
-                control = run_logits(unscaled, runs)
-        else:
-            # there is one set of keys for a schedule, and so no second way that rounds otherwise
-            reference = run_logits(_with_keys(short, schedule), runs)
-            second = reference
-            if source is None:
-                unscaled = _with_keys(short, spec.current())
-            control = run_logits(unscaled, runs)
-
+    weights = source or output
+    if takes_divisors(weights, spec, schedule):
+        of_source = _run_with_divisors(weights, layers, spec, schedule, runs)
+    else:
+        of_source = _run_with_keys(weights, layers, source is None, spec, schedule, runs)
+    reference = of_source.reference
+    control = of_source.control
     if not (np.isfinite(reference).all() and np.isfinite(control).all()):
         raise NoLayerRuns("the logits of its source are not finite")
 
-    # judge every range of positions
+    # how far an output may be from the reference
     parts = list(_parts(runs))
-    noise = max(median_distance(second[rows], reference[rows]) for _, rows in parts)
-    allowed = NOISE * noise + (BLOCK_FLOOR if _is_quantised(output) else FLOAT_FLOOR)
+    last_position, last_rows = parts[-1]
+    noise = median_distance(of_source.second, reference[last_rows])
+    floor = BLOCK_FLOOR if _is_quantised(output) else FLOAT_FLOOR
+    allowed = floor + NOISE * noise
+
+    # judge each range of positions
     unchanged = schedule.digest == spec.current().digest
     records = []
     for last, rows in parts:
@@ -148,23 +157,80 @@ def _compare(
         records.append(record)
     return LayersRecord(
         tokens=max(len(run.ids) for run in runs),
-        reached=parts[-1][0],
+        reached=last_position,
         layers=tuple(records),
         unchanged=unchanged,
     )
 
 
-def _choose_runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
-    """Blocks of tokens spread over the trained context, and over each doubling up to the new one.
+def _run_with_divisors(
+    weights: GgufFile, layers: int, spec: RopeSpec, schedule: Schedule, runs: list[TokenRun]
+) -> LayerLogits:
+    """Run a file with divisors of frequencies over SPLIT and over SECOND_SPLIT times its base.
 
-    Some random tokens follow each other again and again, so that attention to the past matters.
+    It is copied once, and its divisors are replaced between the runs.
+    """
+    references = compute_divisors(weights, spec, schedule, SPLIT)
+    with cut(weights, layers, references.tensor) as short:
+
+        def run(wanted: Schedule, split: float, some_runs: list[TokenRun]) -> Logits:
+            divisors = compute_divisors(weights, spec, wanted, split)
+            replace_divisors(short, divisors)
+            engine = LlamaCppEngine(short.path, divisors.keys, patience=LONGEST)
+            return run_logits(engine, some_runs)
+
+        return LayerLogits(
+            reference=run(schedule, SPLIT, runs),
+            control=run(spec.current(), SPLIT, runs),
+            second=run(schedule, SECOND_SPLIT, runs[-1:]),
+        )
+
+
+def _run_with_keys(
+    weights: GgufFile,
+    layers: int,
+    is_output: bool,
+    spec: RopeSpec,
+    schedule: Schedule,
+    runs: list[TokenRun],
+) -> LayerLogits:
+    """Run a file with metadata keys that are given when it is loaded.
+
+    There is one set of keys for a schedule, and so no second way that rounds otherwise: `second` is
+    the reference.
+
+    Args:
+        weights: The source, or the output where there is no source in GGUF.
+        layers: How many of its layers run.
+        is_output: Whether it is the output, whose own keys are those of the method.
+        spec: The RoPE of the source.
+        schedule: The schedule.
+        runs: The tokens.
+    """
+    with cut(weights, layers) as short:
+        reference = run_logits(_with_keys(short, schedule), runs)
+        unscaled = LlamaCppEngine(short.path, patience=LONGEST)
+        if is_output:
+            unscaled = _with_keys(short, spec.current())
+        control = run_logits(unscaled, runs)
+    _, last_rows = list(_parts(runs))[-1]
+    return LayerLogits(reference, control, reference[last_rows])
+
+
+def _choose_runs(schedule: Schedule, vocabulary: int) -> list[TokenRun]:
+    """Blocks of tokens spread over the trained context, and over the whole new one.
+
+    In the second run, positions beyond the trained context are compared. Some random tokens follow
+    each other again and again, so that attention to the past matters.
     """
     random = np.random.default_rng(SEED)
+    original = min(schedule.original_context, schedule.context)
     runs = []
-    for low, high in doublings(schedule.original_context, schedule.context):
-        phrase = random.integers(vocabulary, size=PHRASE)
-        ids = np.resize(phrase, min(SPREAD, high)).tolist()
-        runs.append(TokenRun.blocks(low, high, ids, EACH))
+    for low, high in ((0, original), (original, schedule.context)):
+        if high > low:
+            phrase = random.integers(vocabulary, size=PHRASE)
+            ids = np.resize(phrase, min(TOKENS, high)).tolist()
+            runs.append(TokenRun.blocks(low, high, ids, EACH))
     return runs
 
 
@@ -198,12 +264,13 @@ def _refuse_incomparable(
 
 
 @contextmanager
-def cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
+def cut(file: GgufFile, layers: int, divisors: bytes = b"") -> Iterator[GgufFile]:
     """Give a temporary copy of a file that ends after its first layers.
 
     Args:
         file: The file.
         layers: How many layers are kept.
+        divisors: The tensor rope_freqs of the copy; empty for that of the file.
 
     Raises:
         NoLayerRuns: It is too large for a temporary file.
@@ -221,6 +288,10 @@ def cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
 
     # tensors: those of the layers that are cut off are removed
     removed = set()
+    added = {}
+    if divisors:
+        added[FREQS] = divisors
+        removed = {FREQS} & file.tensors.keys()
     size = 0
     for name, tensor in file.tensors.items():
         block = BLOCK.match(name)
@@ -238,7 +309,7 @@ def cut(file: GgufFile, layers: int) -> Iterator[GgufFile]:
         for shard, header in zip(file.shards, file.headers, strict=True):
             edit = Edit(removed=frozenset(removed & header.tensors.keys()))
             if header is file.header:
-                edit = replace(edit, values=values)
+                edit = replace(edit, values=values, added=added)
             write_new(GgufFile((shard,), (header,)), 0, edit, folder / shard.path().name)
         yield GgufFile.open(folder / file.path.name)
 

@@ -7,7 +7,7 @@ the result is the same: a fault of one way is not repeated by the other.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..engines.engine import Progress
 from ..engines.llamacpp import LlamaCppEngine, overrides
+from ..engines.llamacpp_program import Override
 from ..formats.files import scratch
 from ..formats.gguf.edit import Edit, write_new
 from ..formats.gguf.file import GgufFile
@@ -38,21 +39,29 @@ SECOND_SPLIT = 4.0
 """The base of a second one, which shows how far two ways of rounding are apart."""
 
 
-def write_divisors(
-    file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, split: float
-) -> LlamaCppEngine:
-    """Copy a GGUF file, and make the copy compute a schedule in another way than the output does.
+@dataclass(frozen=True)
+class Divisors:
+    """A tensor rope_freqs and metadata keys, with which llama.cpp computes a schedule."""
 
-    llama.cpp divides each frequency of the base by a number of the tensor rope_freqs. The copy has
-    `split` times the base of the source, and the divisors that give the schedule nevertheless. An
-    output may have the same base as its source, and divisors too: with another base no number is
-    the same, and a runtime that ignores the divisors is far away from the schedule.
+    tensor: bytes
+    """The divisors, little-endian float32 [rotary_dim / 2]; longer where llama.cpp wants that."""
+
+    keys: dict[str, Override]
+    """Types and values of the keys, given when the file is loaded."""
+
+
+def compute_divisors(file: GgufFile, spec: RopeSpec, schedule: Schedule, split: float) -> Divisors:
+    """Return what makes a GGUF file compute a schedule in another way than the output does.
+
+    llama.cpp divides each frequency of the base by a number of the tensor rope_freqs. The base is
+    `split` times that of the source, and the divisors give the schedule nevertheless. An output may
+    have the same base as its source, and divisors too: with another base no number is the same, and
+    a runtime that ignores the divisors is far away from the schedule.
 
     Args:
-        file: The file, whose own scaling is taken away.
+        file: The file.
         spec: The RoPE of the source.
         schedule: The frequencies and the attention factor.
-        folder: Where the copy is written.
         split: The new base over that of the source.
     """
     plain = Plain(split * spec.rope_theta)  # the form of RoPE with a base only
@@ -70,12 +79,36 @@ def write_divisors(
     stored = stored_pairs(ArchKeys(file, arch_of(file)), spec.rotary_dim)
     padding = np.ones(stored - len(divisors))
     divisors = np.concatenate([divisors, padding])
+    return Divisors(divisors.astype("<f4").tobytes(), keys)
 
+
+def write_divisors(
+    file: GgufFile, spec: RopeSpec, schedule: Schedule, folder: Path, split: float
+) -> LlamaCppEngine:
+    """Copy a GGUF file, and make the copy compute a schedule, as `compute_divisors` does.
+
+    Args:
+        file: The file, whose own scaling is taken away.
+        spec: The RoPE of the source.
+        schedule: The frequencies and the attention factor.
+        folder: Where the copy is written.
+        split: The new base over that of the source.
+    """
+    divisors = compute_divisors(file, spec, schedule, split)
     removed = frozenset({FREQS} & file.tensors.keys())
-    edit = Edit(added={FREQS: divisors.astype("<f4").tobytes()}, removed=removed)
+    edit = Edit(added={FREQS: divisors.tensor}, removed=removed)
     for shard, path in enumerate(file.paths):
         write_new(file, shard, edit, folder / path.name)
-    return LlamaCppEngine(folder / file.path.name, keys)
+    return LlamaCppEngine(folder / file.path.name, divisors.keys)
+
+
+def replace_divisors(copy: GgufFile, divisors: Divisors) -> None:
+    """Write other divisors into a temporary file that has some already."""
+    # new tensors are in the first shard, see `write_new`
+    offset = copy.header.data_start + copy.header.tensors[FREQS].offset
+    with copy.path.open("r+b") as file:
+        file.seek(offset)
+        file.write(divisors.tensor)
 
 
 def run_logits(

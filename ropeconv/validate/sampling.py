@@ -197,6 +197,8 @@ def _read_utf8(file: Path) -> str:
 
 SPREAD = 512
 """Tokens of a spread run."""
+PART = 128
+"""Tokens of the part of a spread run that is run in every variant."""
 KEPT = 256
 """Positions of a bucket whose logits are compared."""
 
@@ -265,6 +267,17 @@ class TokenRun:
         kept = kept[::step]
         bucket = Bucket(_name(low, high), [positions[index] for index in kept])
         return cls("spread", ids[: count * size], positions, kept, [bucket])
+
+    def part(self) -> TokenRun:
+        """Return a shorter spread run over the same positions, with its first 128 tokens.
+
+        512 tokens at positions 0, 16, ..., 8191 become 128 at 0, 64, ..., 8191.
+        """
+        low = self.positions[self.kept[0]]
+        high = self.positions[-1] + 1
+        shorter = TokenRun.spread(low, high, self.ids[:PART])
+        [bucket] = shorter.buckets
+        return replace(shorter, buckets=[replace(bucket, name=self.buckets[0].name)])
 
     @property
     def has_gaps(self) -> bool:

@@ -378,8 +378,22 @@ def _describe_logits(bucket: BucketResult) -> dict[str, str]:
         "top-1": _describe_share(bucket.top1),
         "top-5": _describe_share(bucket.top5),
         "unscaled source": f"KL {bucket.control_kl:.1e}",
-        "": "agrees" if bucket.agrees else "disagrees",
+        "": _describe_verdict(bucket),
     }
+
+
+def _describe_verdict(bucket: BucketResult) -> str:
+    """Return whether a bucket agrees, and whether a wrong output would not.
+
+    In a GGUF file with weights of two bits (IQ2), quantisation changes the logits as much as the
+    method does, so that the unscaled source agrees with its checkpoint too.
+    """
+    if not bucket.agrees:
+        return "disagrees"
+    has_control = bucket.control_kl > 0  # a method that changes nothing has none
+    if bucket.rounded_weights and has_control and not bucket.is_distinguished:
+        return "not decisive"
+    return "agrees"
 
 
 def _describe_share(share: float | None) -> str:

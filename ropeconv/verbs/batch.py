@@ -31,7 +31,7 @@ from ..bake.plan import Plan
 from ..bake.verify import change_done, earlier_output
 from ..bake.warnings import modelfile_of
 from ..convert.target import Target
-from ..engines.probe import Probe
+from ..engines.probe import Probe, SharedProbe
 from ..errors import Disagreement, Interruption, UsageError
 from ..formats.disk import free_bytes
 from ..hub.card import with_card
@@ -230,6 +230,10 @@ class Batch:
             check_folder(self.units)
         self._write_ahead()
         self._finished = []
+        # several conversions are compared in one process, which imports transformers once
+        conversions = [plan for _, plan in self.plans if isinstance(plan, ExportPlan)]
+        if probe is None and len(conversions) > 1 and Probe.available():
+            probe = SharedProbe()
         for number, (unit, plan) in enumerate(self.plans, 1):
             title = "Writing"
             if self.several:

@@ -7,6 +7,7 @@ gguf     patches of GGUF files beside `cp`; conversions beside llama.cpp's conve
 bound    the bound of a base beside the published algorithm
 eval     `ropeconv eval`: changing rows, its estimate, and its memory
 run      a thousand repositories published on a Hub of this machine; plans of 1T parameters
+validate  `ropeconv validate` beside two bare forward passes over the same tokens
 memory   the memory of ten models in transformers, llama.cpp and vLLM beside the predicted one
 tune     what each search of `ropeconv tune` finds on held-out text, and how long it takes
 """

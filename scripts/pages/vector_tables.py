@@ -12,8 +12,12 @@ from typing import Any
 RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "vectors.json"
 ORDER = ("transformers", "llama.cpp", "vLLM", "mlx-lm", "ONNX Runtime", "OpenVINO")
 """The engines in the order of the columns."""
+FEW = 7
+"""The most methods that a cell names."""
 NOT_RUN = "not run"
 PASS = "pass"
+NONE = "none of these"
+"""The outcome where no known mistake fits."""
 
 Result = Mapping[str, Any]
 
@@ -44,8 +48,11 @@ def cell(found: Mapping[str, Result]) -> str:
     if len(methods) == 1:
         return next(iter(methods))
     parts = []
-    for outcome, names in methods.items():
-        parts.append(f"{outcome}: {', '.join(names)}")
+    for outcome, names in sorted(methods.items(), key=lambda item: -len(item[1])):
+        if len(names) > FEW:
+            parts.append(f"{outcome}: {len(names)} methods")
+        else:
+            parts.append(f"{outcome}: {', '.join(names)}")
     return "; ".join(parts)
 
 
@@ -75,17 +82,29 @@ def vector_versions() -> str:
     return "\n".join(lines)
 
 
+FROM_FILES = ("longrope", "inv-freq")
+"""Methods whose option is given a file."""
 CAUSES = {
     ("mlx-lm", "unscaled"): (
         "these model files of mlx_lm/models build `nn.RoPE` with the base only, and never pass"
         " `rope_scaling` to `initialize_rope` (rope_utils.py)"
+    ),
+    ("mlx-lm", "long-list"): (
+        "`SuScaledRoPE` computes its frequencies from `long_factor` once, and never reads"
+        " `short_factor`, also for sequences up to `original_max_position_embeddings`"
+        " (rope_utils.py)"
+    ),
+    ("mlx-lm", "none of these"): (
+        "two causes at once, by the source. `--ntk-fixed` is written as a larger `rope_theta` with"
+        " a linear factor, and the model files that never pass `rope_scaling` use the base only;"
+        " for deepseek_v3 `SuScaledRoPE` has the long list and the other layout"
     ),
     ("mlx-lm", "layout"): (
         "`SuScaledRoPE`, which `initialize_rope` builds for `longrope`, calls `mx.fast.rope` with"
         " `traditional=False` whatever the model passes (rope_utils.py)"
     ),
 }
-"""What was read in the source of an engine, with its place, by engine and mistake."""
+"""The cause in the source of an engine, with its place, by engine and mistake."""
 
 
 def vector_defects() -> str:
@@ -99,6 +118,16 @@ def vector_defects() -> str:
         for mistake, found in mistakes.items():
             reports.append(report(engine, document["version"], mistake, found))
     return "\n\n".join(reports)
+
+
+def example(found: Mapping[str, Result]) -> str:
+    """Return the command that writes one of the packets; one without a file if there is one."""
+    for name, result in found.items():
+        family, _, method = name.partition("/")
+        if method not in FROM_FILES:
+            return " ".join(("ropeconv", "vectors", family, result["recipe"], "-o", "packet"))
+    family, _, method = next(iter(found)).partition("/")
+    return f"python -m scripts.vectors build packet --families {family} --methods {method}"
 
 
 def report(engine: str, version: str, mistake: str, found: Mapping[str, Result]) -> str:
@@ -116,13 +145,16 @@ def report(engine: str, version: str, mistake: str, found: Mapping[str, Result])
         families.setdefault(method, []).append(family)
     methods: dict[str, list[str]] = {}  # by the architectures that they share
     for method, names in families.items():
-        methods.setdefault(", ".join(names), []).append(f"`--{method} 8`")
+        methods.setdefault(", ".join(names), []).append(f"`{method}`")
     packets = "; ".join(f"{', '.join(flags)} of {names}" for names, flags in methods.items())
-    first, _, method = next(iter(found)).partition("/")
-    command = " ".join(("ropeconv", "vectors", first, f"--{method}", "8", "-o", "packet"))
+    command = example(found)
     allowed = max(result.get("allowed", 0.0) for result in found.values())
-    seen = max(result.get("distance", 0.0) for result in found.values())
+    farthest = max(result.get("distance", 0.0) for result in found.values())
     method_away = min(result.get("from_method", 0.0) for result in found.values())
+    if mistake == NONE:
+        seen = "the logits of no known mistake"
+    else:
+        seen = f"{mistake}, at most {farthest:.1e} away from its logits"
 
     parts = [
         f"- Program: {version}",
@@ -131,10 +163,7 @@ def report(engine: str, version: str, mistake: str, found: Mapping[str, Result])
             " token ids of `packet/packet.json`"
         ),
         f"- Expected: logits at most {allowed:.1e} from those of the method",
-        (
-            f"- Seen: {mistake}, at most {seen:.1e} away from its logits; those of the method are"
-            f" at least {method_away:.2g} away"
-        ),
+        f"- Seen: {seen}; those of the method are at least {method_away:.2g} away",
     ]
     if (engine, mistake) in CAUSES:
         parts.append(f"- Cause: {CAUSES[engine, mistake]}")

@@ -1,9 +1,11 @@
 """ONNX graphs of packets: the model before the extension is exported, and the graph extended.
 
 The extension of the model in a packet is undone by `restore`, and the recipe of its receipt applied
-to the export, so the graph has the same weights and the same method.
+to the export, so the graph has the same weights and the same method. All packets of an architecture
+have the same model before its extension, which is exported once.
 """
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -25,23 +27,37 @@ def export_graphs(packets: list[Path], work: Path) -> None:
             continue
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            export_graph(packet, folder)
+            extend_graph(packet, find_export(packet, work), folder)
         except Exception as problem:
             (folder / "why.txt").write_text(f"no graph: {type(problem).__name__}: {problem}")
 
 
-def export_graph(packet: Path, folder: Path) -> None:
-    """Write the extended graph of a packet into `folder/out`."""
-    if not (folder / "graph" / "config.json").exists():
-        for name in ("source", "graph"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        ropeconv.restore(packet / "model", out=folder / "source")
-        export(folder / "source", folder / "graph")
-        shutil.copyfile(folder / "source" / "config.json", folder / "graph" / "config.json")
+def find_export(packet: Path, work: Path) -> Path:
+    """Return the folder with the graph of a packet's model before the extension.
 
+    It is named after what the model is made of, so that packets share it.
+    """
+    source = work / f"source-{label(packet)}"
+    shutil.rmtree(source, ignore_errors=True)
+    ropeconv.restore(packet / "model", out=source)
+    digest = hashlib.sha256()
+    for name in ("config.json", "model.safetensors"):
+        digest.update((source / name).read_bytes())
+
+    graph = work / f"export-{digest.hexdigest()[:16]}"
+    if not (graph / "config.json").exists():
+        shutil.rmtree(graph, ignore_errors=True)
+        export(source, graph)
+        shutil.copyfile(source / "config.json", graph / "config.json")
+    shutil.rmtree(source)
+    return graph
+
+
+def extend_graph(packet: Path, graph: Path, folder: Path) -> None:
+    """Write the graph of a packet into `folder/out`: the export, extended as the packet is."""
     recipe = folder / "recipe.json"
     recipe.write_text(json.dumps(read_receipt(packet / "model").recipe), encoding="utf-8")
-    words = ("apply", folder / "graph" / "model.onnx", "--recipe", recipe, "-o", folder / "out")
+    words = ("apply", graph / "model.onnx", "--recipe", recipe, "-o", folder / "out")
     command = [sys.executable, "-m", "ropeconv", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -50,7 +50,10 @@ def run_engine(folder: Path, engine: str, python: str, kept: Path | None) -> Non
         results = {}
         for packet in packets:
             name = packet.relative_to(folder).as_posix()
-            results[name] = judge(packet, answers.get(packet, ""), Path(work))
+            results[name] = {
+                "recipe": recipe_of(packet),
+                **judge(packet, answers.get(packet, ""), Path(work)),
+            }
             print(f"{name}: {results[name]['sentence']}", flush=True)
     write_results(engine, version_of(engine, python), results)
 
@@ -97,6 +100,12 @@ def logits_of(
             errors[left[0]] = f"the process ends with code {done.returncode}: {last}"
             left = left[1:]
     return errors
+
+
+def recipe_of(packet: Path) -> str:
+    """Return the options of a packet's method, such as "--yarn 8"."""
+    title: str = json.loads((packet / "packet.json").read_text(encoding="utf-8"))["title"]
+    return title.partition(", ")[2]
 
 
 def judge(packet: Path, error: str, work: Path) -> dict[str, object]:

@@ -4,17 +4,22 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gguf import LlamaFileType
 
+from ropeconv.bake import apply as baking
+from ropeconv.bake.gguf_check import run_converted_layers
 from ropeconv.engines.probe import Probe
 from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.inspection.receipts.receipt import LayersRecord
 from ropeconv.inspection.receipts.storage import read_receipt
 
 from ..conftest import Run, hashes
 from ..support.gguf_files import write
 from ..support.hub_writing import serving_writes
+from ..support.in_process import command
 from ..support.models import make
 from .conftest import Refuses
 
@@ -303,3 +308,32 @@ def test_a_dry_run_says_that_a_place_is_taken(
     ]
     assert complaints[0] == complaints[1] != []
     assert (planned.returncode, done.returncode) == (1, 1)
+
+
+def test_several_conversions_import_transformers_once(
+    qwen2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first layers of each are compared in the same process."""
+    if not Probe.available():
+        pytest.skip("transformers is not installed")
+    pytest.importorskip("llama_cpp")
+    started = []
+    start = Probe.start
+
+    def note_start(probe: Probe) -> None:
+        started.append(probe)
+        start(probe)
+
+    compared = []
+
+    def note_result(*given: Any) -> LayersRecord:
+        compared.append(run_converted_layers(*given))
+        return compared[-1]
+
+    monkeypatch.setattr(Probe, "start", note_start)
+    monkeypatch.setattr(baking, "run_converted_layers", note_result)
+    words = ("apply", "qwen2", "--yarn", "4", "--to", "gguf", "--validate", "off", "-q")
+    outtypes = ("--outtype", "f16", "--outtype", "f32", "-o", "out/")
+    command(tmp_path, *words, *outtypes, code=0)
+    assert len(started) == 1
+    assert [result.reason for result in compared] == ["", ""]

@@ -18,6 +18,7 @@ from ropeconv.validate.validation import (
     bucket_result,
     conclusion,
     count_compared,
+    describe_bucket,
     on_reach,
     with_noise,
     with_rounded_weights,
@@ -101,6 +102,27 @@ def test_a_control_as_close_as_the_noise_proves_nothing() -> None:
     assert verdict(judged(0.0, 0.0, 0)) == "INCONCLUSIVE"
     assert verdict(judged(0.0, 2 * NOISE, 0)) == "INCONCLUSIVE"
     assert verdict(judged(0.0, 20 * NOISE, 0)) == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("fault", "control", "words"),
+    [
+        (0.0, 20 * NOISE, "agrees"),
+        (0.0, 2 * NOISE, "not decisive"),  # weights of two bits: the control is near too
+        (1.0, 20 * NOISE, "disagrees"),
+        (1.0, 2 * NOISE, "disagrees"),
+    ],
+)
+def test_a_row_that_decides_nothing_does_not_say_that_it_agrees(
+    fault: float, control: float, words: str
+) -> None:
+    assert describe_bucket(judged(fault, control, 0))[""] == words
+
+
+def test_a_method_that_changes_nothing_has_rows_that_agree() -> None:
+    """Its control is the reference, so that no row could be decisive."""
+    without_control = replace(judged(0.0, 0.0, 0), control_kl=0.0)
+    assert describe_bucket(without_control)[""] == "agrees"
 
 
 def test_positions_inside_the_trained_context_need_not_differ() -> None:

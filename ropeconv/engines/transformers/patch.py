@@ -387,6 +387,40 @@ def compresses(model: PreTrainedModel) -> bool:
     return any(hasattr(module, "compress_rate") for module in model.modules())
 
 
+WINDOWS = (
+    "sliding_window",
+    "window_size",  # GPT-Neo; with other words before it in Inkling 2, RecurrentGemma and Doge
+    "window_len",  # BLT
+    "chunk_size",  # Llama 4; the parts in which a Mamba layer is computed
+    "block_size",  # the blocks of keys that MiniMax M3 chooses from
+    "local_attention",  # ModernBERT
+)
+"""How the names of settings end that are a number of tokens which attention sees at once."""
+
+
+def sees_all_keys(model: PreTrainedModel, tokens: int) -> bool:
+    """Return whether every token of a sequence may attend to all tokens before it.
+
+    Windows, chunks of attention, compressed keys and indexers count tokens, whatever their
+    positions are: with a window of 128 tokens, a sequence of 512 tokens is masked, and one of 128
+    at the same positions is not.
+
+    Args:
+        model: The model of transformers.
+        tokens: The length of the sequence.
+    """
+    if compresses(model):
+        return False
+    if any(int(module.index_topk) < tokens for module in indexers(model)):
+        return False
+
+    settings = vars(model.config.get_text_config())
+    for name, value in settings.items():
+        if name.endswith(WINDOWS) and isinstance(value, int) and 0 < value < tokens:
+            return False
+    return True
+
+
 def choose_all_keys(stack: ExitStack, model: PreTrainedModel) -> None:
     """Make every indexer choose all keys, which `stack` undoes.
 

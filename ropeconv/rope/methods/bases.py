@@ -183,9 +183,10 @@ class ThetaBound(LengthMethod):
         """
         # half of the dimensions or more do not rotate
         if spec.unrotated >= spec.rotary_dim / 2:
+            width = spec.rotary_dim + 2 * spec.unrotated  # for MLA with the content part
             raise RecipeError(
-                f"--theta-bound: of {spec.head_dim} dimensions {spec.rotary_dim} rotate, so every"
-                " base will do; choose one with --theta"
+                f"--theta-bound: of {width:g} dimensions {spec.rotary_dim} rotate, so every base"
+                " will do; choose one with --theta"
             )
         theta = _surviving_base(self.target, spec.rotary_dim, spec.head_dim, spec.unrotated)
         if theta is None:

@@ -523,3 +523,67 @@ def test_a_class_that_cannot_be_imported_here_is_not_refused(tmp_path: Path) -> 
     found.stop()
     assert answer.says_nothing
     assert not answer.error
+
+
+MORE = CONFIGS.with_name("more_configs")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "Qwen--Qwen3-VL-8B-Instruct",  # imports torchvision, which is not installed everywhere
+        "google--gemma-3-4b-it",
+        "moonshotai--Kimi-K2.5",  # moves its vision tower to a device while it is built
+        "XiaomiMiMo--MiMo-V2-Flash",  # has narrower values than keys
+        "deepseek-ai--DeepSeek-V3.2",  # chooses tokens in a kernel that CPUs do not have
+        "zai-org--GLM-5",
+    ],
+)
+def test_vllm_builds_models_that_need_more_than_a_cpu(
+    model: str, transformers: InstalledRuntime
+) -> None:
+    """Its frequencies are those of transformers, and follow the base of the config."""
+    found = runtime("vllm")
+    config = json.loads((MORE / f"{model}.json").read_text())
+    answer = found.ask(config, 4096, 16384)
+    reference = transformers.ask(config, 4096, 16384)
+    assert (answer.error, answer.unseen) == ("", "")
+    assert answer.layers
+    ropes = {rope.inv_freq[-1]: rope for rope in reference.ropes}
+    assert len(answer.ropes) == len(ropes)
+    for rope in answer.ropes:
+        nearest = min(ropes, key=lambda slowest: abs(slowest - rope.inv_freq[-1]))
+        assert np.allclose(rope.inv_freq, ropes[nearest].inv_freq, rtol=4e-6)
+        assert rope.attention_factor == pytest.approx(ropes[nearest].attention_factor, rel=2e-6)
+
+    # the control: another base is noticed
+    for part in (config, config.get("text_config", {})):
+        for place in (part, part.get("rope_parameters") or {}, part.get("rope_scaling") or {}):
+            if "rope_theta" in place:
+                place["rope_theta"] *= 8
+    config.get("text_config", config)["rope_theta"] = 8e7
+    moved = found.ask(config, 4096, 16384)
+    found.stop()
+    assert moved.ropes != answer.ropes
+
+
+def test_vllm_needs_the_files_of_a_processor_for_some_models() -> None:
+    """Llama 3.2 Vision has no file in vLLM 0.32, and its backend asks for the image processor."""
+    found = runtime("vllm")
+    model: Any = MORE / "meta-llama--Llama-3.2-11B-Vision-Instruct.json"
+    answer = found.ask(json.loads(model.read_text()), 8192, 131072)
+    found.stop()
+    assert answer.says_nothing or answer.absent
+    assert "trust" not in answer.unseen.partition(". ")[0]
+
+
+def test_transformers_refuses_a_text_model_with_a_text_config(
+    transformers: InstalledRuntime,
+) -> None:
+    """The first publication of Ministral 3 3B, whose model type is that of its text model."""
+    config = json.loads((CONFIGS / "mistralai--Ministral-3-3B-2512.json").read_text())
+    answer = transformers.ask(config, 16384, 262144)
+    assert answer.stage == "load"
+    assert answer.error.startswith("AttributeError: 'dict' object")
+    # the control: the text model alone is built
+    assert transformers.ask(config["text_config"], 16384, 262144).ropes

@@ -65,6 +65,8 @@ def ask(config: Answer, question: Answer) -> Answer:
     text = getattr(loaded, "text_config", loaded)
     if hasattr(loaded, "get_text_config"):
         text = loaded.get_text_config()
+    if isinstance(text, dict):
+        raise refusal_of_dictionary(loaded)
     text = shrink(text)
     try:
         model = build(loaded if has_encoder_and_decoder else text)
@@ -99,6 +101,19 @@ def ask(config: Answer, question: Answer) -> Answer:
     if long.query_scale is not None:
         more["query_scale"] = long.query_scale
     return probe_protocol.answer(layers, **more)
+
+
+def refusal_of_dictionary(loaded: Any) -> Exception:
+    """Return how transformers fails on a text model whose config has a text_config.
+
+    Its config class keeps that as a dictionary, as of Ministral 3 3B in its first publication.
+    """
+    try:
+        with torch.device("meta"):
+            AutoModelForCausalLM.from_config(loaded)
+    except Exception as error:
+        return probe_protocol.Refused("load", error)
+    return probe_protocol.Unseen("it has a text_config, and its class is that of a text model")
 
 
 def load(config: Answer) -> Any:

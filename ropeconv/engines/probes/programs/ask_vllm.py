@@ -14,12 +14,16 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import importlib.abc
+import importlib.machinery
 import inspect
 import json
 import math
 import os
 import re
+import sys
 import tempfile
+import types
 import unittest.mock
 from contextlib import suppress
 from pathlib import Path
@@ -53,17 +57,46 @@ VISION_OPERATORS = (
 """Operators whose names torchvision looks up when it is imported."""
 
 
+class ImagePart(type):
+    """A name in torchvision where that is not installed. Every name in it is such a one too."""
+
+    def __getattr__(cls, name: str) -> ImagePart:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return ImagePart(name, (), {})
+
+
+class NoTorchvision(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of torchvision where it is not installed. Nothing in them can be called."""
+
+    def find_spec(self, name: str, *args: Any) -> importlib.machinery.ModuleSpec | None:
+        if name.partition(".")[0] != "torchvision":
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Leave it to Python to make the module."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__dict__["__getattr__"] = functools.partial(getattr, ImagePart("names", (), {}))
+
+
 def import_torchvision() -> Any:
-    """Import torchvision, also where its compiled part does not load.
+    """Import torchvision, also where it is not installed or its compiled part does not load.
 
     pip brings a torchvision for CUDA beside a torch for CPUs, and its import then ends with
-    "operator torchvision::nms does not exist". The operators get names here, and no code. vLLM and
-    transformers import it with their vision models.
+    "operator torchvision::nms does not exist". The operators get names here, and no code. People
+    also uninstall it for that reason. The files of vLLM's vision models import it
+    (vllm/model_executor/models/qwen3_vl.py:38, 0.32.0), and use it for images only.
 
     Returns what has to stay alive; None where nothing was done.
     """
     try:
         importlib.import_module("torchvision")
+    except ModuleNotFoundError:
+        # transformers, which looks once, goes on as without it
+        importlib.import_module("transformers").utils.is_torchvision_available()
+        sys.meta_path.append(NoTorchvision())
     except ImportError:
         return None
     except RuntimeError:
@@ -127,7 +160,8 @@ OF_CPU = (
 )
 """Parts of messages about kernels that the build for CPUs lacks."""
 NOT_OF_CONFIG = (
-    "failed to be inspected",  # its class cannot be imported here, as without torchvision
+    "failed to be inspected",  # its class cannot be imported here, as with a broken torchvision
+    "Failed to load the processor",  # of images, for a class of transformers
     "image processor for",
     "for argument tokenizer",
     "HuggingFace processor",
@@ -188,11 +222,16 @@ def prepare() -> None:
     keep_on_cpu("vllm.model_executor.layers.activation", "XIELU")  # reads numbers of its tensors
 
     let_latent_attention_build()
+    let_towers_stay_on_meta()
 
     # constructors look up kernels and parts of Triton by name, and nothing here calls them
     torch.ops._C = Kernels(torch.ops._C)
     for name in ("TritonPlaceholder", "TritonLanguagePlaceholder"):
         getattr(triton, name).__getattr__ = any_part
+
+
+NO_LATENT = ("MLA is not supported", "Sparse Attention is not supported")
+"""Parts of messages of the platform on latent attention (vllm/platforms/cpu.py:150, 0.32.0)."""
 
 
 def let_latent_attention_build() -> None:
@@ -208,20 +247,40 @@ def let_latent_attention_build() -> None:
         try:
             return str(choose(*args, **kwargs))
         except NotImplementedError as refusal:
-            if "MLA is not supported" not in str(refusal):
+            if not any(words in str(refusal) for words in NO_LATENT):
                 raise
             return f"{LatentBackend.__module__}.{LatentBackend.__name__}"
 
     platform.get_attn_backend_cls = staticmethod(get_attn_backend_cls)
 
 
+def let_towers_stay_on_meta() -> None:
+    """Let constructors move a module to their device, which has no data on meta to copy.
+
+    Kimi K2.5 does that with its vision tower (vllm/model_executor/models/kimi_k25.py:359, 0.32.0).
+    """
+    move = torch.nn.Module.to
+
+    def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        first = next(self.parameters(), None)
+        if first is not None and first.is_meta:
+            return self
+        return move(self, *args, **kwargs)
+
+    torch.nn.Module.to = to
+
+
 class NoKernel:
     """The kernel of an attention, which is never called. It keeps the factor on logits."""
 
     dcp_world_size = 1
+    is_sparse = False
 
     def __init__(self, scale: float, **settings: Any) -> None:
         self.scale = scale
+
+    def record_logical_topk_ready(self) -> None:
+        """Do nothing, where sparse attention has chosen the tokens for its kernel."""
 
 
 class LatentBackend:
@@ -567,15 +626,22 @@ def calls_of(attention: Any) -> list[int]:
         calls.append(query.dim())
         return query, key
 
-    def attend(query: Any, *args: Any, output_shape: Any = None, **kwargs: Any) -> Any:
+    def attend(kernel: Any, query: Any, *args: Any, output_shape: Any = None, **kwargs: Any) -> Any:
         """Stand for a kernel: return a tensor of the shape of its result."""
-        return query if output_shape is None else query.new_empty(output_shape)
+        if output_shape is not None:
+            return query.new_empty(output_shape)
+        width = getattr(kernel, "head_size", 0)
+        value_width = getattr(kernel, "head_size_v", width)
+        if value_width == width:
+            return query
+        # in MiMo V2 the heads of values have another width than those of queries
+        return query.new_empty(*query.shape[:-1], query.shape[-1] // width * value_width)
 
     # a module may have a `forward` of its own already, beside that of its class
     replaced: dict[Any, Any] = {attention.rotary_emb: record}
     for module in attention.modules():
         if type(module).__name__.endswith(KERNELS) and not hasattr(module, "rotary_emb"):
-            replaced[module] = attend
+            replaced[module] = functools.partial(attend, module)
     saved = {module: module.__dict__.get("forward") for module in replaced}
 
     # the attentions of vLLM differ in their parameters: those without a default that are not known

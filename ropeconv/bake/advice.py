@@ -48,10 +48,11 @@ from .start import nothing_to_extend, refuse_undeclared
 
 CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model"
-    " was trained with; then measured to work without training, by the bar; then measured at all,"
-    " on the largest model first; then the lower loss at the length; methods without a measurement"
-    " by fewer dimensions outside the trained angles, then the longer effective length, then the"
-    " smaller change of the pairs that complete a period"
+    " was trained with; then measured to work without training, by the bar, before those about"
+    " which too few questions were asked; then measured at all, on the largest model first; then"
+    " the lower loss at the length; methods without a measurement by fewer dimensions outside the"
+    " trained angles, then the longer effective length, then the smaller change of the pairs that"
+    " complete a period"
 )
 
 
@@ -273,10 +274,11 @@ class Advice(Summary):
     @property
     def sentence(self) -> str:
         """The evidence on the method at this length, in words."""
+        training = f"it {self.fine_tuning.need}"
         if self.works_untuned:
             training = "it works without training"
-        else:
-            training = f"it {self.fine_tuning.need}"
+        elif self.fine_tuning.level == "undecided":
+            training = "whether it works without training is not decided"
         return f"{self.flags} for {self.context:,} tokens: {self.basis}; {training}."
 
     @property
@@ -290,7 +292,7 @@ class Advice(Summary):
             "sentence": self.sentence,
             "command": self.command,
             "context": f"{self.context:,} tokens",
-            "works_untuned": "yes" if self.works_untuned else "no",
+            "without_training": self.untuned,
             "writable": "yes" if self.writable else "no",
             "basis": self.basis,
             "recommended": self.recommended,
@@ -346,16 +348,13 @@ class Advice(Summary):
         One of yes, no, not decided (by too few questions), not judged (by the model that was
         measured) and not measured.
         """
-        name = self.method.name
-        study = self.measured.study if self.measured is not None else None
-        is_judged = study is not None and study.meets_bar(name) is not None
-        # a publisher's recommendation is enough, whatever was measured on another model
-        if study is not None and is_judged and not self.recommended and not study.decides(name):
-            return NOT_DECIDED
         if self.works_untuned:
             return "yes"
-        if study is None:
+        if self.fine_tuning.level == "undecided":
+            return NOT_DECIDED
+        if self.measured is None:
             return "not measured"
+        is_judged = self.measured.study.compare_with_bar(self.method.name) is not None
         return "no" if is_judged else "not judged"
 
     @property
@@ -372,11 +371,17 @@ class Advice(Summary):
         if self.measured is not None:
             trained = self.measured.study.trained
             lost = self.measured.lost
+        # what is not known to need training comes before what is
+        training = 2
+        if self.works_untuned:
+            training = 0
+        elif self.fine_tuning.level == "undecided":
+            training = 1
         # False sorts before True and small numbers before large ones, so what is good is negated
         return (
             not self.writable,
             not self.recommended,
-            not self.works_untuned,
+            training,
             -trained,
             lost,
             self.profile.outside,  # dimensions with angles that training did not have
@@ -395,6 +400,7 @@ class Advice(Summary):
             "attention_factor": self.schedule.attention_factor,
             **self.profile.to_dict(),
             "works_untuned": self.works_untuned,
+            "without_training": self.untuned,
             "fine_tuning": msgspec.to_builtins(self.fine_tuning),
             "finetuning_note": self.method.finetuning_note,
             "basis": self.basis,
@@ -742,7 +748,7 @@ def _advice(
 
     # how it did in studies, beside other methods
     kept_scaling = start.form.kind if on_top else ""
-    fine_tuned = not fine_tuning.works_untuned
+    fine_tuned = not fine_tuning.may_work_untuned
     standing = compare_method(method.name, factor, fine_tuned, on_top=kept_scaling)
     study = study_for(method.name, factor, kept_scaling)
 

@@ -8,6 +8,7 @@ edit. `fine_tuning.py` and `advice.py` draw conclusions from it.
 import re
 from collections.abc import Sequence
 from functools import cache
+from typing import Literal
 
 import msgspec
 
@@ -29,6 +30,12 @@ MOST_LOST = 0.2
 of the unchanged model at its trained length, on the same tokens."""
 LEAST_FOUND = 50.0
 """The bar for "without training": the least passkeys that a method must find, in percent."""
+
+BarResult = Literal["met", "undecided", "missed"]
+"""Whether a measured method works without training, by that bar.
+
+Undecided where it loses little enough, and LEAST_FOUND is inside the 95 % interval of its answers.
+"""
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,28 +128,36 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether it is about a factor or a longer one. YaRN 4 gives some models 4.0004 times."""
         return factor <= 1.01 * self.factor
 
-    def meets_bar(self, name: str) -> bool | None:
+    def compare_with_bar(self, name: str) -> BarResult | None:
         """Whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
+
+        The interval of the answers must be above LEAST_FOUND or below it as a whole: 6 of 12
+        questions are 25 to 75 %, which decides nothing.
 
         None where its loss or answers were not measured, and where the unchanged model is within
         the bar of the loss: such a model uses its context too little to judge methods.
         """
         if name not in self.lost or name not in self.retrieval or self.judges_nothing:
             return None
-        return self.lost[name] <= MOST_LOST and self.retrieval[name] >= LEAST_FOUND
-
-    def decides(self, name: str) -> bool:
-        """Whether it decides about a method that the bar can be applied to.
-
-        A loss above the bar does. Within it, the 95 % interval of the answers must be above
-        LEAST_FOUND or below it as a whole: 6 of 12 questions are 25 to 75 %, which decides nothing.
-        """
         if self.lost[name] > MOST_LOST:
-            return True
+            return "missed"
         found = self.retrieval[name]
-        low = self.low.get(name, found)
-        high = self.high.get(name, found)
-        return low >= LEAST_FOUND or high < LEAST_FOUND
+        if self.low.get(name, found) >= LEAST_FOUND:
+            return "met"
+        if self.high.get(name, found) < LEAST_FOUND:
+            return "missed"
+        return "undecided"
+
+    def describe_answers(self, name: str) -> str:
+        """The answers of a method in words: `6 of 12 hidden facts (95 %: 25 to 75 %)`."""
+        found = self.retrieval[name]
+        words = f"{found:.0f} %"
+        if self.questions:
+            words = f"{round(found / 100 * self.questions)} of {self.questions}"
+        words += " hidden facts"
+        if name in self.low and name in self.high:
+            words += f" (95 %: {self.low[name]:.0f} to {self.high[name]:.0f} %)"
+        return words
 
 
 class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -201,7 +216,8 @@ def study_for(
     if not studies:
         return None
     # losses with answers say more than losses
-    studies = [study for study in studies if study.meets_bar(method) is not None] or studies
+    judging = [study for study in studies if study.compare_with_bar(method) is not None]
+    studies = judging or studies
     # where nothing was measured on top of this kind of scaling, those of other kinds count
     studies = [study for study in studies if study.on_top == on_top] or studies
 
@@ -215,11 +231,12 @@ def study_for(
 
 def rank_by_measurement(
     method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
-) -> tuple[bool, int, float]:
+) -> tuple[int, int, float]:
     """Return the key by which methods are sorted, best first, by what was measured of them.
 
-    First come methods that meet the bar, then those of the model with the longest trained context,
-    since losses of two models cannot be compared, then those with the lower loss.
+    First come methods that meet the bar, then those about which too few questions were asked, then
+    those of the model with the longest trained context, since losses of two models cannot be
+    compared, then those with the lower loss.
 
     Args:
         method: The name of the method.
@@ -229,9 +246,19 @@ def rank_by_measurement(
     """
     study = study_for(method, factor, on_top, among)
     if study is None:
-        return True, 0, 0.0
-    meets_bar = study.reaches(factor) and bool(study.meets_bar(method))
-    return not meets_bar, -study.trained, study.lost[method]
+        return place_by_bar(None), 0, 0.0
+    result = study.compare_with_bar(method) if study.reaches(factor) else None
+    return place_by_bar(result), -study.trained, study.lost[method]
+
+
+def place_by_bar(result: BarResult | None) -> int:
+    """Return the place of a method by the bar, the best first; it is the last where it missed it.
+
+    A method that was not measured has that place too.
+    """
+    if result == "met":
+        return 0
+    return 1 if result == "undecided" else 2
 
 
 class Regret(msgspec.Struct, frozen=True):
@@ -280,8 +307,8 @@ def _kind_of(study: Study) -> str:
 class Untuned(msgspec.Struct, frozen=True):
     """Whether a method works without training at a factor, by the bar."""
 
-    works: bool | None
-    """None where it was not measured."""
+    result: BarResult | None
+    """None where it was not measured, or on a model that judges nothing."""
 
     reason: str
     """The numbers, in words."""
@@ -307,22 +334,18 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         f"on {study.short_model} at {study.factor:g} times, {method} loses"
         f" {study.lost[method]:.2f} nats"
     )
-    meets_bar = study.meets_bar(method)
+    result = study.compare_with_bar(method)
     if study.judges_nothing:
         return Untuned(
             None, f"{numbers}, and the model without it {study.lost[BASE]:.2f}: too little to judge"
         )
-    if meets_bar is None:
+    if result is None:
         return Untuned(None, f"{numbers}; whether it finds hidden facts was not measured")
-    found = study.retrieval[method]
-    numbers += f" and finds {found:.0f} % of hidden facts"
-    low = study.low.get(method, found)
-    if low < LEAST_FOUND <= found:
-        numbers += f", which {study.questions} questions do not prove (95 %: from {low:.0f} % on)"
+    numbers += f" and finds {study.describe_answers(method)}"
     if not study.reaches(factor):
         return Untuned(None, f"{numbers}; it was not measured beyond that")
     bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
-    return Untuned(meets_bar, f"{numbers}; {bar}", found > 0)
+    return Untuned(result, f"{numbers}; {bar}", study.retrieval[method] > 0)
 
 
 def recommendation_of(method: str, inspection: Inspection, trained: int, factor: float) -> str:

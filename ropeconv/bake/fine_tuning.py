@@ -21,7 +21,13 @@ from ..rope.methods.vectors import AsIs, Dynamic, InvFreq
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .evidence import Untuned, recommendation_of, trained_scaling, works_untuned
+from .evidence import (
+    Untuned,
+    place_by_bar,
+    recommendation_of,
+    trained_scaling,
+    works_untuned,
+)
 
 
 def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) -> FineTuningRecord:
@@ -85,7 +91,7 @@ def _on_trained_scaling(
 ) -> tuple[FineTuningLevel, str]:
     """Return the training that a method needs on top of the scaling of the training, and why.
 
-    The level is "none", "recommended" or "needed".
+    The level is "none", "undecided", "recommended" or "needed".
 
     Args:
         recipe: The method and its modifiers.
@@ -104,12 +110,14 @@ def _on_trained_scaling(
 def _by_the_bar(untuned: Untuned) -> tuple[FineTuningLevel, str]:
     """Return the training that a method needs by what was measured, and the numbers.
 
-    A method that meets the bar needs none. One that finds some hidden facts can be used without
-    training, at a known loss; one that finds none, or was not measured, cannot.
+    A method that meets the bar needs none. One that misses it and finds some hidden facts can be
+    used without training, at a known loss; one that finds none, or was not measured, cannot.
     """
-    if untuned.works:
+    if untuned.result == "met":
         return "none", untuned.reason
-    if untuned.works is False and untuned.finds_some:
+    if untuned.result == "undecided":
+        return "undecided", untuned.reason
+    if untuned.result == "missed" and untuned.finds_some:
         return "recommended", untuned.reason
     return "needed", untuned.reason
 
@@ -119,7 +127,7 @@ def _from_unscaled(
 ) -> tuple[FineTuningLevel, str]:
     """Return the training that a method needs for a model trained without scaling, and why.
 
-    The level is "none", "recommended" or "needed".
+    The level is "none", "undecided", "recommended" or "needed".
 
     Args:
         recipe: The method and its modifiers.
@@ -152,10 +160,11 @@ def _from_unscaled(
         # a scaling that was written into a config counts as a method too
         kind = inspection.spec.form.kind
         of_scaling = works_untuned(kind, factor)
-        if untuned.works and not of_scaling.works:
+        # the worse of both counts
+        if place_by_bar(of_scaling.result) > place_by_bar(untuned.result):
             untuned = of_scaling
     level, reason = _by_the_bar(untuned)
-    if untuned.works is None and method.finetuning_note:
+    if untuned.result is None and method.finetuning_note:
         reason += f"; {method.finetuning_note}"
         # what its author reports is less than a measurement, and more than nothing
         if factor <= method.max_untuned_factor:

@@ -68,7 +68,8 @@ def plan_output(
         source: From `open_source`.
         recipe: The method and its modifiers.
         target: Format, encoding, runtimes and place.
-        by_length: Whether --context chose the method, which then must work without training.
+        by_length: Whether --context chose the method, which then must not be known to need
+            training.
         with_draft: Whether its draft model is extended too, which its receipt names.
         card: Whether a folder gets a model card.
         machine: The machine that the output is to fit, by default this one.
@@ -211,7 +212,7 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
     # the feature with the trainers may not be installed
     train = ""
     training_step = None
-    if not plan.fine_tuning.works_untuned:
+    if not plan.fine_tuning.may_work_untuned:
         training_step = find_hook("training_step")
     if training_step:
         train = training_step(plan, path)
@@ -237,7 +238,7 @@ def recover_file(source: str, reporter: Reporter) -> None:
 
 
 def refuse_untrained(plan: Plan, source: str) -> None:
-    """Refuse the method that --context chose where it would need training.
+    """Refuse the method that --context chose where it is known to need training.
 
     Args:
         plan: The plan of the output.
@@ -248,7 +249,7 @@ def refuse_untrained(plan: Plan, source: str) -> None:
             one that compares methods.
     """
     need = plan.fine_tuning
-    if need.works_untuned:
+    if need.may_work_untuned:
         return
 
     # the same request with its method named, which is accepted
@@ -267,7 +268,7 @@ def refuse_untrained(plan: Plan, source: str) -> None:
     # such as "--context 1M is 32 times ..., where YaRN needs fine-tuning"
     raise UsageError(
         f"--context {length} is {need.times}, where {plan.recipe.method.name} {need.need}, and"
-        " --context chooses only what works without training; to train the model, pass"
+        " --context chooses only what may work without training; to train the model, pass"
         f" {flags}, or compare methods with `{command_line('advise', source, '--context', length)}`"
     )
 

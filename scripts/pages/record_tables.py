@@ -12,6 +12,8 @@ from ropeconv.bake.proof import independent_answers, prove, sample_of, wilson
 from .evidence import record
 
 REAL = "SmolLM2-135M"
+BAR_WORDS = {"met": "yes", "undecided": NOT_DECIDED, "missed": "no", None: "not judged"}
+"""The results of the bar, as `advise` shows them."""
 
 
 def of_real_model() -> list[Study]:
@@ -32,9 +34,7 @@ def real_model() -> str:
         names = sorted(study.lost, key=lambda name: study.lost[name])
         for name in names:
             inside, beyond, price, found, _ = MeasuredMethod(study, name).cells()
-            works = "yes" if study.meets_bar(name) else "no"
-            if not study.decides(name):
-                works = NOT_DECIDED
+            works = BAR_WORDS[study.compare_with_bar(name)]
             if name == BASE:
                 price = ""
                 works = ""

@@ -235,6 +235,15 @@ BASES = {
 }
 
 
+TRAINING = {
+    "none": "",
+    "undecided": " (not decided)",
+    "recommended": " and fine-tuning",
+    "needed": " and fine-tuning",
+}
+"""What the table of choices says of the training that a method needs."""
+
+
 def choice_table() -> str:
     """The table of first choices in docs/methods.md: models with the same ones share a line."""
     choices = tomllib.loads((ROOT / "tests" / "bake" / "choices.toml").read_text("utf-8"))[
@@ -243,8 +252,8 @@ def choice_table() -> str:
     models: dict[tuple[str, ...], list[str]] = {}
     for choice in choices:
         cells = [
-            f"`{flags}`{'' if untuned else ' and fine-tuning'}"
-            for flags, untuned in zip(choice["first"], choice["untuned"], strict=True)
+            f"`{flags}`{TRAINING[level]}"
+            for flags, level in zip(choice["first"], choice["training"], strict=True)
         ]
         bases = dict.fromkeys(choice["basis"])
         reasons = [BASES[basis] for basis in bases if basis in BASES]

@@ -41,7 +41,14 @@ from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import LLAMA_CPP, canonical
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
-from .evidence import Study, recommendation_of, studies_of, study_for, trained_scaling
+from .evidence import (
+    Study,
+    recommendation_of,
+    studies_of,
+    study_for,
+    trained_scaling,
+    weak_study_for,
+)
 from .fine_tuning import fine_tuning_for
 from .plan import Plan
 from .start import nothing_to_extend, refuse_undeclared
@@ -50,9 +57,9 @@ CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model"
     " was trained with; then measured to work without training, by the bar, before those about"
     " which too few questions were asked; then measured at all, on the largest model first; then"
-    " the lower loss at the length; methods without a measurement by fewer dimensions outside the"
-    " trained angles, then the longer effective length, then the smaller change of the pairs that"
-    " complete a period"
+    " the lower loss at the length; methods without a measurement by their loss on models that"
+    " lose little without any, then by fewer dimensions outside the trained angles, then the"
+    " longer effective length, then the smaller change of the pairs that complete a period"
 )
 
 
@@ -266,6 +273,10 @@ class Advice(Summary):
     measured: MeasuredMethod | None = None
     """The measurement; None where nothing was measured."""
 
+    weak: MeasuredMethod | None = None
+    """A measurement on a model that loses little without any method: it gives methods that no other
+    model measured their order, and judges none. None where there is a better one."""
+
     @property
     def method(self) -> Method:
         """The method with its parameters."""
@@ -337,6 +348,8 @@ class Advice(Summary):
             return "its trained scaling"
         if self.recommended:
             return "its publisher"
+        if self.weak is not None:
+            return f"ordered by {self.weak.model}"
         if self.measured is None:
             return "not measured"
         return f"measured on {self.measured.model}"
@@ -368,9 +381,10 @@ class Advice(Summary):
         # losses of two models cannot be compared, so methods of the larger one come first
         trained = 0
         lost = 0.0
-        if self.measured is not None:
-            trained = self.measured.study.trained
-            lost = self.measured.lost
+        known = self.measured or self.weak
+        if known is not None:
+            trained = known.study.trained
+            lost = known.lost
         # what is not known to need training comes before what is
         training = 2
         if self.works_untuned:
@@ -382,6 +396,7 @@ class Advice(Summary):
             not self.writable,
             not self.recommended,
             training,
+            self.measured is None,
             -trained,
             lost,
             self.profile.outside,  # dimensions with angles that training did not have
@@ -751,6 +766,11 @@ def _advice(
     fine_tuned = not fine_tuning.may_work_untuned
     standing = compare_method(method.name, factor, fine_tuned, on_top=kept_scaling)
     study = study_for(method.name, factor, kept_scaling)
+    measured = None if study is None else MeasuredMethod(study, method.name)
+    weak_study = weak_study_for(method.name, factor, kept_scaling)
+    weak = None
+    if measured is None and weak_study is not None:
+        weak = MeasuredMethod(weak_study, method.name)
 
     # the command: only what the user has to type
     replaces = not on_top and (inspection.extended or inspection.first_spec.scaled)
@@ -770,7 +790,8 @@ def _advice(
         out="" if plan is None else str(plan.out),
         recommended=recommended,
         standing=standing,
-        measured=None if study is None else MeasuredMethod(study, method.name),
+        measured=measured,
+        weak=weak,
     )
 
 

@@ -229,26 +229,19 @@ def study_for(
     return max(of_model, key=lambda study: study.factor)
 
 
-def rank_by_measurement(
-    method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
-) -> tuple[int, int, float]:
-    """Return the key by which methods are sorted, best first, by what was measured of them.
+def weak_study_for(method: str, factor: float, on_top: str = "") -> Study | None:
+    """Return the study that orders a method where no model that needs it was measured.
 
-    First come methods that meet the bar, then those about which too few questions were asked, then
-    those of the model with the longest trained context, since losses of two models cannot be
-    compared, then those with the lower loss.
+    It is of a model that loses little without any method. Its losses judge no method, and say more
+    about the order of methods than their frequencies do (`scripts/pages/regret.py`).
 
     Args:
         method: The name of the method.
         factor: The wanted length over the trained one.
         on_top: The scaling that the model was trained with and keeps; empty for none.
-        among: The studies that count; None for all.
     """
-    study = study_for(method, factor, on_top, among)
-    if study is None:
-        return place_by_bar(None), 0, 0.0
-    result = study.compare_with_bar(method) if study.reaches(factor) else None
-    return place_by_bar(result), -study.trained, study.lost[method]
+    weak = [study for study in evidence().studies if study.judges_nothing]
+    return study_for(method, factor, on_top, weak)
 
 
 def place_by_bar(result: BarResult | None) -> int:
@@ -259,49 +252,6 @@ def place_by_bar(result: BarResult | None) -> int:
     if result == "met":
         return 0
     return 1 if result == "undecided" else 2
-
-
-class Regret(msgspec.Struct, frozen=True):
-    """The loss of the first method of the ranking on a model that the ranking has not seen."""
-
-    study: Study
-    """The study of the model that was left out."""
-
-    first: str
-    """The method that the studies of other models put first, among those of the study."""
-
-    best: str
-    """The best one of the study."""
-
-    lost: float
-    """How much worse the first is than the best, in the unit of the study."""
-
-
-def leave_one_out(studies: Sequence[Study]) -> list[Regret]:
-    """Rank the methods of each study without training by the studies of other models.
-
-    Models of one kind with other seeds count as one model.
-    """
-    regrets = []
-    for study in studies:
-        if study.fine_tuned or study.on_top:
-            continue
-        others = [other for other in studies if _kind_of(other) != _kind_of(study)]
-        names = [name for name in study.beyond if name != BASE]
-        measured = [name for name in names if study_for(name, study.factor, "", others)]
-        if len(measured) < 2:
-            continue
-        first = min(names, key=lambda name: rank_by_measurement(name, study.factor, "", others))
-        sign = -1.0 if study.higher else 1.0
-        best = min(names, key=lambda name: sign * study.beyond[name])
-        lost = sign * (study.beyond[first] - study.beyond[best])
-        regrets.append(Regret(study, first, best, lost))
-    return regrets
-
-
-def _kind_of(study: Study) -> str:
-    """The name of a model without its seed."""
-    return study.short_model.partition("-seed")[0]
 
 
 class Untuned(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
 from ..formulas import FORMULAS
 from . import engine_tables, record_tables, vector_tables
+from .regret import read_regrets, regret_paragraph, regret_table
 
 ROOT = Path(__file__).parents[2]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
@@ -362,7 +363,8 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| method \| loss at 1/4T \|.*?(?=\n\n)", record_tables.item_tables),
         (r"- By loss: .*?(?=\n\n)", record_tables.item_pairs),
         (r"[\d,]+ items: .*? of LongPPL", record_tables.item_counts),
-        (r"\| model \| factor \| first \|.*?(?=\n\n)", record_tables.regret),
+        (r"\| model \| on top of \|.*?(?=\n\n)", lambda: regret_table(read_regrets())),
+        (r"The first line is the best.*?(?=\n\n)", lambda: regret_paragraph(read_regrets())),
     ),
     "README.md": (
         (r"\| runtime \| supported.*?(?=\n\n)", newest_versions),

@@ -41,17 +41,25 @@ from ..runtimes.read_config import read_spec
 from ..runtimes.runtime import LLAMA_CPP, canonical
 from ..runtimes.verdict import Verdict
 from .apply import make_plan
-from .evidence import Study, recommendation_of, studies_of, study_for, trained_scaling
+from .evidence import (
+    Study,
+    recommendation_of,
+    studies_of,
+    study_for,
+    trained_scaling,
+    weak_study_for,
+)
 from .fine_tuning import fine_tuning_for
 from .plan import Plan
 from .start import nothing_to_extend, refuse_undeclared
 
 CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model"
-    " was trained with; then measured to work without training, by the bar; then measured at all,"
-    " on the largest model first; then the lower loss at the length; methods without a measurement"
-    " by fewer dimensions outside the trained angles, then the longer effective length, then the"
-    " smaller change of the pairs that complete a period"
+    " was trained with; then measured to work without training, by the bar, before those about"
+    " which too few questions were asked; then measured at all, on the largest model first; then"
+    " the lower loss at the length; methods without a measurement by their loss on models that"
+    " lose little without any, then by fewer dimensions outside the trained angles, then the"
+    " longer effective length, then the smaller change of the pairs that complete a period"
 )
 
 
@@ -270,6 +278,10 @@ class Advice(Summary):
     measured: MeasuredMethod | None = None
     """The measurement; None where nothing was measured."""
 
+    weak: MeasuredMethod | None = None
+    """A measurement on a model that loses little without any method: it gives methods that no other
+    model measured their order, and judges none. None where there is a better one."""
+
     @property
     def method(self) -> Method:
         """The method with its parameters."""
@@ -278,10 +290,11 @@ class Advice(Summary):
     @property
     def sentence(self) -> str:
         """The evidence on the method at this length, in words."""
+        training = f"it {self.fine_tuning.need}"
         if self.works_untuned:
             training = "it works without training"
-        else:
-            training = f"it {self.fine_tuning.need}"
+        elif self.fine_tuning.level == "undecided":
+            training = "whether it works without training is not decided"
         return f"{self.flags} for {self.context:,} tokens: {self.basis}; {training}."
 
     @property
@@ -295,7 +308,7 @@ class Advice(Summary):
             "sentence": self.sentence,
             "command": self.command,
             "context": f"{self.context:,} tokens",
-            "works_untuned": "yes" if self.works_untuned else "no",
+            "without_training": self.untuned,
             "writable": "yes" if self.writable else "no",
             "basis": self.basis,
             "recommended": self.recommended,
@@ -340,6 +353,8 @@ class Advice(Summary):
             return "its trained scaling"
         if self.recommended:
             return "its publisher"
+        if self.weak is not None:
+            return f"ordered by {self.weak.model}"
         if self.measured is None:
             return "not measured"
         return f"measured on {self.measured.model}"
@@ -351,19 +366,13 @@ class Advice(Summary):
         One of yes, no, not decided (by too few questions), not judged (by the model that was
         measured) and not measured.
         """
-        if self.measured is None:
-            return "yes" if self.works_untuned else "not measured"
-
-        # the bar says yes, no, or nothing about a model that hardly needs a method
-        name = self.method.name
-        study = self.measured.study
-        is_judged = study.meets_bar(name) is not None
-        has_too_few_questions = is_judged and not study.decides(name)
-        # a publisher's recommendation is enough, whatever was measured on another model
-        if has_too_few_questions and not self.recommended:
-            return NOT_DECIDED
         if self.works_untuned:
             return "yes"
+        if self.fine_tuning.level == "undecided":
+            return NOT_DECIDED
+        if self.measured is None:
+            return "not measured"
+        is_judged = self.measured.study.compare_with_bar(self.method.name) is not None
         return "no" if is_judged else "not judged"
 
     @property
@@ -377,14 +386,22 @@ class Advice(Summary):
         # losses of two models cannot be compared, so methods of the larger one come first
         trained = 0
         lost = 0.0
-        if self.measured is not None:
-            trained = self.measured.study.trained
-            lost = self.measured.lost
+        known = self.measured or self.weak
+        if known is not None:
+            trained = known.study.trained
+            lost = known.lost
+        # what is not known to need training comes before what is
+        training = 2
+        if self.works_untuned:
+            training = 0
+        elif self.fine_tuning.level == "undecided":
+            training = 1
         # False sorts before True and small numbers before large ones, so what is good is negated
         return (
             not self.writable,
             not self.recommended,
-            not self.works_untuned,
+            training,
+            self.measured is None,
             -trained,
             lost,
             self.profile.outside,  # dimensions with angles that training did not have
@@ -403,6 +420,7 @@ class Advice(Summary):
             "attention_factor": self.schedule.attention_factor,
             **self.profile.to_dict(),
             "works_untuned": self.works_untuned,
+            "without_training": self.untuned,
             "fine_tuning": msgspec.to_builtins(self.fine_tuning),
             "finetuning_note": self.method.finetuning_note,
             "basis": self.basis,
@@ -757,9 +775,14 @@ def _advice(
 
     # how it did in studies, beside other methods
     kept_scaling = start.form.kind if on_top else ""
-    fine_tuned = not fine_tuning.works_untuned
+    fine_tuned = not fine_tuning.may_work_untuned
     standing = compare_method(method.name, factor, fine_tuned, on_top=kept_scaling)
     study = study_for(method.name, factor, kept_scaling)
+    measured = None if study is None else MeasuredMethod(study, method.name)
+    weak_study = weak_study_for(method.name, factor, kept_scaling)
+    weak = None
+    if measured is None and weak_study is not None:
+        weak = MeasuredMethod(weak_study, method.name)
 
     # the command: only what the user has to type
     replaces = not on_top and (inspection.extended or inspection.first_spec.scaled)
@@ -779,7 +802,8 @@ def _advice(
         out="" if plan is None else str(plan.out),
         recommended=recommended,
         standing=standing,
-        measured=None if study is None else MeasuredMethod(study, method.name),
+        measured=measured,
+        weak=weak,
     )
 
 

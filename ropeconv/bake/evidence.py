@@ -8,6 +8,7 @@ edit. `fine_tuning.py` and `advice.py` draw conclusions from it.
 import re
 from collections.abc import Sequence
 from functools import cache
+from typing import Literal
 
 import msgspec
 
@@ -29,6 +30,12 @@ MOST_LOST = 0.2
 of the unchanged model at its trained length, on the same tokens."""
 LEAST_FOUND = 50.0
 """The bar for "without training": the least passkeys that a method must find, in percent."""
+
+BarResult = Literal["met", "undecided", "missed"]
+"""Whether a measured method works without training, by that bar.
+
+Undecided where it loses little enough, and LEAST_FOUND is inside the 95 % interval of its answers.
+"""
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,28 +128,36 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether it is about a factor or a longer one. YaRN 4 gives some models 4.0004 times."""
         return factor <= 1.01 * self.factor
 
-    def meets_bar(self, name: str) -> bool | None:
+    def compare_with_bar(self, name: str) -> BarResult | None:
         """Whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
+
+        The interval of the answers must be above LEAST_FOUND or below it as a whole: 6 of 12
+        questions are 25 to 75 %, which decides nothing.
 
         None where its loss or answers were not measured, and where the unchanged model is within
         the bar of the loss: such a model uses its context too little to judge methods.
         """
         if name not in self.lost or name not in self.retrieval or self.judges_nothing:
             return None
-        return self.lost[name] <= MOST_LOST and self.retrieval[name] >= LEAST_FOUND
-
-    def decides(self, name: str) -> bool:
-        """Whether it decides about a method that the bar can be applied to.
-
-        A loss above the bar does. Within it, the 95 % interval of the answers must be above
-        LEAST_FOUND or below it as a whole: 6 of 12 questions are 25 to 75 %, which decides nothing.
-        """
         if self.lost[name] > MOST_LOST:
-            return True
+            return "missed"
         found = self.retrieval[name]
-        low = self.low.get(name, found)
-        high = self.high.get(name, found)
-        return low >= LEAST_FOUND or high < LEAST_FOUND
+        if self.low.get(name, found) >= LEAST_FOUND:
+            return "met"
+        if self.high.get(name, found) < LEAST_FOUND:
+            return "missed"
+        return "undecided"
+
+    def describe_answers(self, name: str) -> str:
+        """The answers of a method in words: `6 of 12 hidden facts (95 %: 25 to 75 %)`."""
+        found = self.retrieval[name]
+        words = f"{found:.0f} %"
+        if self.questions:
+            words = f"{round(found / 100 * self.questions)} of {self.questions}"
+        words += " hidden facts"
+        if name in self.low and name in self.high:
+            words += f" (95 %: {self.low[name]:.0f} to {self.high[name]:.0f} %)"
+        return words
 
 
 class Recommendation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,6 +217,15 @@ def study_for(
             studies.append(study)
     if not studies:
         return None
+    # those with answers to questions, which say more than losses, if there are any
+    with_answers = [study for study in studies if study.compare_with_bar(method) is not None]
+    if with_answers:
+        studies = with_answers
+    # those on top of the same kind of scaling, if there are any
+    on_same_kind = [study for study in studies if study.on_top == on_top]
+    if on_same_kind:
+        studies = on_same_kind
+
 
     # those with answers to questions, which say more than losses, if there are any
     with_answers = [study for study in studies if study.meets_bar(method) is not None]
@@ -221,78 +245,36 @@ def study_for(
     return max(of_model, key=lambda study: study.factor)
 
 
-def rank_by_measurement(
-    method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
-) -> tuple[bool, int, float]:
-    """Return the key by which methods are sorted, best first, by what was measured of them.
+def weak_study_for(method: str, factor: float, on_top: str = "") -> Study | None:
+    """Return the study that orders a method where no model that needs it was measured.
 
-    First come methods that meet the bar, then those of the model with the longest trained context,
-    since losses of two models cannot be compared, then those with the lower loss.
+    It is of a model that loses little without any method. Its losses judge no method, and say more
+    about the order of methods than their frequencies do (`scripts/pages/regret.py`).
 
     Args:
         method: The name of the method.
         factor: The wanted length over the trained one.
         on_top: The scaling that the model was trained with and keeps; empty for none.
-        among: The studies that count; None for all.
     """
-    study = study_for(method, factor, on_top, among)
-    if study is None:
-        return True, 0, 0.0
-    meets_bar = study.reaches(factor) and bool(study.meets_bar(method))
-    return not meets_bar, -study.trained, study.lost[method]
+    weak = [study for study in evidence().studies if study.judges_nothing]
+    return study_for(method, factor, on_top, weak)
 
 
-class Regret(msgspec.Struct, frozen=True):
-    """The loss of the first method of the ranking on a model that the ranking has not seen."""
+def place_by_bar(result: BarResult | None) -> int:
+    """Return the place of a method by the bar, the best first; it is the last where it missed it.
 
-    study: Study
-    """The study of the model that was left out."""
-
-    first: str
-    """The method that the studies of other models put first, among those of the study."""
-
-    best: str
-    """The best one of the study."""
-
-    lost: float
-    """How much worse the first is than the best, in the unit of the study."""
-
-
-def leave_one_out(studies: Sequence[Study]) -> list[Regret]:
-    """Rank the methods of each study without training by the studies of other models.
-
-    Models of one kind with other seeds count as one model.
+    A method that was not measured has that place too.
     """
-    regrets = []
-    for study in studies:
-        if study.fine_tuned or study.on_top:
-            continue
-        # at least two of its methods must have been measured on other models
-        others = [other for other in studies if _kind_of(other) != _kind_of(study)]
-        names = [name for name in study.beyond if name != BASE]
-        measured = [name for name in names if study_for(name, study.factor, "", others)]
-        if len(measured) < 2:
-            continue
-
-        # the method that the others put first, and the one that was best here
-        first = min(names, key=lambda name: rank_by_measurement(name, study.factor, "", others))
-        sign = -1.0 if study.higher else 1.0  # a higher score is better, a lower loss
-        best = min(names, key=lambda name: sign * study.beyond[name])
-        lost = sign * (study.beyond[first] - study.beyond[best])
-        regrets.append(Regret(study, first, best, lost))
-    return regrets
-
-
-def _kind_of(study: Study) -> str:
-    """The name of a model without its seed."""
-    return study.short_model.partition("-seed")[0]
+    if result == "met":
+        return 0
+    return 1 if result == "undecided" else 2
 
 
 class Untuned(msgspec.Struct, frozen=True):
     """Whether a method works without training at a factor, by the bar."""
 
-    works: bool | None
-    """None where it was not measured."""
+    result: BarResult | None
+    """None where it was not measured, or on a model that judges nothing."""
 
     reason: str
     """The numbers, in words."""
@@ -321,22 +303,18 @@ def works_untuned(method: str, factor: float, on_top: str = "") -> Untuned:
         f"on {study.short_model} at {study.factor:g} times, {method} loses"
         f" {study.lost[method]:.2f} nats"
     )
-    meets_bar = study.meets_bar(method)
+    result = study.compare_with_bar(method)
     if study.judges_nothing:
         return Untuned(
             None, f"{numbers}, and the model without it {study.lost[BASE]:.2f}: too little to judge"
         )
-    if meets_bar is None:
+    if result is None:
         return Untuned(None, f"{numbers}; whether it finds hidden facts was not measured")
-    found = study.retrieval[method]
-    numbers += f" and finds {found:.0f} % of hidden facts"
-    low = study.low.get(method, found)
-    if low < LEAST_FOUND <= found:
-        numbers += f", which {study.questions} questions do not prove (95 %: from {low:.0f} % on)"
+    numbers += f" and finds {study.describe_answers(method)}"
     if not study.reaches(factor):
         return Untuned(None, f"{numbers}; it was not measured beyond that")
     bar = f"the bar is {MOST_LOST:g} nats and {LEAST_FOUND:g} %"
-    return Untuned(meets_bar, f"{numbers}; {bar}", found > 0)
+    return Untuned(result, f"{numbers}; {bar}", study.retrieval[method] > 0)
 
 
 def recommendation_of(method: str, inspection: Inspection, trained: int, factor: float) -> str:

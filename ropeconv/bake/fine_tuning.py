@@ -21,7 +21,13 @@ from ..rope.methods.vectors import AsIs, Dynamic, InvFreq
 from ..rope.recipe import Recipe
 from ..rope.schedule import Schedule
 from ..rope.spec import RopeSpec
-from .evidence import Untuned, recommendation_of, trained_scaling, works_untuned
+from .evidence import (
+    Untuned,
+    place_by_bar,
+    recommendation_of,
+    trained_scaling,
+    works_untuned,
+)
 
 
 def fine_tuning_for(recipe: Recipe, inspection: Inspection, schedule: Schedule) -> FineTuningRecord:
@@ -85,7 +91,8 @@ def _on_trained_scaling(
 ) -> tuple[FineTuningLevel, str]:
     """Return the training that a method needs on top of the scaling of the training, and why.
 
-    Such as ("needed", "its RoPE does not change"); the level is "none", "recommended" or "needed".
+    Such as ("needed", "its RoPE does not change"); the level is "none", "undecided", "recommended"
+    or "needed".
 
     Args:
         recipe: The method and its modifiers.
@@ -104,12 +111,14 @@ def _on_trained_scaling(
 def _by_the_bar(untuned: Untuned) -> tuple[FineTuningLevel, str]:
     """Return the training that a method needs by what was measured, and the numbers.
 
-    A method that meets the bar needs none. One that finds some hidden facts can be used without
-    training, at a known loss; one that finds none, or was not measured, cannot.
+    A method that meets the bar needs none. One that misses it and finds some hidden facts can be
+    used without training, at a known loss; one that finds none, or was not measured, cannot.
     """
-    if untuned.works:
+    if untuned.result == "met":
         return "none", untuned.reason
-    if untuned.works is False and untuned.finds_some:
+    if untuned.result == "undecided":
+        return "undecided", untuned.reason
+    if untuned.result == "missed" and untuned.finds_some:
         return "recommended", untuned.reason
     return "needed", untuned.reason
 
@@ -119,7 +128,8 @@ def _from_unscaled(
 ) -> tuple[FineTuningLevel, str]:
     """Return the training that a method needs for a model trained without scaling, and why.
 
-    Such as ("needed", "its RoPE does not change"); the level is "none", "recommended" or "needed".
+    Such as ("needed", "its RoPE does not change"); the level is "none", "undecided", "recommended"
+    or "needed".
 
     Args:
         recipe: The method and its modifiers.
@@ -150,13 +160,14 @@ def _from_unscaled(
     # works only if that scaling works too
     untuned = works_untuned(method.name, factor)
     if recipe.on_top:
+        # the worse of both counts
         untuned_scaling = works_untuned(inspection.spec.form.kind, factor)
-        if untuned.works and not untuned_scaling.works:
+        if place_by_bar(untuned_scaling.result) > place_by_bar(untuned.result):
             untuned = untuned_scaling
     level, reason = _by_the_bar(untuned)
 
     # and for a method that was not measured, what its author reports
-    was_measured = untuned.works is not None
+    was_measured = untuned.result is not None
     if was_measured or not method.finetuning_note:
         return level, reason
     if factor <= method.max_untuned_factor:

@@ -68,7 +68,8 @@ def plan_output(
         source: From `open_source`.
         recipe: The method and its modifiers.
         target: Format, encoding, runtimes and place.
-        by_length: Whether --context chose the method, which then must work without training.
+        by_length: Whether --context chose the method, which then must not be known to need
+            training.
         with_draft: Whether its draft model is extended too, which its receipt names.
         card: Whether a folder gets a model card.
         machine: The machine that the output is to fit, by default this one.
@@ -213,7 +214,7 @@ def steps_after(output: Output, draft: Plan | None = None, against: str = "") ->
 
     # `ropeconv train-config OUT --for axolotl`; the feature with the trainers may not be installed
     train = ""
-    if not plan.fine_tuning.works_untuned:
+    if not plan.fine_tuning.may_work_untuned:
         training_step = find_hook("training_step")
         if training_step:
             train = training_step(plan, path)
@@ -243,7 +244,7 @@ def recover_file(source: str, reporter: Reporter) -> None:
 
 
 def refuse_untrained(plan: Plan, source: str) -> None:
-    """Refuse the method that --context chose where it would need training.
+    """Refuse the method that --context chose where it is known to need training.
 
     Args:
         plan: The plan of the output.
@@ -254,7 +255,7 @@ def refuse_untrained(plan: Plan, source: str) -> None:
             one that compares methods.
     """
     need = plan.fine_tuning
-    if need.works_untuned:
+    if need.may_work_untuned:
         return
 
     # The length that the user wanted. It is computed again, since the plan may declare a longer
@@ -267,7 +268,7 @@ def refuse_untrained(plan: Plan, source: str) -> None:
     compare = command_line("advise", source, "--context", length)
     raise UsageError(
         f"--context {length} is {need.times}, where {recipe.method.name} {need.need}, and"
-        " --context chooses only what works without training; to train the model, pass"
+        " --context chooses only what may work without training; to train the model, pass"
         f" {_named_method(plan, length)}, or compare methods with `{compare}`"
     )
 

@@ -96,8 +96,9 @@ def _explain_losses(advice: RankedMethods, sheet: Sheet) -> None:
         f" {MOST_LOST:g} above {unchanged}, and {LEAST_FOUND:g} % of hidden facts found."
     )
 
-    is_undecided = any(row.writable and row.untuned == NOT_DECIDED for row in advice.methods)
-    if is_undecided:
+    # where the first method is not decided, its numbers are shown below
+    undecided = [row for row in advice.methods if row.writable and row.untuned == NOT_DECIDED]
+    if undecided and undecided[0] is not advice.methods[0]:
         sheet.say(
             f"Not decided: {LEAST_FOUND:g} % is inside the interval of the facts found, so more"
             " questions are needed."
@@ -110,14 +111,16 @@ def _show_commands(advice: RankedMethods, first: Advice, sheet: Sheet) -> None:
 
     # a sentence such as "At 131,072 tokens (4 times ...) --yarn 4 needs fine-tuning."
     tuning = first.fine_tuning
-    if not tuning.works_untuned:
+    if tuning.level == "undecided":
+        sheet.say(f"{first.flags}: {tuning.sentence}")
+    elif not tuning.works_untuned:
         all_need_the_same = all(row.fine_tuning.need == tuning.need for row in advice.methods)
         subject = "every method" if all_need_the_same else first.flags
         sheet.say(f"At {advice.context:,} tokens ({tuning.times}) {subject} {tuning.need}.")
     sheet.copyable(f"Bake:    {first.command}")
 
     # a method that needs training: how to train it, and one that does not need any
-    if not first.works_untuned:
+    if not tuning.may_work_untuned:
         # trainers load neither GGUF files nor encoders
         can_be_trained = not inspection.encoder and not isinstance(inspection.source, GgufSource)
         if can_be_trained:

@@ -293,7 +293,7 @@ def show_outcome(output: Output, sheet: Sheet) -> None:
         sheet.copyable(output.published)
 
     # a GGUF file that needs training, for which there is no command to start it
-    needs_training = not plan.fine_tuning.works_untuned and not output.steps.train
+    needs_training = not plan.fine_tuning.may_work_untuned and not output.steps.train
     is_gguf_file = not plan.is_folder and output.path is not None
     if needs_training and is_gguf_file:
         sheet.say(

@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FROM_CODE = {
     "evidence": (),
+    "regret": (),
     "keywords": (),
     "reference": (),
     "tables": (),

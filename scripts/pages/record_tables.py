@@ -5,13 +5,15 @@ from collections.abc import Hashable
 from itertools import permutations
 
 from ropeconv.bake.advice import NOT_DECIDED, MeasuredMethod
-from ropeconv.bake.evidence import BASE, LEAST_FOUND, MOST_LOST, Study, evidence, leave_one_out
+from ropeconv.bake.evidence import BASE, LEAST_FOUND, MOST_LOST, Study, evidence
 from ropeconv.bake.items import RecordItem
 from ropeconv.bake.proof import independent_answers, prove, sample_of, wilson
 
 from .evidence import record
 
 REAL = "SmolLM2-135M"
+BAR_WORDS = {"met": "yes", "undecided": NOT_DECIDED, "missed": "no", None: "not judged"}
+"""The results of the bar, as `advise` shows them."""
 
 
 def of_real_model() -> list[Study]:
@@ -32,9 +34,7 @@ def real_model() -> str:
         names = sorted(study.lost, key=lambda name: study.lost[name])
         for name in names:
             inside, beyond, price, found, _ = MeasuredMethod(study, name).cells()
-            works = "yes" if study.meets_bar(name) else "no"
-            if not study.decides(name):
-                works = NOT_DECIDED
+            works = BAR_WORDS[study.compare_with_bar(name)]
             if name == BASE:
                 price = ""
                 works = ""
@@ -67,19 +67,6 @@ def bar() -> str:
         f"at most {MOST_LOST:g} nats above the unchanged model at 1T, and at least"
         f" {LEAST_FOUND:g} % of the passkeys"
     )
-
-
-def regret() -> str:
-    """The table of what the first method loses on a model that the ranking has not seen."""
-    lines = ["| model | factor | first | best | behind the best |", "|---" * 5 + "|"]
-    for one in leave_one_out(evidence().studies):
-        study = one.study
-        unit = "nats" if "nats" in study.unit else "points"
-        lines.append(
-            f"| {study.model} | {study.factor:g} | {one.first} | {one.best} |"
-            f" {max(0.0, one.lost):.3f} {unit} |"
-        )
-    return "\n".join(lines)
 
 
 def item_tables() -> str:

@@ -25,6 +25,7 @@ from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
 from ..formulas import FORMULAS
 from . import engine_tables, record_tables, vector_tables
+from .regret import read_regrets, regret_paragraph, regret_table
 
 ROOT = Path(__file__).parents[2]
 IN_README = ("transformers", "vllm", "sglang", "mlx-lm", "exllamav3", "llama-cpp", "tgi")
@@ -235,6 +236,15 @@ BASES = {
 }
 
 
+TRAINING = {
+    "none": "",
+    "undecided": " (not decided)",
+    "recommended": " and fine-tuning",
+    "needed": " and fine-tuning",
+}
+"""What the table of choices says of the training that a method needs."""
+
+
 def choice_table() -> str:
     """The table of first choices in docs/methods.md: models with the same ones share a line."""
     choices = tomllib.loads((ROOT / "tests" / "bake" / "choices.toml").read_text("utf-8"))[
@@ -243,8 +253,8 @@ def choice_table() -> str:
     models: dict[tuple[str, ...], list[str]] = {}
     for choice in choices:
         cells = [
-            f"`{flags}`{'' if untuned else ' and fine-tuning'}"
-            for flags, untuned in zip(choice["first"], choice["untuned"], strict=True)
+            f"`{flags}`{TRAINING[level]}"
+            for flags, level in zip(choice["first"], choice["training"], strict=True)
         ]
         bases = dict.fromkeys(choice["basis"])
         reasons = [BASES[basis] for basis in bases if basis in BASES]
@@ -353,7 +363,8 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         (r"\| method \| loss at 1/4T \|.*?(?=\n\n)", record_tables.item_tables),
         (r"- By loss: .*?(?=\n\n)", record_tables.item_pairs),
         (r"[\d,]+ items: .*? of LongPPL", record_tables.item_counts),
-        (r"\| model \| factor \| first \|.*?(?=\n\n)", record_tables.regret),
+        (r"\| model \| on top of \|.*?(?=\n\n)", lambda: regret_table(read_regrets())),
+        (r"The first line is the best.*?(?=\n\n)", lambda: regret_paragraph(read_regrets())),
     ),
     "README.md": (
         (r"\| runtime \| supported.*?(?=\n\n)", newest_versions),

@@ -662,10 +662,11 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
         return " and ".join(runs)
 
 
-FineTuningLevel = Literal["none", "recommended", "needed"]
+FineTuningLevel = Literal["none", "undecided", "recommended", "needed"]
 """The need of a method.
 
-Without training it works as well, works with a loss that is known, or does not work.
+Without training it works as well, may do so (too few questions were asked to decide that), works
+with a loss that is known, or does not work.
 """
 
 
@@ -690,6 +691,11 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
         return self.level == "none"
 
     @property
+    def may_work_untuned(self) -> bool:
+        """Whether it is not known to need training."""
+        return self.level in ("none", "undecided")
+
+    @property
     def times(self) -> str:
         """The factor in words: `64 times the trained 8,192 tokens`."""
         return f"{format_factor(self.factor)} times the trained {self.trained:,} tokens"
@@ -697,7 +703,12 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
     @property
     def need(self) -> str:
         """The need as a verb, after the name of a method: `needs fine-tuning`; empty without it."""
-        words = {"none": "", "recommended": "should be fine-tuned", "needed": "needs fine-tuning"}
+        words = {
+            "none": "",
+            "undecided": "may need fine-tuning",
+            "recommended": "should be fine-tuned",
+            "needed": "needs fine-tuning",
+        }
         return words[self.level]
 
     @property
@@ -707,6 +718,11 @@ class FineTuningRecord(msgspec.Struct, frozen=True):
             return f"Fine-tune it at this length ({self.times}): {self.reason}."
         if self.level == "recommended":
             return f"Fine-tuning is recommended at this length ({self.times}): {self.reason}."
+        if self.level == "undecided":
+            return (
+                f"Whether it works at this length ({self.times}) without training is not decided:"
+                f" {self.reason}."
+            )
         return ""
 
 

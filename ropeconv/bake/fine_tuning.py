@@ -157,10 +157,9 @@ def _from_unscaled(
         return "none", recommended
 
     # then what was measured of the method on other models; a method on top of an untrained scaling
-    # works only if that scaling works too
+    # counts as the worse of both
     untuned = works_untuned(method.name, factor)
     if recipe.on_top:
-        # the worse of both counts
         untuned_scaling = works_untuned(inspection.spec.form.kind, factor)
         if place_by_bar(untuned_scaling.result) > place_by_bar(untuned.result):
             untuned = untuned_scaling

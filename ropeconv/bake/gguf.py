@@ -799,7 +799,8 @@ def _notes(source: Source, inspection: ConfigInspection, exported: GgufExport) -
         notes.append(
             "layers that predict further tokens (MTP) are left out, as by llama.cpp's own converter"
         )
-    if has_projection(source) and not isinstance(exported, StockExport):
+    keeps_projection = bool(exported.projections) or isinstance(exported, StockExport)
+    if has_projection(source) and not keeps_projection:
         notes.append(
             "the projection of its embeddings (Dense in modules.json) is left out, as by"
             " llama.cpp's own converter: embeddings are the pooled states"

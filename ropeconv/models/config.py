@@ -89,6 +89,10 @@ def detect(config: Config, assumed: str = "", shapes: Callable[[], Shapes] = dic
             if refusal:
                 raise BadSource(refusal)
 
+    gguf_kind = family.hooks.gguf_kind(parts[0])
+    if gguf_kind:
+        family = msgspec.structs.replace(family, gguf=family.gguf_kinds[gguf_kind])
+
     if not family.encoder and reads_both_directions(config, parts[0], family):
         return msgspec.structs.replace(family, encoder=True)
     return family

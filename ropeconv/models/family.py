@@ -137,6 +137,15 @@ class Convert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     times: tuple[str, ...] = ()
     """Config keys of factors that the tensor is multiplied by; KEY.N for the N-th of a list."""
 
+    when: str = ""
+    """The rule is for models in whose config this key is neither absent nor 0; empty for all."""
+
+    unless: str = ""
+    """The rule is for models in whose config this key is absent or 0; empty for all."""
+
+    unless_columns: str = ""
+    """A config key; a tensor with so many columns is only renamed, since it needs no change."""
+
 
 class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How this family's checkpoints become GGUF."""
@@ -185,6 +194,9 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tied: bool = False
     """The architecture has no output weights."""
 
+    projection: bool = False
+    """Whether projections of embeddings (`2_Dense` and `3_Dense`) are written."""
+
     copy_output: bool = False
     """The architecture needs output weights, so that those of tied models are written twice."""
 
@@ -209,14 +221,21 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Otherwise it scales them by 1/sqrt(head_dim).
     """
 
-    window: Literal["", "pattern", "size"] = ""
-    """Whether attention.sliding_window is written, with the pattern of layers or without."""
+    window: Literal["", "pattern", "interval", "size"] = ""
+    """Whether attention.sliding_window is written, and with which other keys.
+
+    With a flag for each layer ("pattern"), with the interval of layers without a window where
+    config.json states one ("interval"), or alone ("size").
+    """
 
     global_first: bool = False
     """The first layer must have no window: llama.cpp rotates as many dimensions as it has."""
 
     pre: dict[str, str] = {}
     """Names of pre-tokenizers that replace the usual ones."""
+
+    tokenizer: dict[str, bool] = {}
+    """Keys behind tokenizer.ggml. with their values, where the files of the tokenizer have none."""
 
     names: tuple[str, ...] = ()
     """Names of tensors that are not those of Llama or Gemma, with {layer} for the number."""
@@ -558,6 +577,10 @@ class FamilyHooks:
         """Return the query scaling of the layers that do not rotate; None without one."""
         return None
 
+    def gguf_kind(self, part: JsonObject) -> str:
+        """Return the entry of `gguf_kinds` by which a model becomes GGUF; empty for `gguf`."""
+        return ""
+
     def gguf_variant(self, tensors: Collection[str]) -> tuple[tuple[str, ...], JsonObject]:
         """Return further `Gguf.names` and `Gguf.config` for a GGUF file with these tensors."""
         return (), {}
@@ -627,6 +650,12 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: Cache = Cache()
     gguf: Gguf | None = None
     """How it becomes GGUF; None where that is not known."""
+
+    gguf_kinds: dict[str, Gguf] = {}
+    """How models of another GGUF architecture become GGUF, by the name of `hooks.gguf_kind`.
+
+    `detect` puts the right one into `gguf`.
+    """
 
     code: Code | None = None
     """The classes of the encoding `buffers`; None where they are not known."""

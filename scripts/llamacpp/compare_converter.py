@@ -146,7 +146,11 @@ def record_keys(root: Path, model_types: list[str]) -> None:
             folder = Path(name) / model_type
             source = published(model_type, folder / "Tiny")
             try:
-                convert(tree, source, folder / "out.gguf", "bf16", header_only=True)
+                # without the option, three such layers are expected of every MiMo 2
+                config = json.loads((source / "config.json").read_text())
+                predicts = bool(config.keys() & PREDICTING)
+                out = folder / "out.gguf"
+                convert(tree, source, out, "bf16", predicts=predicts, header_only=True)
             except RopeconvError as problem:
                 print(f"{model_type}: {problem}", flush=True)
                 continue

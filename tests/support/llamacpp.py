@@ -14,15 +14,19 @@ from ropeconv.bake.plan import Plan
 from ropeconv.engines.llamacpp import LlamaCppEngine
 from ropeconv.engines.transformers.load import load_stock
 from ropeconv.engines.transformers.patch import patch, scale_queries
+from ropeconv.formats.gguf.file import GgufFile
+from ropeconv.models.config import detect
 from ropeconv.models.registry import by_model_type
 from ropeconv.rope.recipe import Recipe
 from ropeconv.rope.schedule import LogN, QueryScaling
+from ropeconv.runtimes.llamacpp.archs import arch_table
 from ropeconv.validate.sampling import Bucket
 from ropeconv.validate.validation import BucketResult, bucket_result, measure
 
 from .baking import apply, make_plan
 from .models import SOURCES, TINY, TRAINED, VOCABULARY, make, what_decides
 from .stored import stored
+from .tiny_gguf import hidden_states
 
 LENGTH = 4 * TRAINED
 
@@ -91,6 +95,11 @@ CHANGES: dict[str, dict[str, Any]] = {
         "mamba_rms_norm": True,
         "mamba_norm_before_gate": False,
     },
+    # llama.cpp rotates keys of the indexer by a Hadamard matrix, whose width is a power of two; with
+    # few heads, many scores are 0, and which of them are chosen is chance
+    "deepseek_v32": {"index_head_dim": 128, "index_n_heads": 16},
+    "glm_moe_dsa": {"index_head_dim": 128, "index_n_heads": 16},
+    "modernbert": {"cls_token_id": 1, "sep_token_id": 2},
 }
 EXPORTED = tuple(name for name in TINY if by_model_type()[name].gguf is not None)
 """Model types that become GGUF."""
@@ -195,7 +204,9 @@ def sequence(length: int = LENGTH) -> list[int]:
 
 
 def of_llamacpp(path: Path, **options: Any) -> torch.Tensor:
-    """Logits at every position, [LENGTH, vocabulary]."""
+    """Logits at every position, [LENGTH, vocabulary]; of an encoder its states, [LENGTH, width]."""
+    if GgufFile.open(path).get("general.architecture") in arch_table().encoders:
+        return torch.from_numpy(hidden_states(path, sequence()))
     return LlamaCppEngine(path, **options).logits(sequence(), list(range(LENGTH)))
 
 
@@ -203,7 +214,7 @@ def of_transformers(
     source: Path, plan: Plan | None, queries: LogN | QueryScaling | None = None
 ) -> torch.Tensor:
     """Logits of the source at every position, scaled at run time as the plan's schedule says, or
-    left alone.
+    left alone. The last states of an encoder stand for its logits.
 
     queries: what they are scaled by.
     """
@@ -212,8 +223,12 @@ def of_transformers(
         patch(model, plan.schedule, plan.before.mla)
     if queries is not None:
         scale_queries(ExitStack(), model, queries, "self_attn.q_proj")
+    is_encoder = detect(json.loads((source / "config.json").read_text())).encoder
+    settings = {"output_hidden_states": True} if is_encoder else {"use_cache": False}
     with torch.no_grad():
-        return model(input_ids=torch.tensor([sequence()]), use_cache=False).logits[0].float()
+        output = model(input_ids=torch.tensor([sequence()]), **settings)
+    states = output.hidden_states[-1] if is_encoder else output.logits
+    return states[0].float()
 
 
 def figures(reference: torch.Tensor, other: torch.Tensor) -> BucketResult:

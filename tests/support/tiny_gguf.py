@@ -82,6 +82,17 @@ def answers(
         return dict(archive)
 
 
+def hidden_states(path: Path, tokens: list[int]) -> np.ndarray[Any, Any]:
+    """The last hidden states that llama.cpp computes for all tokens, [tokens, width]."""
+    out = path.with_suffix(".npz")
+    variant = {"path": str(path), "hidden": True, "whole": True}
+    _program({"variants": {"states": variant}, "tokens": tokens, "path": str(out)})
+    with np.load(out) as archive:
+        states = archive["states"]
+    out.unlink()
+    return states
+
+
 def rewritten(
     path: Path, out: Path, added: dict[str, np.ndarray[Any, Any]] | None = None, left_out: str = ""
 ) -> Path:

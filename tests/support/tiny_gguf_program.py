@@ -6,7 +6,8 @@ for every tensor that llama.cpp asks for (llama_model_init_from_user). With `var
 `path` (.npz) for each, by its name, what llama.cpp computes for `tokens` at the last 32 of them,
 float32 [32, width], from the file `path` with `overrides` of its keys; nothing for a file that it
 does not load: the logits, or with `hidden` the hidden state. A variant may have `positions`, four
-for each token (M-RoPE); tokens are then given by their rows of token_embd.weight.
+for each token (M-RoPE); tokens are then given by their rows of token_embd.weight. With `whole`,
+every position is answered.
 """
 
 import ctypes
@@ -171,7 +172,8 @@ def _run(model: Any, tokens: list[int], variant: dict[str, Any]) -> np.ndarray[A
     if variant.get("hidden"):
         answer = llama.llama_get_embeddings_ith
         vocabulary = width
-    outputs = [_row(answer(context, row), vocabulary) for row in range(count - KEPT, count)]
+    first = 0 if variant.get("whole") else count - KEPT
+    outputs = [_row(answer(context, row), vocabulary) for row in range(first, count)]
     llama.llama_free(context)
     return np.stack(outputs)
 

@@ -65,6 +65,20 @@ MODELS: dict[str, dict[str, Any]] = {
 """The settings of each model beside TEXT and TOKENS, by model type."""
 
 
+def transpose_experts(folder: Path) -> None:
+    """Stores the experts of Qwen 3 VL MoE as published, [experts, columns, rows].
+
+    transformers reads both orders, and saves the other one.
+    """
+    import safetensors.torch
+
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    for name in tensors:
+        if ".experts." in name:
+            tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 def vision_checkpoint(model_type: str, folder: Path) -> Path:
     """A checkpoint with random weights, a tokenizer and the settings of its image processor."""
 
@@ -80,6 +94,8 @@ def vision_checkpoint(model_type: str, folder: Path) -> Path:
         model = AutoModelForImageTextToText.from_config(config).to(torch.float32)
         model.save_pretrained(place)
         lively(place)
+        if model_type == "qwen3_vl_moe":
+            transpose_experts(place)
 
         (place / "tokenizer.json").write_text(tokenizer_json())
         special = {

@@ -178,6 +178,9 @@ class ModelSizes:
     layers: int
     """Without the `prediction` layers that predict further tokens."""
 
+    rotary_dim: int = 0
+    """The dimensions of a head that rotate."""
+
     prediction: int = 0
     whole: Config = field(default_factory=dict)
     """The whole config.json, with the settings of a vision part."""
@@ -205,6 +208,10 @@ def convert(
     """
     converted = list(tensors)
     for rule in rules:
+        if rule.when and not value_of(sizes.config, rule.when):
+            continue
+        if rule.unless and value_of(sizes.config, rule.unless):
+            continue
         pattern = re.compile(rule.match)
         results = list[StoredRows]()
         for tensor in converted:
@@ -221,7 +228,8 @@ def _apply(
     Args:
         tensor: A tensor of the checkpoint, or a result of earlier rules.
         rule: The change: `names` of the results, `times` with config keys of factors, and `how`,
-            the name of a function of every number or of another conversion, such as "split".
+            the name of a function of every number or of another conversion, such as "split". A
+            tensor with the columns of `unless_columns` is only renamed.
         pattern: The regular expression for names of tensors to which the rule applies.
         sizes: The sizes of the model.
     """
@@ -236,6 +244,8 @@ def _apply(
     if rule.times:
         factors = [_factor(sizes, key) for key in rule.times]
         tensor = times(tensor, factors)
+    if rule.unless_columns and tensor.shape[-1] == count(sizes.config, rule.unless_columns):
+        return rename(tensor, names, sizes)
     if rule.how in VALUES:  # a function of every number, which is applied when they are written
         return [replace(tensor, name=names[0], values=rule.how)]
     return CONVERSIONS[rule.how](tensor, names, sizes)
@@ -286,6 +296,23 @@ def interleave(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[
     # a bias has one number for each row of the weights
     parts = tuple(tensor.matrices) if len(tensor.shape) < 2 else tensor.parts
     return [replace(tensor, parts=parts, interleave=sizes.head_dim)]
+
+
+def interleave_rotary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
+    """Reorder the rows of each head that rotate, and leave the others behind them.
+
+    A head of 6 rows of which 4 rotate, 0 1 2 3 4 5, becomes 0 2 1 3 4 5.
+    """
+    (matrix,) = tensor.matrices
+    half = sizes.rotary_dim // 2
+    still_rows = sizes.head_dim - sizes.rotary_dim
+    parts = []
+    for start in range(0, matrix.rows, sizes.head_dim):
+        for pair in range(half):
+            parts.append(matrix.part(start + pair, 2, step=half))
+        if still_rows:
+            parts.append(matrix.part(start + sizes.rotary_dim, still_rows))
+    return [replace(tensor, name=names[0], parts=tuple(parts))]
 
 
 def to_vocabulary(tensor: StoredRows, names: list[str], sizes: ModelSizes) -> list[StoredRows]:
@@ -521,6 +548,7 @@ CONVERSIONS: dict[str, Conversion] = {
     for function in (
         rename,
         interleave,
+        interleave_rotary,
         to_vocabulary,
         squeeze,
         transpose,

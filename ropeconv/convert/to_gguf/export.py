@@ -14,7 +14,18 @@ import numpy as np
 
 from ...errors import BadSource, UsageError
 from ...formats.files import read_bytes, scratch
-from ...formats.gguf.header import BF16, F16, F32, Q8_0, TYPES, GgufHeader, GgufValue, string, u32
+from ...formats.gguf.header import (
+    BF16,
+    F16,
+    F32,
+    Q8_0,
+    TYPES,
+    GgufHeader,
+    GgufValue,
+    boolean,
+    string,
+    u32,
+)
 from ...formats.safetensors import INDEX, Tensor
 from ...models.family import Family
 from ...models.source import RECEIPT, Source
@@ -26,11 +37,11 @@ from ..gguf_encoding import GgufModel
 from .conversions import as_layer, count_layers, predicts, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
-from .pooling import pooling_keys
+from .pooling import Projection, pooling_keys, projections
 from .quantise import FTYPES, Quantisation
 from .recut import Recut, find_recut
 from .rows import DTYPES, ShardWeights, StoredRows
-from .tensors import EMBEDDINGS, infos, out_tensors, plain_name
+from .tensors import EMBEDDINGS, infos, out_tensors, plain_name, projection_tensors
 from .tokenizer import composes_characters, tokenizer_keys, values_of
 from .write import output_blocks
 
@@ -84,6 +95,9 @@ class GgufExport:
     composes: bool = False
     """Whether tokenizer.json composes characters (NFC), which llama.cpp does not do."""
 
+    projections: tuple[Projection, ...] = ()
+    """Projections behind the pooling of an embedding model that are part of the file."""
+
     recut: Recut | None = None
     """A text that llama.cpp cuts into other words than tokenizer.json; None without one."""
 
@@ -95,7 +109,7 @@ class GgufExport:
     @property
     def files(self) -> tuple[str, ...]:
         """The names of the small files of a checkpoint that it is made from."""
-        return (*SMALL, INDEX, RECEIPT)
+        return (*SMALL, INDEX, RECEIPT, *(projection.file for projection in self.projections))
 
     def blocks(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of a converted tensor, in pieces."""
@@ -167,6 +181,10 @@ def export(
         vectors[FREQS] = np.frombuffer(still.data, "<f4").astype(np.float64)
     values |= scalars(headers, rules, sizes.layers)
     values |= pooling_keys(source, rules.arch)
+    modules = projections(source) if rules.projection else ()
+    tensors = [*projection_tensors(source, modules, rules, kind), *tensors]
+    for module in modules:
+        values |= module.keys(rules.arch)
 
     # descriptions, with the label of the method and without it, and the tokenizer
     type_name = TYPES[kind].name
@@ -181,6 +199,8 @@ def export(
         general = metadata_keys(described, type_name, options.quantized_by)
         bare_general = metadata_keys(bare, type_name, options.quantized_by)
         tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
+        for key, flag in rules.tokenizer.items():
+            tokens.setdefault(f"tokenizer.ggml.{key}", boolean(flag))
         composed = composes_characters(folder, tokens)
         recut = find_recut(folder, tokens, rules.pre)
 
@@ -207,6 +227,7 @@ def export(
         quantisation=quantisation,
         without_prediction=left_out,
         composes=composed,
+        projections=modules,
         recut=recut,
     )
 

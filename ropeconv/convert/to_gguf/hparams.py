@@ -219,10 +219,38 @@ def deepstack_layers(sizes: ModelSizes, family: Family) -> GgufValue:
     return u32(len(indexes) if isinstance(indexes, list) else 0)
 
 
+def hidden_activation(sizes: ModelSizes, family: Family) -> GgufValue:
+    """ModernBERT: the name of its activation."""
+    return string(str(sizes.config["hidden_activation"]))
+
+
+def classifier_pooling(sizes: ModelSizes, family: Family) -> GgufValue:
+    """ModernBERT: how a classifier pools the states of tokens.
+
+    Raises:
+        BadSource: For a pooling that its class does not have.
+    """
+    pooling = sizes.config["classifier_pooling"]
+    if pooling not in CLASSIFIER_POOLINGS:
+        raise BadSource(f"config.json has classifier_pooling = {shown(pooling)}; write cls or mean")
+    return u32(CLASSIFIER_POOLINGS[pooling])
+
+
+def indexer_flags(sizes: ModelSizes, family: Family) -> GgufValue:
+    """GLM 5: whether each layer has an indexer of its own; the others use that of a layer before.
+
+    Without the key, llama.cpp takes the layers of GLM 5.2 for any file with a context of 1M.
+    """
+    types = sizes.config.get("indexer_types") or ["full"] * sizes.layers
+    return array(BOOL, [name == "full" for name in types])
+
+
 MOST_SECTIONS = 4
 """Sections of pairs in `rope.dimension_sections`."""
 GATING = {"softmax": 1, "sigmoid": 2}
 """llama.cpp's numbers of gating functions (llama-hparams.h)."""
+CLASSIFIER_POOLINGS = {"mean": 1, "cls": 2}
+"""llama.cpp's numbers of poolings (llama.h) for classifiers."""
 COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
     function.__name__: function
     for function in (
@@ -237,6 +265,9 @@ COMPUTED: dict[str, Callable[[ModelSizes, Family], GgufValue]] = {
         norm_of_experts,
         rotary_sections,
         deepstack_layers,
+        hidden_activation,
+        classifier_pooling,
+        indexer_flags,
     )
 }
 """The functions that `computed` in the family files names."""
@@ -274,6 +305,7 @@ def sizes_of(config: Config, family: Family, spec: RopeSpec) -> ModelSizes:
         kv_heads=kv_heads(part, family, heads),
         head_dim=spec.head_dim,
         layers=len(spec.layers),
+        rotary_dim=spec.rotary_dim,
         whole=config,
     )
 
@@ -321,6 +353,8 @@ def hparams(
         keys["nextn_predict_layers"] = u32(sizes.prediction)
     if rules.window == "pattern":
         keys |= _window(part, family, spec)
+    elif rules.window == "interval":
+        keys |= _window_interval(part, family, spec)
     elif rules.window == "size":
         keys["attention.sliding_window"] = u32(positive_int(part, ("sliding_window",)) or 0)
 
@@ -492,7 +526,7 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
         family: The family of the model.
         spec: Its RoPE.
     """
-    size = positive_int(part, ("sliding_window",))
+    size = family.hooks.window_size(part, positive_int(part, ("sliding_window",)))
     if size is None:
         return {}
     layer_types = layer_names(part, family, len(spec.layers))
@@ -516,6 +550,26 @@ def _window(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue
         keys["rope.freq_base_swa"] = f32(spec.local_form.theta)
     if spec.local_rotary_dim:
         keys["rope.dimension_count_swa"] = u32(spec.local_rotary_dim)
+    return keys
+
+
+def _window_interval(part: Config, family: Family, spec: RopeSpec) -> dict[str, GgufValue]:
+    """The keys of a sliding window that all layers but every n-th have.
+
+    Without the interval, llama.cpp takes that of the published models. `check_layers` compares the
+    layers that follow from it with those of the checkpoint.
+
+    Args:
+        part: The text part of the config, such as {"local_attention": 128}.
+        family: The family of the model.
+        spec: Its RoPE.
+    """
+    keys = {"attention.sliding_window": u32(count(part, family.window.key))}
+    interval = positive_int(part, (family.layers.interval_key,))
+    if interval is not None:
+        keys["attention.sliding_window_pattern"] = u32(interval)
+    if spec.local_form is not None:
+        keys["rope.freq_base_swa"] = f32(spec.local_form.theta)
     return keys
 
 

@@ -1,11 +1,15 @@
 """The pooling of embedding models, which sentence-transformers keeps beside the checkpoint.
 
+Read `pooling_keys` and `projections` first.
+
 `modules.json` lists the steps from tokens to an embedding: the model, a pooling of its states, and
-for some a projection. llama.cpp reads the pooling from `ARCH.pooling_type`, and returns the states
-of all tokens without it.
+for some projections. llama.cpp reads the pooling from `ARCH.pooling_type`, and returns the states
+of all tokens without it. It has up to two projections, for EmbeddingGemma alone.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from ...errors import BadSource, UnsupportedBake
 from ...formats import jsontext
@@ -14,9 +18,12 @@ from ...formats.jsontext import JsonObject
 from ...models.purpose import POOLING
 from ...models.source import Source
 from ...rope.errors import shown
+from .conversions import count
 
 TYPES = {"mean": 1, "cls": 2, "lasttoken": 3}
 """llama.cpp's `LLAMA_POOLING_TYPE_...` (llama.h), by the names of sentence-transformers."""
+IDENTITY = "torch.nn.modules.linear.Identity"
+"""What sentence-transformers names a projection without an activation."""
 OLD_NAMES = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -44,6 +51,68 @@ def pooling_keys(source: Source, arch: str) -> dict[str, GgufValue]:
             mode = _mode(source, module["path"])
             return {f"{arch}.pooling_type": u32(TYPES[mode])}
     return {}
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A linear layer that multiplies the pooled states of an embedding model."""
+
+    name: str
+    """Its name in GGUF, `dense_2` or `dense_3`."""
+
+    file: str
+    """The safetensors file with its weights, such as 2_Dense/model.safetensors."""
+
+    inputs: int
+    outputs: int
+
+    def keys(self, arch: str) -> dict[str, GgufValue]:
+        """Return the metadata keys with its sizes."""
+        return {
+            f"{arch}.{self.name}_feat_in": u32(self.inputs),
+            f"{arch}.{self.name}_feat_out": u32(self.outputs),
+        }
+
+
+def projections(source: Source) -> tuple[Projection, ...]:
+    """Return the projections of an embedding model in their order; empty for other models.
+
+    llama.cpp's converter names the one in the folder `2_Dense` dense_2, and any other dense_3.
+
+    Args:
+        source: The checkpoint.
+
+    Raises:
+        BadSource: A file of sentence-transformers is missing or damaged.
+        UnsupportedBake: llama.cpp does not compute such projections.
+    """
+    found = []
+    for module in _modules(source):
+        if not module["type"].endswith(".Dense"):
+            continue
+        folder = module["path"]
+        name = "dense_2" if folder == "2_Dense" else "dense_3"
+        config = _module_config(source, folder)
+        activation = config.get("activation_function", IDENTITY)
+        if config.get("bias") is not False or activation != IDENTITY:
+            raise UnsupportedBake(
+                f"a projection with bias = {shown(config.get('bias'))} and {shown(activation)}",
+                "GGUF",
+                "llama.cpp multiplies by its weights alone",
+                "keep safetensors, and serve it with sentence-transformers",
+            )
+        inputs = count(config, "in_features")
+        outputs = count(config, "out_features")
+        found.append(Projection(name, f"{folder}/model.safetensors", inputs, outputs))
+
+    if [projection.name for projection in found] not in ([], ["dense_2"], ["dense_2", "dense_3"]):
+        raise UnsupportedBake(
+            f"{len(found)} projections in {POOLING}",
+            "GGUF",
+            "llama.cpp has one in 2_Dense, and one behind it",
+            "keep safetensors, and serve it with sentence-transformers",
+        )
+    return tuple(found)
 
 
 def has_projection(source: Source) -> bool:
@@ -75,14 +144,19 @@ def _modules(source: Source) -> list[dict[str, str]]:
     return steps
 
 
-def _mode(source: Source, path: str) -> str:
-    """The pooling in the config of a module, by its name in TYPES."""
+def _module_config(source: Source, path: str) -> JsonObject:
+    """The config of a module in the folder `path`. Raises BadSource without one."""
     name = f"{path}/config.json"
     text = source.text(name)
     if text is None:
         raise BadSource(f"{POOLING} names {name}, which is missing; download the checkpoint again")
-    config = jsontext.parse(text, name)
-    modes = _stated_modes(config)
+    return jsontext.parse(text, name)
+
+
+def _mode(source: Source, path: str) -> str:
+    """The pooling in the config of a module, by its name in TYPES."""
+    name = f"{path}/config.json"
+    modes = _stated_modes(_module_config(source, path))
     if len(modes) == 1 and modes[0] in TYPES:
         return modes[0]
     known = ", ".join(TYPES)

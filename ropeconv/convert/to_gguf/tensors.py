@@ -25,9 +25,11 @@ from ...formats.gguf.header import (
 )
 from ...formats.safetensors import Header, Tensor
 from ...models.family import Gguf
+from ...models.source import Source
 from ...models.stored.form import FROM_FLOATS
 from .conversions import ModelSizes, as_layer, convert, gguf_name, predicts
 from .demands import demands, general_name
+from .pooling import Projection
 from .rows import DTYPES, Rows, ShardWeights, StoredRows
 
 if TYPE_CHECKING:
@@ -37,7 +39,13 @@ UNUSED = re.compile(
     r"rotary_emb\.inv_freq$|attention\.(masked_)?bias$|^(model\.)?(vision_tower|multi_modal_projector|visual)\."
 )
 """Names of buffers and of vision parts, which a GGUF file of a text model does not have."""
-EMBEDDINGS = ("embed_tokens.weight", "embed_in.weight", "wte.weight", "word_embeddings.weight")
+EMBEDDINGS = (
+    "embed_tokens.weight",
+    "embed_in.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+)
 """Ends of the names of input embeddings."""
 OUTPUTS = ("lm_head.weight", "embed_out.weight")
 """Names of output weights."""
@@ -71,6 +79,36 @@ def out_tensors(
 
     converted = convert(tensors, rules.convert, sizes)
     return [_named_and_typed(tensor, names, rules, type) for tensor in converted]
+
+
+def projection_tensors(
+    source: Source, modules: Iterable[Projection], rules: Gguf, type: int
+) -> list[StoredRows]:
+    """Return the weights of projections behind the pooling of an embedding model.
+
+    Args:
+        source: The checkpoint.
+        modules: The projections.
+        rules: How the family becomes GGUF.
+        type: ggml's number for matrices.
+
+    Raises:
+        BadSource: For other tensors than one matrix of the stated size.
+    """
+    names = [gguf_names(rules.arch, 1)]
+    tensors = []
+    for module in modules:
+        header = source.header(module.file)
+        weights = header.tensors.get("linear.weight")
+        if weights is None or weights.shape != (module.outputs, module.inputs):
+            raise BadSource(
+                f"{module.file} has no linear.weight of {module.outputs} rows and"
+                f" {module.inputs} columns, as its config.json says; download it again"
+            )
+        file = ShardWeights(source, module.file)
+        rows = _stored_rows(file, header, weights, f"{module.name}.weight")
+        tensors.append(_named_and_typed(rows, names, rules, type))
+    return tensors
 
 
 def infos(tensors: Iterable[StoredRows]) -> dict[str, TensorInfo]:

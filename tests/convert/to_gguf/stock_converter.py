@@ -14,6 +14,7 @@ from ropeconv.environment import without_secrets
 
 from ...support.baking import stored_as
 from ...support.llamacpp import checkpoint
+from ...support.models import TINY
 
 PROGRAM = Path(__file__).with_name("converter_program.py")
 
@@ -28,6 +29,7 @@ YARN = {
     "original_max_position_embeddings": 16,
     "llama_4_scaling_beta": 0.1,
 }
+MIMO_ROPE: dict[str, Any] = TINY["mimo_v2_flash"].config["rope_parameters"]
 LAYERS = ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"]
 SIZES: dict[str, dict[str, Any]] = {
     "phi": {"intermediate_size": 512, "num_key_value_heads": 2},
@@ -58,6 +60,20 @@ KEYS: dict[str, dict[str, Any]] = {
         "moe_topk": [2, 2],
         "moe_intermediate_size": [96, 96],
     },
+    "glm_moe_dsa": {"scoring_func": "sigmoid"},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "mimo_v2_flash": {
+        "hybrid_layer_pattern": [0, 1, 0],
+        "scoring_func": "sigmoid",
+        "swa_head_dim": 64,
+        "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 2,
+        "swa_v_head_dim": 32,
+        "topk_method": "noaux_tc",
+        # transformers 5 has the share for each layer type, and the converter only for all
+        "rope_parameters": MIMO_ROPE | {"partial_rotary_factor": 0.5},
+    },
+    "modernbert": {"layer_norm_eps": 1e-05},
 }
 """Keys of published configs that the classes of transformers do not write."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from ropeconv.bake.apply import apply as apply_checked
 from ropeconv.convert.to_gguf import export as exported
@@ -27,7 +27,7 @@ from ...support.baking import AS_IS, make_plan, recipe_of
 from ...support.corruptions import tensors
 from ...support.extent import sample
 from ...support.llamacpp import EXPORTED, bake, checkpoint
-from ...support.models import VOCABULARY
+from ...support.models import ENCODERS, VOCABULARY, from_config
 
 WINDOWS = ["sliding_attention", "sliding_attention", "full_attention"]
 COMPUTED_OTHERWISE: list[tuple[str, dict[str, Any], str]] = [
@@ -234,15 +234,15 @@ def others(name: str, value: Any) -> list[Any]:
 
 
 def logits(config: dict[str, Any], weights: dict[str, torch.Tensor]) -> torch.Tensor | None:
-    """Logits of a config with weights; None where it takes others, or none at all."""
+    """Logits of a config with weights, or states of an encoder; None where it takes others, or none
+    at all.
+    """
     try:
-        model = (
-            AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
-            .to(torch.float32)
-            .eval()
-        )
+        model = from_config(AutoConfig.for_model(**config)).to(torch.float32).eval()
         model.load_state_dict(weights)
         with torch.no_grad():
+            if config["model_type"] in ENCODERS:
+                return model(input_ids=TOKENS).last_hidden_state
             return model(input_ids=TOKENS, use_cache=False).logits
     except Exception:  # of transformers, for values that make no model
         return None

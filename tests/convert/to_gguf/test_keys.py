@@ -26,17 +26,20 @@ DESCRIPTIONS = ("general", "tokenizer")
 UNREADABLE = {"gpt_neox", "hunyuan_v1_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"}
 """Model types on whose configs, as transformers 5 writes them, the converter stops."""
 DIFFERING: dict[str, dict[str, Any]] = {
+    "bamba": {"rope.dimension_count": 32},
     "deepseek_v2": {"expert_group_count": None, "expert_group_used_count": None},
     "exaone_moe": {"nextn_predict_layers": None},
     "falcon": {"context_length": 64, "tensor_data_layout": None},
     "glm": {"context_length": 64},
     "glm4_moe": {"nextn_predict_layers": None},
+    "granitemoehybrid": {"context_length": 64},
     "ministral3": {"context_length": 16},
     "solar_open": {"rope.dimension_count": 64},
 }
 """Values that ropeconv writes otherwise; None for keys that it leaves out.
 
-Keys that change nothing are left out. The converter has one context length for every Falcon, takes
+Keys that change nothing are left out. The converter lets whole heads rotate in Bamba, and has the
+context 1M for Granite 4 with state spaces, where it says that nothing rotates. The converter has one context length for every Falcon, takes
 the length of the position table for GLM, and lets half of each head rotate in Solar Open. The
 context of Ministral 3 is written with the method.
 """

@@ -2,7 +2,6 @@
 it.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,10 @@ import pytest
 from ropeconv.errors import BadSource, UnsupportedBake
 
 from ...support.baking import recipe_of
+from ...support.embedding_gemma import add_modules
 from ...support.llamacpp import bake, checkpoint
 
-TYPE = "sentence_transformers.models.{}"
 YARN = recipe_of("yarn", 4.0)
-
-
-def add_modules(folder: Path, pooling: object, dense: bool = False) -> Path:
-    """Write the files of sentence-transformers beside a checkpoint."""
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": TYPE.format("Transformer")},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": TYPE.format("Pooling")},
-    ]
-    if dense:
-        modules.append({"idx": 2, "name": "2", "path": "2_Dense", "type": TYPE.format("Dense")})
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    return folder
 
 
 def old_config(mode: str) -> dict[str, Any]:
@@ -87,7 +72,9 @@ def test_a_model_without_modules_has_no_pooling(tmp_path: Path) -> None:
 
 
 def test_a_projection_that_is_left_out_is_said(tmp_path: Path) -> None:
-    source = add_modules(checkpoint("qwen2", tmp_path / "model"), old_config("mean_tokens"), True)
+    source = add_modules(
+        checkpoint("qwen2", tmp_path / "model"), old_config("mean_tokens"), ("2_Dense",)
+    )
     plan = bake(source, YARN, tmp_path / "out.gguf")
     assert any("Dense" in warning for warning in plan.warnings)
 

@@ -67,6 +67,7 @@ OURS_ALONE = (
     "general.basename",
     "{arch}.vocab_size",
     "{arch}.rope.dimension_count",
+    "{arch}.attention.head_count_kv",
     "{arch}.attention.key_length",
     "{arch}.attention.value_length",
     "{arch}.attention.sliding_window_pattern",
@@ -74,11 +75,16 @@ OURS_ALONE = (
     "{arch}.expert_shared_count",
     "{arch}.expert_shared_feed_forward_length",
     "{arch}.leading_dense_block_count",
+    "tokenizer.ggml.add_bos_token",
+    "tokenizer.ggml.add_eos_token",
+    "tokenizer.ggml.add_sep_token",
 )
-"""Keys that only ropeconv writes, with the values that llama.cpp takes without them; and the last,
-which it leaves out where it is 0.
+"""Keys that only ropeconv writes, with the values that llama.cpp takes without them. It leaves out
+the number of dense layers where it is 0, and `tree` leaves out what it writes for ModernBERT's tokens.
 """
 APART = ("GGUF.", "ropeconv.")
+FACTOR_1 = ("glm_moe_dsa", "llama4_text")
+"""Model types that take the attention factor 1 alone."""
 CASES = [
     (model_type, outtype, method)
     for model_type in (
@@ -87,6 +93,7 @@ CASES = [
         "exaone_moe",
         "gemma3_text",
         "glm4_moe_lite",
+        "glm_moe_dsa",
         "granite_swa",
         "granitemoe_swa",
         "granitemoeshared",
@@ -97,6 +104,8 @@ CASES = [
         "laguna",
         "llama",
         "llama4_text",
+        "mimo_v2_flash",
+        "modernbert",
         "phi3",
         "qwen3",
         "qwen3_moe",
@@ -104,7 +113,7 @@ CASES = [
     )
     for outtype in ("bf16", "q8_0", "f32")
     for method in ("as-is", "yarn", "yarn, factor 1")
-    if (model_type, method) != ("llama4_text", "yarn")  # it takes attention factor 1 alone
+    if method != "yarn" or model_type not in FACTOR_1
 ]
 METHODS_OF = {
     "afmoe": ("as-is", "yarn"),
@@ -122,12 +131,14 @@ METHODS_OF = {
     "granitemoe_swa": ("as-is", "yarn", "mixed"),
     "hy_v3": ("as-is", "yarn"),
     "laguna": ("as-is", "yarn"),
+    "deepseek_v32": ("as-is", "yarn"),
     "minicpm3": ("as-is", "yarn", "mixed"),
+    "modernbert": ("as-is", "yarn"),
     "qwen3_next": ("as-is", "yarn"),
 }
 """Model types that llama.cpp's converter converts, and methods that their architectures have.
 
-Of three, ropeconv has no conversion: DBRX, HRM and MiniCPM 3.
+Of four, ropeconv has no conversion: DBRX, DeepSeek V3.2, HRM and MiniCPM 3.
 """
 ELSEWHERE = [(name, method) for name, methods in METHODS_OF.items() for method in methods]
 METHODS = {

@@ -14,10 +14,10 @@ from ...support.baking import AS_IS, YARN, make_plan
 from ...support.extent import sample
 from ...support.llamacpp import bake, beyond, of_llamacpp, of_transformers
 from ...support.optional import MISSING, skip
-from ...support.vision import MODELS, vision_checkpoint
+from ...support.vision import MODELS, transpose_experts, vision_checkpoint
 from .test_stock import contents
 
-OWN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+OWN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 """Models whose text part ropeconv converts."""
 OURS_ALONE = ("vocab_size", "rope.dimension_count", "key_length", "value_length", "basename")
 """Ends of keys that only ropeconv writes, with the values that llama.cpp takes without them."""
@@ -82,6 +82,17 @@ def test_the_converter_writes_the_projector_beside_the_output(
     converter.convert(source, alone, "f32", projector=True)
     assert contents(written)[0] == contents(alone)[0]
     assert len(gguf.GGUFReader(written).tensors) > 10
+
+
+def test_experts_are_read_in_both_orders_that_transformers_reads(tmp_path: Path) -> None:
+    """Published stacks are [experts, columns, rows], and those that it saves the other way round."""
+    source = vision_checkpoint("qwen3_vl_moe", tmp_path / "Tiny")
+    bake(source, AS_IS, tmp_path / "published.gguf")
+    transpose_experts(source)
+    bake(source, AS_IS, tmp_path / "saved.gguf")
+    tensors = contents(tmp_path / "published.gguf")[0]
+    assert tensors["blk.0.ffn_down_exps.weight"][0] == [32, 128, 4]
+    assert tensors == contents(tmp_path / "saved.gguf")[0]
 
 
 def test_without_a_converter_the_command_is_printed(

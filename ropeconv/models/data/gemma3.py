@@ -1,0 +1,9 @@
+"""EmbeddingGemma: a Gemma 3 that reads in both directions, another architecture of llama.cpp."""
+
+from ...formats.jsontext import JsonObject
+from ..family import FamilyHooks
+
+
+class Hooks(FamilyHooks):
+    def gguf_kind(self, part: JsonObject) -> str:
+        return "embedding" if part.get("use_bidirectional_attention") is True else ""

@@ -226,9 +226,8 @@ def study_for(
     if on_same_kind:
         studies = on_same_kind
 
-
     # those with answers to questions, which say more than losses, if there are any
-    with_answers = [study for study in studies if study.meets_bar(method) is not None]
+    with_answers = [study for study in studies if study.compare_with_bar(method) is not None]
     if with_answers:
         studies = with_answers
     # those on top of the same kind of scaling, if there are any

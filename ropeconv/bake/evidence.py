@@ -226,15 +226,6 @@ def study_for(
     if on_same_kind:
         studies = on_same_kind
 
-    # those with answers to questions, which say more than losses, if there are any
-    with_answers = [study for study in studies if study.compare_with_bar(method) is not None]
-    if with_answers:
-        studies = with_answers
-    # those on top of the same kind of scaling, if there are any
-    on_same_kind = [study for study in studies if study.on_top == on_top]
-    if on_same_kind:
-        studies = on_same_kind
-
     # the model with the longest trained context, and its study at the nearest factor
     longest_trained = max(study.trained for study in studies)
     of_model = [study for study in studies if study.trained == longest_trained]

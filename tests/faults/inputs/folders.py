@@ -27,7 +27,7 @@ def small_config(model_type: str = "llama", **changes: Any) -> dict[str, Any]:
     settings = {"rope_theta": 10000.0, **settings}
     return {
         "model_type": model_type,
-        **(whole(model_type, settings) if TINY[model_type].halves else settings),
+        **(whole(model_type, settings) if TINY[model_type].inner else settings),
     }
 
 

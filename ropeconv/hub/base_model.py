@@ -154,12 +154,12 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
 
     name, commit = name_of(upload, options)
     revision = commit or None
+
+    # Whether it is public, its licence files, and its card. An error leaves out what follows it.
     closed = False
     licence_files: tuple[str, ...] = ()
     card = ""
     problem = ""
-
-    # whether it is public, its licence files, and its card
     if name:
         try:
             info = api.model_info(name, revision=revision)
@@ -174,9 +174,11 @@ def base_model(api: HfApi, upload: UploadSet, options: PublishOptions) -> tuple[
             status = error.response.status_code
             problem = f"{name} cannot be read ({status}); its licence and card are left out."
 
-    # metadata: the card on the Hub comes before a copy of it in the output, which may be older, and
-    # both before the keys of a GGUF file
-    known = {**upload.known, **inheritable_metadata(upload.card), **inheritable_metadata(card)}
+    # Metadata: the keys of a GGUF file, then a copy of the card in the output, which may be older
+    # than the card on the Hub. The later of these counts.
+    known = {**upload.known}
+    known |= inheritable_metadata(upload.card)
+    known |= inheritable_metadata(card)
     licence, forbids = terms_of(str(known.get("license") or ""))
     return BaseModel(
         name=name,

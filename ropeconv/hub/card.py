@@ -116,6 +116,7 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
     # a method names its paper as "Peng et al. 2023, https://arxiv.org/abs/2309.00071": the link and
     # the authors without it
     links = LINK.findall(method.paper)
+    paper = links[0] if links else ""
     authors = LINK_AFTER_COMMA.sub("", method.paper).strip("- ")
     settings = [authors, _settings(method, step)]
 
@@ -126,7 +127,7 @@ def _about_change(upload: UploadSet) -> dict[str, object]:
         "receipt": receipt,
         "method": method,
         "method_title": method_title(method),
-        "paper": links[0] if links else "",
+        "paper": paper,
         "settings": "; ".join(part for part in settings if part),
         "before": step.before,
         "context": upload.context,
@@ -232,9 +233,11 @@ def _metadata(upload: UploadSet, title: str, base: BaseModel, is_gguf: bool) -> 
     """
     from huggingface_hub.repocard_data import ModelCardData
 
+    # what holds for the base model holds for the output too; two of its keys are made here
     known = {**base.known}
     known.pop("base_model", None)
-    tags = [*known.pop("tags", []), "ropeconv", upload.receipt.extension.method, "long-context"]
+    base_tags = known.pop("tags", [])
+    tags = [*base_tags, "ropeconv", upload.receipt.extension.method, "long-context"]
 
     if is_gguf:
         library = "gguf"
@@ -323,13 +326,15 @@ def _accepted_runtimes(receipt: Receipt) -> str:
         return ""
 
     # the runtimes that the output was made for; "vllm@0.20" is a version of vllm
-    runtimes = target.runtimes or ("transformers",)
-    accepted = {canonical(name).partition("@")[0] for name in runtimes}
+    accepted = set()
+    for named in target.runtimes or ("transformers",):
+        name, _, _ = canonical(named).partition("@")
+        accepted.add(name)
 
     # the receipt has a row for each range of versions, and the last of a runtime is its newest
     newest = {}
     for row in receipt.runtimes:
-        name = row.runtime.partition("@")[0]
+        name, _, _ = row.runtime.partition("@")
         newest[name] = row
 
     untested = []
@@ -396,33 +401,39 @@ def draw(record: EvaluationRecord, path: Path) -> None:
     Raises:
         RopeconvError: matplotlib is not installed.
     """
+    # the loss of this model by length, and its difference to the other model
     cells = _growth(record)
-    unit = "nats per token"
     loss = curve((cell.column, cell.value, cell.error) for cell in cells)
     difference = curve((cell.column, cell.difference, cell.margin) for cell in cells)
+    some_are_missing = np.isnan(difference.y).any()
+    has_differences = bool(record.against) and not some_are_missing
 
+    # the loss of the other model is loss - difference; its own error is not known
     curves = {"this model": loss}
-    has_differences = bool(record.against) and not np.isnan(difference.y).any()
     if has_differences:
-        # a receipt has the loss of this model and its difference to the other: loss - difference is
-        # the loss of that, whose own error is not known
         no_errors = np.full(len(loss.x), np.nan)
         other = Curve(loss.x, loss.y - difference.y, no_errors)
         curves = {record.against: other, "this model": loss}
-    title = f"Loss by length, {record.described_texts}"
-    panels: list[Panel] = [
-        partial(losses, curves=curves, trained=record.trained, title=title, unit=unit)
-    ]
 
+    # the first panel has both losses, the second one the difference
+    unit = "nats per token"
+    first = partial(
+        losses,
+        curves=curves,
+        trained=record.trained,
+        title=f"Loss by length, {record.described_texts}",
+        unit=unit,
+    )
+    panels: list[Panel] = [first]
     if has_differences:
-        compared = partial(
+        second = partial(
             differences,
             curves={"this model": difference},
             trained=record.trained,
             title=f"Loss by length, compared with {record.against}",
             unit=unit,
         )
-        panels.append(compared)
+        panels.append(second)
     write(figure(*panels), path)
 
 

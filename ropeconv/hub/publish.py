@@ -69,9 +69,10 @@ def staged(
         RopeconvError: As `apply` and `validate` do.
     """
     if writing is None:
-        writing = nullcontext(lambda done: None)  # nothing is called
+        writing = nullcontext(lambda done: None)  # no progress is shown
     with scratch() as folder:
-        # the name of the output stays, since the repository has files named after it
+        # the plan for the temporary folder; the name of the output stays, since the repository has
+        # files named after it
         plan = replace(plan, out=folder / plan.out.name)
         if not plan.is_folder:  # the target of a GGUF file has its place too
             plan = replace(plan, target=replace(plan.target, out=plan.out))
@@ -92,6 +93,8 @@ def staged(
 
         if validate is not None:
             validate(plan, applied.path)
+
+        # the files to upload, as long as the folder is there
         if plan.is_folder:
             upload = from_plan(plan, applied.path)
         else:
@@ -158,11 +161,15 @@ def _publish(repository: Repository, note: Note) -> str:
     _add_licences(repository)
 
     # weights that others get only after they accept terms are not made public by default
-    if base.closed and not (options.private or options.public):
-        closed = f"{base.name} is gated or private, so {options.repo_id} is made private"
-        note(f"{closed}; `ropeconv push --public` publishes openly.")
+    user_decided = options.private or options.public
+    if base.closed and not user_decided:
+        note(
+            f"{base.name} is gated or private, so {options.repo_id} is made private; `ropeconv push"
+            " --public` publishes openly."
+        )
 
-    is_new = repository.create(base.hides(options))
+    is_private = base.hides(options)
+    is_new = repository.create(is_private)
     try:
         return _publish_into(repository, base, note)
     except BaseException:
@@ -186,10 +193,12 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
 
     # everything below is decided by this commit; the Hub answers 412 if another one came meanwhile
     head = api.model_info(options.repo_id, revision=options.revision).sha
+
     # another process may have committed after the repository was made here, or was found empty
     blocked = repository.why_blocked()
     if blocked:
         raise RopeconvError(blocked)
+
     why_card_stays = repository.why_card_stays()
     note(why_card_stays)
     try:
@@ -201,10 +210,11 @@ def _publish_into(repository: Repository, base: BaseModel, note: Note) -> str:
     except HfHubHTTPError as failure:
         # the commit that came meanwhile may be our own: it arrived, and its answer was lost
         has_changed = failure.response.status_code == CHANGED
-        if not has_changed or options.create_pr or not repository.holds():
-            raise
-        commit = api.model_info(options.repo_id, revision=options.revision).sha
-        return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
+        may_be_ours = has_changed and not options.create_pr
+        if may_be_ours and repository.holds():
+            commit = api.model_info(options.repo_id, revision=options.revision).sha
+            return f"{api.endpoint}/{options.repo_id}/commit/{commit}"
+        raise
 
 
 def _transfers(upload: UploadSet, generated: Collection[str]) -> str:
@@ -324,7 +334,7 @@ def _send(
     if not message:
         message = f"Bake {upload.receipt.method} into {source} with ropeconv"
 
-    for wait in (*WAITS, None):  # None: the last attempt, after which nothing is waited for
+    for wait in (*WAITS, None):  # in seconds; None for the last attempt, which no other follows
         try:
             commit = repository.api.create_commit(
                 options.repo_id,

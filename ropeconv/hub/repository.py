@@ -75,9 +75,11 @@ class Repository:
         if blocked:
             raise RopeconvError(blocked)
 
-        # An empty repository is one that a killed run has made, before its commit. That run may
-        # have made it public.
-        if private and not self.options.exist_ok and self.is_empty():
+        # Without `exist_ok`, an empty repository is one that a killed run has made, before its
+        # commit. That run may have made it public.
+        if not private or self.options.exist_ok:
+            return False
+        if self.is_empty():
             info = self.api.model_info(self.name)
             if not info.private:
                 self.api.update_repo_settings(self.name, private=True)
@@ -173,8 +175,11 @@ class Repository:
             )
 
         # a card in the repository is replaced if ropeconv has written it, which its mark shows
+        if not exists:
+            return ""
         revision = self.options.revision
-        if not exists or not self.api.file_exists(self.name, CARD, revision=revision):
+        has_card = self.api.file_exists(self.name, CARD, revision=revision)
+        if not has_card:
             return ""
         path = Path(self.api.hf_hub_download(self.name, CARD, revision=revision))
         if MARK in path.read_text("utf-8", errors="replace"):

@@ -4,6 +4,7 @@
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -142,15 +143,22 @@ def planned_upload(plan: Plan) -> UploadSet:
         return _planned_gguf(plan)
 
     # the Hub copies files that are the same as in a source on the Hub, from one repository to the
-    # other; ropeconv uploads the others
-    sizes = {}
+    # other; ropeconv uploads the others, and the receipt
     copies = {}
+    adds = {}
+    for file in plan.files:
+        if plan.source.kind == "hub" and file.action == "copy":
+            copies[file.name] = file.name
+        else:
+            adds[file.name] = plan.out / file.name
+    adds[RECEIPT] = plan.out / RECEIPT
+
+    # the plan is not written, so facts that are otherwise read from the files are from the plan
+    sizes = {}
     records = []
     config_text = None
     for file in plan.files:
         sizes[file.name] = file.size
-        if plan.source.kind == "hub" and file.action == "copy":
-            copies[file.name] = file.name
         if file.name == CONFIG:
             config_text = file.text
         record = FileRecord(
@@ -161,9 +169,6 @@ def planned_upload(plan: Plan) -> UploadSet:
             origin=file.origin or None,
         )
         records.append(record)
-    adds = {name: plan.out / name for name in (*sizes, RECEIPT) if name not in copies}
-
-    # the plan is not written, so facts that are otherwise read from the files are from the plan
     receipt = msgspec.structs.replace(plan.receipt(), files=tuple(records))
     upload = _complete_upload(adds, copies, receipt, (plan.kv_cache, plan.shape), is_there=False)
     return replace(
@@ -231,23 +236,25 @@ def from_folder(folder: Path) -> UploadSet:
     Raises:
         BadSource: A link leads outside the folder, or a file is a FIFO or a device.
     """
-    # the receipt says how each file was made, and where the source is
+    # The receipt says how each file was made, and where the source is. A copied file is still the
+    # one of the source where the receipt has its hash.
     receipt = read_receipt(folder)
-    records = {file.name: file for file in receipt.files}
-    source_is_on_hub = bool(receipt.source.repository)
+    unchanged = {}
+    if receipt.source.repository:  # on the Hub
+        for record in receipt.files:
+            if record.action == "copy" and record.sha256:
+                unchanged[record.name] = record.origin or record.name
+
+    # the Hub copies these from the repository of the source, and the others are uploaded
     adds = {}
     copies = {}
     for file in FolderSource(folder).files():
-        record = records.get(file.name)
-        is_copied = False
-        if source_is_on_hub and record is not None:
-            # the hash in the receipt shows that the file is still the one of the source
-            is_copied = record.action == "copy" and bool(record.sha256)
-        if record is not None and is_copied:
-            copies[file.name] = record.origin or file.name
+        if file.name in unchanged:
+            copies[file.name] = unchanged[file.name]
         else:
             adds[file.name] = folder / file.name
 
+    # what the card says about the model
     own_card = CARD in adds and has_own_card(folder, receipt)
     output = open_source(str(folder), receipt.source.family or "")
     upload = _complete_upload(adds, copies, receipt, _sizes_of(output), own_card)
@@ -263,15 +270,17 @@ def from_gguf(path: Path) -> UploadSet:
     Raises:
         BadSource: A shard is missing.
     """
+    # the files, such as model-00001-of-00003.gguf and so on
     count = 1
-    match = SHARD.match(path.name)
-    if match:
-        count = int(match["count"])
+    name_of_shard = SHARD.match(path.name)
+    if name_of_shard:
+        count = int(name_of_shard["count"])
     names = shard_names(path.name, count)
     for name in names:
         if not path.with_name(name).is_file():
             raise BadSource(f"{name} is missing beside {path}; download it, or run apply again")
 
+    # their names on the Hub, which end with the quantisation
     source = GgufSource(path.with_name(names[0]))
     file_type = source.file.get("general.file_type")
     if not isinstance(file_type, int):
@@ -322,10 +331,14 @@ def _describe_memory(
         receipt: Its receipt, with the runtimes that support it.
         is_folder: Whether it is a checkpoint, and not a GGUF file.
     """
+    # whether the newest version of each runtime supports it, which has the last row
     supported = {}
     for row in receipt.runtimes:
-        name = row.runtime.partition("@")[0].removesuffix("-gguf")
-        supported[name] = row.status in RUNS  # the last row is that of the newest version
+        name, _, _ = row.runtime.partition("@")
+        name = name.removesuffix("-gguf")  # vllm-gguf is vLLM as a reader of GGUF
+        supported[name] = row.status in RUNS
+
+    # the first of the usual runtimes that does
     usual = SERVERS if is_folder else (LLAMA_CPP,)
     names = [name for name in usual if supported.get(name)]
     if shape is None or not names:
@@ -392,9 +405,14 @@ def conventional_name(name: str, file_type: int | None) -> str:
     elif has_gguf_name(name):
         stem = name[: -len(".gguf")]
 
+    # nothing to add, as in model-Q4_K_M.gguf and where the quantisation is not known
     quantisation = _quantisation_of_type(file_type)
-    if not quantisation or re.search(rf"[-.]{quantisation}$", stem, re.IGNORECASE):
+    if not quantisation:
         return stem + end
+    has_it_at_end = re.search(rf"[-.]{quantisation}$", stem, re.IGNORECASE) is not None
+    if has_it_at_end:
+        return stem + end
+
     # inside the name it is moved: model-Q4_K_M-yarn4 becomes model-yarn4-Q4_K_M
     inside = rf"[-.]{quantisation}(?=[-.])"
     without = re.sub(inside, "", stem, count=1, flags=re.IGNORECASE)
@@ -433,6 +451,17 @@ def merge(parts: list[UploadSet]) -> UploadSet:
     return replace(first, adds=adds, sizes=sizes)
 
 
+def _card_of_source(adds: Mapping[str, Path]) -> str:
+    """Return the text of the source's model card among the files of an output; empty without one.
+
+    Where ropeconv wrote README.md, that of the source has another name, which comes first.
+    """
+    for name in (SOURCE_CARD, CARD):
+        if name in adds and adds[name].is_file():
+            return adds[name].read_text("utf-8", errors="replace")
+    return ""
+
+
 def _complete_upload(
     adds: dict[str, Path],
     copies: dict[str, str],
@@ -455,14 +484,10 @@ def _complete_upload(
         is_there: Whether the files were written; if not, another output may be in their place,
             and none is read.
     """
-    # where ropeconv wrote README.md, that of the source has the other name, which comes first
+    # the cards of the source stay out; that of the user, who has written README.md, stays in
     card = ""
-    for name in (SOURCE_CARD, CARD):
-        if is_there and name in adds and adds[name].is_file():
-            card = adds[name].read_text("utf-8", errors="replace")
-            break
-
-    # both stay out, unless the user has written README.md
+    if is_there:
+        card = _card_of_source(adds)
     left_out = {SOURCE_CARD}
     if not own_card:
         left_out.add(CARD)

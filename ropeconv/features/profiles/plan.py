@@ -41,7 +41,7 @@ from ropeconv.formats.gguf.header import ALIGNMENT, FORMATS, INT32, UINT16, Gguf
 from ropeconv.formats.jsontext import JsonObject
 from ropeconv.inspection.receipts.companion import CompanionReceipt
 from ropeconv.inspection.receipts.places import remember_source
-from ropeconv.inspection.receipts.receipt import Action, FileRecord
+from ropeconv.inspection.receipts.receipt import FileRecord
 from ropeconv.inspection.receipts.storage import has_receipt, read_receipt, write_receipt
 from ropeconv.models.gguf import GgufSource
 from ropeconv.models.source import OTHER_WEIGHTS, RECEIPT, Source
@@ -187,6 +187,7 @@ def profile_plans(
         others = [recipe for recipe in recipes if not isinstance(recipe.method, AsIs)]
         recipes = [Recipe(AsIs()), *others]
 
+    # a folder for each profile, such as OUT/base and OUT/yarn4
     out = target.out or Path(source.name)
     plans: dict[str, Plan] = {}
     for recipe in recipes:
@@ -202,13 +203,26 @@ def profile_plans(
             "base of a GGUF file is always written; name a profile beside it, such as yarn:4"
         )
 
-    # the same command after it was interrupted finds its own profiles there, and continues
-    is_taken = target.out is not None and out.exists() and not is_empty(out)
-    if is_taken and not are_there(plans, out):
-        adding = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
-        repair = "remove it" if is_gguf else f"add one profile to it with `{adding}`"
-        raise RopeconvError(f"{out} exists; choose another place with -o, or {repair}")
+    if target.out is not None:
+        _refuse_taken_place(out, plans, source)
     return plans
+
+
+def _refuse_taken_place(out: Path, plans: Mapping[str, Plan], source: Source | GgufSource) -> None:
+    """Raise RopeconvError where other files are at the place of the profiles.
+
+    The same command after it was interrupted finds its own profiles there, and continues.
+    """
+    if not out.exists() or is_empty(out):
+        return
+    if are_there(plans, out):
+        return
+
+    repair = "remove it"
+    if not isinstance(source, GgufSource):
+        adding = command_line("apply", source.reference, "METHOD", "--link", "-o", f"{out}/NAME")
+        repair = f"add one profile to it with `{adding}`"
+    raise RopeconvError(f"{out} exists; choose another place with -o, or {repair}")
 
 
 def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
@@ -224,15 +238,17 @@ def are_there(plans: Mapping[str, Plan], out: Path) -> bool:
     if names != set(plans):
         return False
     for name, plan in plans.items():
-        if isinstance(plan, GgufPlan) and name == BASE:
+        is_gguf = isinstance(plan, GgufPlan)
+        if is_gguf and name == BASE:
             continue  # the source in shards, without a receipt of its own
 
         # a GGUF profile has its receipt in its first shard, whose name has the number of shards
         places = [plan.out]
-        if isinstance(plan, GgufPlan):
+        if is_gguf:
             places = sorted(plan.out.parent.glob("*-00001-of-*.gguf"))
         written_recipes = [read_receipt(place).recipe for place in places if has_receipt(place)]
-        if written_recipes != [plan.recipe.to_dict()]:  # another recipe, none, or several
+        planned_recipe = plan.recipe.to_dict()
+        if written_recipes != [planned_recipe]:  # another recipe, none, or several
             return False
     return True
 
@@ -256,6 +272,7 @@ def _profile_plan(source: Source | GgufSource, recipe: Recipe, target: Target, n
             target = replace(target, out=folder / f"{source.name}.gguf", encoding="auto")
         else:
             target = replace(target, out=folder / f"{source.name}-{name}.gguf")
+
     # --replace starts from the unscaled model, which is for the other profiles: base keeps the
     # scaling that the model has, and --on-top multiplies it
     if name == BASE or recipe.on_top:
@@ -317,14 +334,17 @@ def profiles_plan(
         for file in plan.files:
             # unchanged weights are written for the first profile only; at the end the others get
             # links to these
-            if name != first_name and is_shared(file):
+            is_weights_file = is_shared(file)
+            if is_weights_file and name != first_name:
                 continue
-            origin = file.origin or file.name
-            make = file.make
+
             # small files are copied even where weights are linked: someone may edit one of them
-            if file.action == "copy" and not is_shared(file):
-                make = partial(source.copy, origin)
-            files.append(replace(file, name=f"{name}/{file.name}", origin=origin, make=make))
+            name_in_source = file.origin or file.name
+            make = file.make
+            if file.action == "copy" and not is_weights_file:
+                make = partial(source.copy, name_in_source)
+            place = f"{name}/{file.name}"
+            files.append(replace(file, name=place, origin=name_in_source, make=make))
     return ProfilesPlan(
         source=source,
         out=out,
@@ -411,27 +431,37 @@ def split_files(source: GgufSource) -> list[PlannedFile]:
     """
     file = source.file
     edit = first_shard(file)
-    count = edit.values["split.count"].decode()
-    # llama.cpp finds the other shards by the name of the first, model-00001-of-00003.gguf
-    names = [f"{BASE}/{name}" for name in shard_names(f"{source.name}.gguf", count)]
-    make_first = partial(write_new, file, 0, edit)
-    files = [PlannedFile("patch", names[0], new_size(file.header, edit), make=make_first)]
 
-    # the first shard has no other tensors already, so the other shards need no change
+    # llama.cpp finds the other shards by the name of the first, model-00001-of-00003.gguf
+    shard_count = edit.values["split.count"].decode()
+    names = [f"{BASE}/{name}" for name in shard_names(f"{source.name}.gguf", shard_count)]
+    first_name, *other_names = names
+
+    # the first shard: the first one of the source (or the whole file), with all tensors removed but
+    # the rope tensors
+    make_first = partial(write_new, file, 0, edit)
+    first_size = new_size(file.header, edit)
+    files = [PlannedFile("patch", first_name, first_size, make=make_first)]
+
+    # a source that is split like this already: its other shards need no change
     if is_split(file):
-        for name, header, shard in zip(names[1:], file.headers[1:], file.shards[1:], strict=True):
+        other_shards = file.shards[1:]
+        for name, shard, header in zip(other_names, other_shards, file.headers[1:], strict=True):
             files.append(PlannedFile("copy", name, header.size, origin=shard.name))
         return files
 
-    # shard 1 of the source (or the whole file) becomes shard 2, and so on, without the keys and
-    # rope tensors, which are in the new first shard
-    for number, (shard, header) in enumerate(zip(file.shards, file.headers, strict=True), 1):
-        alignment = {key: value for key, value in header.values.items() if key == ALIGNMENT}
-        removed = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
-        keys = split_keys(file, number, len(file.tensors))
-        rest = Edit(keys, base=alignment, removed=removed)
-        make = partial(write_new, GgufFile((shard,), (header,)), 0, rest)
-        files.append(PlannedFile("patch", names[number], new_size(header, rest), make=make))
+    # Else shard 1 of the source (or the whole file) becomes shard 2, and so on, without the rope
+    # tensors, which are in the new first shard, and with the keys of a shard only. The alignment of
+    # the data is one of them.
+    shards = zip(other_names, file.shards, file.headers, strict=True)
+    for number, (name, shard, header) in enumerate(shards, 1):
+        kept_keys = {key: value for key, value in header.values.items() if key == ALIGNMENT}
+        rope_tensors = frozenset(header.tensors.keys() & set(ROPE_TENSORS))
+        new_keys = split_keys(file, number, len(file.tensors))
+        rest = Edit(new_keys, base=kept_keys, removed=rope_tensors)
+        shard_alone = GgufFile((shard,), (header,))
+        make = partial(write_new, shard_alone, 0, rest)
+        files.append(PlannedFile("patch", name, new_size(header, rest), make=make))
     return files
 
 
@@ -448,22 +478,25 @@ def write_profiles(
         Disagreement: The installed transformers computes another schedule from an output.
         RopeconvError: The disk has no links; else as `execute_plan` does.
     """
-    outputs: dict[str, AppliedPlan] = {}
     is_gguf = isinstance(plan.source, GgufSource)
+    finish_each = _finish_gguf if is_gguf else _finish_checkpoints
+    outputs: dict[str, AppliedPlan] = {}
 
     def finish(folder: Path) -> None:
         """Complete the hidden folder, which gets its name only after all profiles are checked."""
-        finish_each = _finish_gguf if is_gguf else _finish_checkpoints
         for name, output in finish_each(plan, folder):
             outputs[name] = output
         write_receipt(folder, _set_receipt(plan, folder))
 
+    # this writes the planned files into a hidden folder, the weights among them, and then calls
+    # `finish`
     execute_plan(plan, ApplyOptions(link=not plan.copied), finish, advance)
 
     # where `validate` looks for the source; that of GGUF profiles is `base`, which has their shards
     source = plan.source
     if is_gguf:
-        source = GgufSource(plan.out / plan.files[0].name)
+        first_shard_of_base = plan.files[0]
+        source = GgufSource(plan.out / first_shard_of_base.name)
     for name, output in outputs.items():
         if is_gguf and name == BASE:
             continue
@@ -475,24 +508,25 @@ def _finish_checkpoints(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str,
     """Link, check and record each output in the hidden folder, and yield it with its name."""
     # one process with transformers for all profiles, since to import it takes seconds
     probe = SharedProbe() if Probe.available() else None
-    # the weights of the first profile, which were written already, by their names in the source; a
-    # file has an `origin` only where that differs from its name
-    shared_paths = {file.origin: folder / file.name for file in plan.shared}
+    # the weights of the first profile, which were written already, by their names in the source
+    weights_by_origin = {file.origin: folder / file.name for file in plan.shared}
     try:
         for name, profile in plan.plans.items():
             assert isinstance(profile, CheckpointPlan)
+            place = folder / name
+
+            # links to the weights
             for file in profile.files:
                 if is_shared(file):
-                    shared_path = shared_paths[file.origin or file.name]
-                    _link(shared_path, folder / name / file.name, plan.out)
-
-            check = OutputCheck.by_probe(profile, probe)
-            record = check(folder / name)
+                    name_in_source = file.origin or file.name
+                    _link(weights_by_origin[name_in_source], place / file.name, plan.out)
 
             # the receipt is written last, since it has the result of the check
-            files = tuple(_record(file, folder / name) for file in profile.files)
+            check = OutputCheck.by_probe(profile, probe)
+            record = check(place)
+            files = tuple(_record(file, place) for file in profile.files)
             receipt = msgspec.structs.replace(profile.receipt(), files=files, check=record)
-            write_receipt(folder / name, receipt)
+            write_receipt(place, receipt)
             yield name, AppliedPlan(profile.out, record, check.reason)
     finally:
         # `stop` of a shared probe keeps the process, and that of its class ends it
@@ -507,11 +541,12 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
     output.
     """
     assert isinstance(plan.source, GgufSource)
-    base = GgufSource(folder / plan.files[0].name)
+    first_of_base, *_ = plan.files  # such as base/model-00001-of-00002.gguf
+    base = GgufSource(folder / first_of_base.name)
     for name, profile in plan.plans.items():
         if name == BASE:
             record = check_split(plan.source.file, base.file.path)
-            yield name, AppliedPlan(plan.out / plan.files[0].name, record)
+            yield name, AppliedPlan(plan.out / first_of_base.name, record)
             continue
 
         # The plan so far is of the source, which may be one file. Over base, which is in shards,
@@ -526,7 +561,8 @@ def _finish_gguf(plan: ProfilesPlan, folder: Path) -> Iterator[tuple[str, Applie
         sync_file(first_place)
 
         # the other shards are those of base
-        for file, shard in zip(others, base.file.shards[1:], strict=True):
+        _, *other_shards = base.file.shards
+        for file, shard in zip(others, other_shards, strict=True):
             _link(shard.path(), place.with_name(file.name), plan.out)
         record = check_gguf(plan_over_base, first_place)
         yield name, AppliedPlan(profile.out.with_name(first.name), record)
@@ -539,20 +575,24 @@ def _set_receipt(plan: ProfilesPlan, folder: Path) -> CompanionReceipt:
     source.
     """
     is_gguf = isinstance(plan.source, GgufSource)
-    digests: dict[int, str | None] = {}  # by inode, so that a file with several links is read once
+
+    # the files of all profiles; several links to one file have one inode, and it is read once
+    digest_of_inode: dict[int, str] = {}
     records = []
     for name in sorted(files_of(folder)):
         path = folder / name
         if path.name == RECEIPT:
             continue
         status = path.stat()
-        if status.st_ino not in digests:
-            is_read = is_gguf or not is_weights(name)
-            digests[status.st_ino] = sha256(path) if is_read else None
-        digest = digests[status.st_ino]
-        action: Action = "copy" if digest is None else "write"
-        records.append(FileRecord(name=name, action=action, size=status.st_size, sha256=digest))
+        if is_weights(name) and not is_gguf:
+            records.append(FileRecord(name=name, action="copy", size=status.st_size, sha256=None))
+            continue
+        if status.st_ino not in digest_of_inode:
+            digest_of_inode[status.st_ino] = sha256(path)
+        digest = digest_of_inode[status.st_ino]
+        records.append(FileRecord(name=name, action="write", size=status.st_size, sha256=digest))
 
+    # the profiles, each with a digest of its own receipt
     members = {}
     for name in plan.plans:
         if is_gguf and name == BASE:

@@ -19,16 +19,16 @@ def show_profiles(
         explain: Whether the whole plan of each is shown.
         written: Whether they are on this disk, and not only on the Hub.
     """
+    # a row for each profile
     (table,) = plan.shown_tables()
-    rows = table.rows
+    count = len(table.rows)
+    profiles = counted(count, "profile")
+    share = "shares" if count == 1 else "share"
     weights = human(plan.shared_bytes)
-    share = "shares" if len(rows) == 1 else "share"
-    heading = (
-        f"{plan.source.reference}: {counted(len(rows), 'profile')}, which {share} {weights} of"
-        " weights"
-    )
-    sheet.table(heading, table.columns, rows, right=("context", "own files"))
+    heading = f"{plan.source.reference}: {profiles}, which {share} {weights} of weights"
+    sheet.table(heading, table.columns, table.rows, right=("context", "own files"))
 
+    # which files are one on the disk
     if written:
         sharing = "The profiles"
         links_to_source = any(file.action == "copy" for file in plan.shared)
@@ -39,10 +39,12 @@ def show_profiles(
             " place edits all of them."
         )
 
+    # the warnings, most of which hold for all profiles, and are said once
     warnings: list[str] = []
     for profile in plan.plans.values():
         if explain:
             show_plan(profile, sheet, explain)
         warnings += profile.warnings
-    for warning in dict.fromkeys(warnings):  # profiles of one model share most warnings
+    warnings_once = dict.fromkeys(warnings)
+    for warning in warnings_once:
         sheet.note(f"Note: {sentence(warning)}")

@@ -90,6 +90,7 @@ def profiles(
         UsageError: For two profiles of one name, and none.
         RopeconvError: As `apply` does, and for a method that changes weights.
     """
+    # "base,yarn:2" or ["base", "yarn:2"]; one runtime or several
     texts = methods.split(",") if isinstance(methods, str) else list(methods)
     runtimes = (runtime,) if isinstance(runtime, str) else tuple(runtime)
     folder = None
@@ -113,24 +114,28 @@ def parse_profiles(texts: Iterable[str], methods: Mapping[str, Any] = {}) -> lis
         UsageError: Where there is none.
         RecipeError: For a value that a method cannot have.
     """
-    # an option such as `--yarn 4` becomes the text "yarn:4"; one with a file does not, since a path
-    # may contain a colon
-    rows = list(texts)
-    from_files = []
-    methods_by_option = {variable(name): method for name, method in REGISTRY.items()}
+    # An option such as `--yarn 4` becomes the text "yarn:4". One with a file does not, since a path
+    # may contain a colon: its recipe is made here.
+    all_texts = list(texts)
+    recipes_with_files = []
+    method_of_option = {variable(name): method for name, method in REGISTRY.items()}
     for option, values in methods.items():
-        method = methods_by_option.get(option)
+        method = method_of_option.get(option)
         for value in values or ():
             if method is None or method.value is Value.FILE:
-                from_files.append(build_recipe({option: value}))
+                recipes_with_files.append(build_recipe({option: value}))
             else:
-                rows.append(f"{method.name}:{value}")
+                all_texts.append(f"{method.name}:{value}")
 
+    # a text may have several rows ("yarn:2,yarn:4")
     recipes = []
-    for text in rows:
+    for text in all_texts:
         for row in parse_rows(text):
-            recipes.append(row.recipe or Recipe(AsIs()))  # "base" is a row without a recipe
-    recipes += from_files
+            recipe = row.recipe
+            if recipe is None:  # "base", which is the model unchanged
+                recipe = Recipe(AsIs())
+            recipes.append(recipe)
+    recipes += recipes_with_files
     if not recipes:
         raise UsageError("name the profiles after MODEL, such as base yarn:2 yarn:4")
     return recipes
@@ -156,8 +161,9 @@ def plan_profiles(
             "--push is for checkpoints; write GGUF profiles with -o, and publish each with"
             f" `ropeconv push FILE {publication.repo_id} --exist-ok`"
         )
-    out = request.target.out or Path(f"{source.name}-profiles")
+
     # an earlier run may have been killed before it removed its hidden files beside the folder
+    out = request.target.out or Path(f"{source.name}-profiles")
     if out.exists() and not request.dry_run:
         discard(out)
 
@@ -184,7 +190,10 @@ def write_profile_set(plan: ProfilesPlan, reporter: Reporter) -> dict[str, Outpu
         raise Interruption(
             f"interrupted; {plan.out} does not exist yet, and the same command continues"
         ) from None
-    for reason in dict.fromkeys(done.reason for done in written.values()):
+
+    # why outputs were not checked, which is usually the same for all
+    reasons = dict.fromkeys(done.reason for done in written.values())
+    for reason in reasons:
         if reason:
             reporter.note(f"Not checked: {reason}.")
     return {name: _make_output(plan, name, done) for name, done in written.items()}

@@ -116,7 +116,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     results, curve = _buckets(reading, runs, stock)
     agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
     if states.formula:
-        sentence += _on_steps(reading, runs)
+        sentence += _describe_steps(reading, runs)
     sentence += describe_changes(reading.changes) + comparison.remark
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
     if partial:
@@ -150,16 +150,20 @@ def _runs_that_were_read(runs: list[TokenRun], rows: list[Tensor]) -> list[Token
     return [run.until(len(of_run)) for run, of_run in zip(runs, rows, strict=True)]
 
 
-def _on_steps(reading: SourceReading, runs: list[TokenRun]) -> str:
-    """Return a sentence on how far an output that scales queries in steps is from log-n."""
+def _describe_steps(reading: SourceReading, runs: list[TokenRun]) -> str:
+    """Return a sentence on how far an output that scales queries in steps is from log-n.
+
+    Log-n grows with each position, and some runtimes have a scaling that grows in steps only.
+    """
     states = reading.states
     head = reading.head
-    kls = []
-    for run, formula, reference in zip(runs, states.formula, states.reference, strict=False):
-        measures = reading.measure(head, formula, head, reference, run.targets())
-        kls.append(measures.kl.mean().item())
+    mean_kls = []
+    for run, with_log_n, reference in zip(runs, states.formula, states.reference, strict=False):
+        measures = reading.measure(head, with_log_n, head, reference, run.targets())
+        mean_kls.append(measures.kl.mean().item())
     return (
-        f" The output has steps in place of log-n, which differ from it by a KL of {max(kls):.2e}."
+        " The output has steps in place of log-n, which differ from it by a KL of"
+        f" {max(mean_kls):.2e}."
     )
 
 
@@ -192,16 +196,20 @@ def _buckets(
     curve: Curve = ()
     states = reading.states
     for number, run in enumerate(runs):
-        of_reference = states.reference[number]
-        of_output = states.baked[number]
-        measures = reading.measure(reading.head, of_reference, stock, of_output, run.targets())
+        measures = reading.measure(
+            reading.head, states.reference[number], stock, states.baked[number], run.targets()
+        )
 
-        # A spread run is one bucket, whose control has the number of the run. A run over every
-        # position has a bucket for the range of each spread run, so its buckets have the controls
-        # of these, in order; a short one does not reach all ranges.
-        controls = reading.controls
         if run.kind == "spread":
+            # one bucket, whose control has the number of the run
             controls = [reading.controls[number]]
+        else:
+            # a bucket for the range of each spread run, in order, so that the buckets have the
+            # controls of these; a short run does not reach all ranges
+            controls = reading.controls
+            positions = [run.positions[index] for index in run.kept]
+            curve = tuple(zip(positions, measures.kl.tolist(), strict=False))
+
         for (bucket, rows), control in zip(run.parts(), controls, strict=False):
             result = bucket_result(
                 bucket,
@@ -212,7 +220,4 @@ def _buckets(
                 allowed=control.allowed,
             )
             results.append(result)
-        if run.kind == "whole":
-            positions = [run.positions[index] for index in run.kept]
-            curve = tuple(zip(positions, measures.kl.tolist(), strict=False))
     return results, curve

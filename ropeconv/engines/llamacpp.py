@@ -413,6 +413,9 @@ STOCK_RAMP = (32.0, 1.0, True)
 def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     """Return the key overrides with which llama.cpp computes a schedule.
 
+    YaRN by 4 over a base of 1e6 has {"llama.rope.freq_base": ("float", 1e6),
+    "llama.rope.scaling.type": ("str", "yarn"), "llama.rope.scaling.factor": ("float", 4.0), ...}.
+
     Args:
         schedule: The schedule.
         arch: The GGUF architecture, with which the keys begin.
@@ -426,11 +429,10 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     if isinstance(form, Yarn) and (form.beta_fast, form.beta_slow, form.truncate) != STOCK_RAMP:
         return None
 
-    # the base and the scaling factor s; with the slope 0.1 ln s, YaRN's attention factor for an
-    # mscale of k is m(k) = 1 + k * slope
-    row = find_arch(arch, assumed=True)
+    # the base and the scaling factor
+    arch_entry = find_arch(arch, assumed=True)
     values: dict[str, Override] = {
-        row.theta_key: ("float", form.theta),
+        arch_entry.theta_key: ("float", form.theta),
         "context_length": ("int", schedule.context),
     }
     slope = 0.0
@@ -442,23 +444,25 @@ def overrides(schedule: Schedule, arch: str) -> dict[str, Override] | None:
     else:
         values["rope.scaling.type"] = ("str", form.kind)
         values["rope.scaling.factor"] = ("float", form.factor)
+        # for an mscale of k, YaRN's attention factor is m(k) = 1 + k * slope
         slope = YARN_SLOPE * math.log(max(form.factor, 1.0))
     if isinstance(form, Yarn):
         values["rope.scaling.original_context_length"] = ("int", form.original_context)
 
     # mscale_all_dim, also where it is 0: the one of the file would count otherwise
-    mscale_all_dim = _mscale_all_dim(schedule, row, slope)
-    if row.log_multiplier:
-        unit = YARN_SLOPE if row.softmax else 1.0  # where it scales MLA's logits, it has a tenth
+    mscale_all_dim = _mscale_all_dim(schedule, arch_entry, slope)
+    if arch_entry.log_multiplier:
+        # where the key scales the logits of MLA, it has a tenth
+        unit = YARN_SLOPE if arch_entry.softmax else 1.0
         values["rope.scaling.yarn_log_multiplier"] = ("float", unit * mscale_all_dim)
 
     # the attention factor: for YaRN, llama.cpp multiplies the key by m(mscale) / m(mscale_all_dim)
-    # (src/llama-context.cpp:187-214 and ggml_rope_yarn), which the key has to take back; mscale is
-    # 1 but in architectures that have it equal to mscale_all_dim
+    # (src/llama-context.cpp:187-214 and ggml_rope_yarn), so the key is divided by that; mscale is 1
+    # but in architectures that have it equal to mscale_all_dim
     attention_factor = schedule.attention_factor
     if isinstance(form, Yarn):
         mscale = 1.0
-        if row.same_mscale and mscale_all_dim:
+        if arch_entry.same_mscale and mscale_all_dim:
             mscale = mscale_all_dim
         attention_factor *= (1 + slope * mscale_all_dim) / (1 + slope * mscale)
     values["rope.scaling.attn_factor"] = ("float", attention_factor)
@@ -473,16 +477,18 @@ def _mscale_all_dim(schedule: Schedule, arch: Arch, slope: float) -> float:
     Args:
         schedule: The schedule.
         arch: The architecture.
-        slope: 0.1 ln s, for the factor s.
+        slope: 0.1 ln s, for the scaling factor s.
     """
-    if not arch.softmax or not arch.log_multiplier or not slope:
+    scales_logits = arch.softmax and arch.log_multiplier
+    if not scales_logits or not slope:
         return 0.0
+
     # src/models/deepseek2.cpp scales all logits by (f * (1 + mscale_all_dim * slope))^2, which is
     # solved for mscale_all_dim. Under YaRN f is the attention factor, else (1 + slope) times it
     factor = schedule.attention_factor
     if not isinstance(schedule.form, Yarn):
         factor *= 1 + slope
     mscale_all_dim = (math.sqrt(schedule.softmax_scale) / factor - 1) / slope
-    if abs(mscale_all_dim) < SMALLEST_MSCALE:
+    if abs(mscale_all_dim) < SMALLEST_MSCALE:  # rounding of 0
         return 0.0
     return mscale_all_dim

@@ -223,17 +223,23 @@ class LlamaModel:
     def _read(
         self, tokens: list[int], first: int, positions: set[int], sequence: int = 0
     ) -> Iterator[NDArray[np.float32]]:
-        """Read tokens, and yield the logits at the wanted positions in rising order.
+        """Read tokens in batches, and yield the logits at the wanted positions in rising order.
 
-        They are float32 [vocabulary], and valid until the next ones are requested. `first` is the
-        position of the first token, and `sequence` the one to which the tokens belong.
+        Args:
+            tokens: The tokens, which follow each other.
+            first: The position of the first one.
+            positions: The positions whose logits are wanted.
+            sequence: The sequence in the cache to which the tokens belong.
+
+        Yields:
+            float32 [vocabulary], valid until the next ones are requested.
         """
         batch = self.batch
         largest = min(self.load.batch, self.size)
         start = 0
         while start < len(tokens):
-            # a batch ends at its size, or before it has more wanted positions than self.rows;
-            # `rows` are their places in the batch
+            # fill a batch, which ends at its size, or before it has more wanted positions than
+            # self.rows; `rows` are their places in the batch
             rows = list[int]()
             count = 0
             while start + count < len(tokens) and count < largest:
@@ -308,12 +314,12 @@ class LlamaModel:
         self._begin(len(tokens), len(starts))
         memory = self.llama.llama_get_memory(self.context)
         for sequence, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            first = tokens[start : start + 1]
             place = places[start]
+            first = tokens[start : start + 1]
             for logits in self._read(first, place, wanted_places, sequence):
                 rows[row] = logits
                 row += 1
-            if sequence:
+            if sequence > 0:
                 self.llama.llama_memory_seq_cp(memory, sequence - 1, sequence, -1, -1)
             others = tokens[start + 1 : end]
             for logits in self._read(others, place + 1, wanted_places, sequence):

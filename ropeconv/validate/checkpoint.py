@@ -245,7 +245,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     reading = both.reading
     agrees, sentence = conclusion(results, comparison.unchanged, schedule.original_context)
     if reading.states.formula:
-        sentence += _on_steps(reading)
+        sentence += _describe_steps(reading)
     sentence += describe_changes(reading.changes) + comparison.remark
     sentence += on_reach(results, schedule.original_context, schedule.context, "--length")
     if both.partial:
@@ -279,18 +279,22 @@ def _runs_that_were_read(runs: list[TokenRun], rows: list[Tensor]) -> list[Token
     return [run.until(len(of_run)) for run, of_run in zip(runs, rows, strict=True)]
 
 
-def _on_steps(reading: SourceReading) -> str:
-    """Return a sentence on how far an output that scales queries in steps is from log-n."""
+def _describe_steps(reading: SourceReading) -> str:
+    """Return a sentence on how far an output that scales queries in steps is from log-n.
+
+    Log-n grows with each position, and some runtimes have a scaling that grows in steps only.
+    """
     states = reading.states
     head = reading.head
-    kls = []
+    mean_kls = []
     for number, part in enumerate(reading.parts):
-        formula = states.formula[number]
+        with_log_n = states.formula[number]
         reference = states.reference_of_parts[number]
-        measures = reading.measure(head, formula, head, reference, part.targets())
-        kls.append(measures.kl.mean().item())
+        measures = reading.measure(head, with_log_n, head, reference, part.targets())
+        mean_kls.append(measures.kl.mean().item())
     return (
-        f" The output has steps in place of log-n, which differ from it by a KL of {max(kls):.2e}."
+        " The output has steps in place of log-n, which differ from it by a KL of"
+        f" {max(mean_kls):.2e}."
     )
 
 

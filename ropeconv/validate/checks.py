@@ -33,6 +33,9 @@ ATTENTION_FACTOR_TOLERANCE = 1e-6
 def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: str) -> CheckRecord:
     """Compare the answer of a probe with a schedule.
 
+    An answer is {"modules": {"global": {"inv_freq": [...], "short": [...], "attention_factor":
+    1.1}}, "transformers": "5.23.0"}, or {"error": message}.
+
     Args:
         answer: From `Probe.ask`.
         schedule: That of the config, without factors that are folded into weights.
@@ -45,13 +48,14 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
     title = f"transformers {answer.get('transformers', '')}".strip()
     if "error" in answer:
         raise Disagreement(f"{title} does not load the baked config ({answer['error']})")
+
     # The rotary modules by the kind of layer that they are for: "global" and, in models such as
     # Gemma 3, "local" (with a sliding window). The probe calls a single module "global", also where
     # all layers of the model are local.
     modules = answer["modules"]
-    has_global_layers = "global" in spec.layers
     has_local_layers = "local" in spec.layers
-    only_local = len(modules) == 1 and has_local_layers and not has_global_layers
+    has_only_local_layers = has_local_layers and "global" not in spec.layers
+    is_single_for_local = len(modules) == 1 and has_only_local_layers
 
     worst = 0
     attention_factor = 1.0
@@ -62,7 +66,7 @@ def compare(answer: JsonObject, schedule: Schedule, spec: RopeSpec, encoding: st
             continue
 
         # the frequencies of long sequences, then those of short ones
-        is_local = label == "local" or only_local
+        is_local = label == "local" or is_single_for_local
         inv_freq, short_inv_freq, factor = _expected(schedule, spec, is_local)
         for key, expected in (("inv_freq", inv_freq), ("short", short_inv_freq)):
             distance = ulp_distance(np.asarray(module[key]), expected)
@@ -141,7 +145,8 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
         return has_classes
 
     # transformers loads kernels from the Hub that a config names, without trust_remote_code
-    for kernel in kernels(config):
+    kernel = next(iter(kernels(config)), None)
+    if kernel is not None:
         raise permission_error(folder, f"its config.json loads code from {kernel!r}")
 
     # without trust_remote_code transformers runs its own classes, which is safe; only a model_type
@@ -149,8 +154,9 @@ def needs_trust(folder: Path, allowed: bool) -> bool:
     is_ours = str(config.get("model_type", "")).endswith(STORED_ROPE)
     if not has_classes or not is_ours:
         return False
-    for difference in _unlike_ours(folder, config):  # the first one is enough
-        raise permission_error(folder, difference)
+    first_difference = next(_unlike_ours(folder, config), None)
+    if first_difference is not None:
+        raise permission_error(folder, first_difference)
     return True
 
 
@@ -201,7 +207,7 @@ def _other_code(folder: Path) -> Iterator[str]:
     for place, subfolders, names in os.walk(folder):
         for name in subfolders:
             path = Path(place, name)
-            if path.is_symlink():
+            if path.is_symlink():  # `os.walk` does not look into it, and transformers may
                 yield f"{path.relative_to(folder)} is a link to another folder"
         for name in names:
             path = Path(place, name)

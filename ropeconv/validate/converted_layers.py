@@ -106,11 +106,14 @@ def _run_source(question: ConversionQuestion) -> ConversionAnswer:
         layers=question.layers,
     )
     ids = question.ids
+    count = len(ids)
     with ExitStack() as stack:
         schedule = schedule_of(question.numbers)
-        stack.callback(patch(model, schedule, question.mla, None, question.queries))
-        reference = run_first_layers(model, ids, range(len(ids)))
-    control = run_first_layers(model, ids, [0] * len(ids))
+        undo = patch(model, schedule, question.mla, scale=None, queries=question.queries)
+        stack.callback(undo)
+        reference = run_first_layers(model, ids, positions=range(count))
+    # all tokens at position 0 are not rotated
+    control = run_first_layers(model, ids, positions=[0] * count)
     return ConversionAnswer(
         reference=tuple(map(tuple, reference.tolist())),
         control=tuple(map(tuple, control.tolist())),
@@ -140,41 +143,47 @@ def compare_converted_layers(
     Returns:
         The relative error of the logits at the median token; or why nothing was compared.
     """
-    usual = TYPES[output.usual_type].name
-    if usual not in FLOORS:
-        return LayersRecord(reason=f"its weights are rounded to {usual}")
+    weights_type = TYPES[output.usual_type].name
+    if weights_type not in FLOORS:
+        return LayersRecord(reason=f"its weights are rounded to {weights_type}")
     if schedule.short_inv_freq is not None:
         return LayersRecord(reason="llama.cpp takes the long list for every text")
     if schedule.log_n is not None:
         return LayersRecord(reason="its queries are scaled by position")
+
+    # the checkpoint in transformers: with the schedule, and as a control without RoPE
     given: JsonObject = msgspec.to_builtins(question)
     of_source = msgspec.convert(ask("answer", given), ConversionAnswer)
     if of_source.reason:
         return LayersRecord(reason=of_source.reason)
-
-    reference = np.array(of_source.reference, np.float32)
+    reference = np.array(of_source.reference, np.float32)  # [tokens, first of the vocabulary]
     control = np.array(of_source.control, np.float32)
+    vocabulary = reference.shape[1]
+
+    # the same layers of the conversion in llama.cpp
+    count = len(question.ids)
     try:
         with cut(output, of_source.layers) as short:
             engine = LlamaCppEngine(short.path, patience=LONGEST)
-            kept = list(range(len(question.ids)))
-            logits = engine.logits_array(question.ids, kept)[:, : reference.shape[1]]
+            all_logits = engine.logits_array(question.ids, list(range(count)))
+            logits = all_logits[:, :vocabulary]
     except LlamaCppError as problem:
         return LayersRecord(reason=f"llama.cpp does not run only its first layers ({problem})")
     except NoLayerRuns as problem:
         return LayersRecord(reason=str(problem))
 
-    of_control = median_distance(control, reference)
-    if not np.isfinite(of_control) or of_control < FLOORS[usual]:
+    # the test must be able to fail: without RoPE, the logits must be others
+    floor = FLOORS[weights_type]
+    control_error = median_distance(control, reference)
+    if not np.isfinite(control_error) or control_error < floor:
         return LayersRecord(reason="RoPE changes nothing in its first layers")
     last_layer = of_source.layers - 1
+    layers = "0" if last_layer == 0 else f"0-{last_layer}"
     record = LayerRecord(
-        layer="0 in transformers" if not last_layer else f"0-{last_layer} in transformers",
-        last=len(question.ids) - 1,
+        layer=f"{layers} in transformers",
+        last=count - 1,
         error=median_distance(logits, reference),
-        allowed=max(FLOORS[usual], SHARE * of_control),
-        control=of_control,
+        allowed=max(floor, SHARE * control_error),
+        control=control_error,
     )
-    return LayersRecord(
-        tokens=len(question.ids), reached=len(question.ids) - 1, layers=(record,), unchanged=False
-    )
+    return LayersRecord(tokens=count, reached=count - 1, layers=(record,), unchanged=False)

@@ -586,10 +586,11 @@ def _runs(
     if reference.spreads and not settings.tokens:
         return block_runs(original, context, vocabulary, settings.seed, EACH)
 
+    # the usual length may end inside the trained context, and then shows no more than a short one
+    ends_inside = usual_length(original, context) <= original < context
     if settings.tokens:
         length = min(context, settings.tokens)
-    elif short and usual_length(original, context) <= original < context:
-        # the usual length ends inside the trained context, so it shows no more than a short one
+    elif short and ends_inside:
         length = SHORT
     else:
         length = _whole_length(comparison, reference.times)
@@ -699,19 +700,26 @@ def check_gguf(comparison: Comparison, settings: Settings) -> GgufReference:
 def _of_checkpoint(
     comparison: Comparison, source: Source, output: GgufSource, rounded: bool
 ) -> GgufReference:
-    """Return the reference of an export: its source in transformers."""
+    """Return the reference of an export: its source in transformers.
+
+    Args:
+        comparison: The output and its source.
+        source: The checkpoint.
+        output: The exported file.
+        rounded: Whether the weights of the file are rounded.
+    """
+    # rounded weights: llama.cpp with these weights shows what rounding does, where it can
     if rounded and _in_llamacpp(comparison, output, of_output=True) is not None:
         logits = partial(by_export, comparison, source, output)
         return GgufReference(logits, times=4, floor=KL_FLOOR, rule=EXPORTED_RULE)
 
-    separation = None
-    nearby = None
-    if rounded:
-        separation = SEPARATION
-    elif _has_experts(output.file):
-        nearby = partial(run_nearby, comparison, source, "float32")
     logits = partial(by_patch, comparison, source, "float32")
-    return GgufReference(logits, nearby, floor=KL_FLOOR, separation=separation)
+    if rounded:
+        return GgufReference(logits, floor=KL_FLOOR, separation=SEPARATION)
+    if _has_experts(output.file):
+        nearby = partial(run_nearby, comparison, source, "float32")
+        return GgufReference(logits, nearby, floor=KL_FLOOR)
+    return GgufReference(logits, floor=KL_FLOOR)
 
 
 def _has_experts(file: GgufFile) -> bool:
@@ -746,9 +754,10 @@ def _in_llamacpp(
 
     # By keys, if the output is written as keys, since the reference then rounds as it does; or if
     # divisors cannot be used. Keys cannot remove the tensors of a scaling that the file has.
-    keys_suffice = not of_output and not rope_tensors(source.file)
-    written_as_keys = comparison.receipt.encoding == "keys"
-    if keys_suffice and (written_as_keys or not can_divide):
+    has_scaling_tensors = bool(rope_tensors(source.file))
+    keys_suffice = not of_output and not has_scaling_tensors
+    is_written_as_keys = comparison.receipt.encoding == "keys"
+    if keys_suffice and (is_written_as_keys or not can_divide):
         keys = overrides(schedule, arch.name)
         if keys is not None:
             return GgufReference(partial(by_keys, source, keys), spreads=spreads)
@@ -843,13 +852,18 @@ def _judge(
 
 
 def _with_nearby(logits: ReferenceLogits, nearby: list[Tensor]) -> ReferenceLogits:
-    """Return logits whose noise is shown by runs with weights that are off by rounding.
+    """Return logits whose noise is shown by a run with weights that are off by rounding.
 
-    That with the largest mean KL counts.
+    Args:
+        logits: The logits of the reference.
+        nearby: Those of several such runs, of which the one with the largest mean KL counts.
     """
-    distances = [measure(logits.reference, other).kl.mean().item() for other in nearby]
-    largest = nearby[distances.index(max(distances))]
-    return replace(logits, second=largest, as_output=True)
+
+    def mean_kl(other: Tensor) -> float:
+        return float(measure(logits.reference, other).kl.mean())
+
+    farthest = max(nearby, key=mean_kl)
+    return replace(logits, second=farthest, as_output=True)
 
 
 def _sharpen(

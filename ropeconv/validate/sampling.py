@@ -111,9 +111,13 @@ def spread_buckets(original: int, length: int, each: int) -> list[Bucket]:
     """
     buckets = []
     for low, high in doublings(original, length):
-        # the last of `count` equal parts ends at high - 1
-        count = min(each, high - low)
-        positions = [low + (index + 1) * (high - low) // count - 1 for index in range(count)]
+        # the range in `count` equal parts: the last position of each, which is high - 1 at the end
+        size = high - low
+        count = min(each, size)
+        positions = []
+        for part in range(1, count + 1):
+            end = low + part * size // count
+            positions.append(end - 1)
         buckets.append(Bucket(_name(low, high), positions))
     return buckets
 
@@ -149,7 +153,8 @@ def synthetic(count: int, vocabulary: int, seed: int) -> list[int]:
     ids: list[int] = []
     while len(ids) < count:
         # a model predicts a repeated span by attention to its first occurrence
-        if len(ids) > 2 * SPAN and torch.rand(1, generator=generator).item() < SHARE:
+        has_earlier_spans = len(ids) > 2 * SPAN
+        if has_earlier_spans and torch.rand(1, generator=generator).item() < SHARE:
             start = int(torch.randint(len(ids) - SPAN, (1,), generator=generator).item())
             ids += ids[start : start + SPAN]
         else:
@@ -228,10 +233,13 @@ class TokenRun:
 
         Those from position `low` on are compared.
         """
-        positions = [index * (high - 1) // max(1, len(ids) - 1) for index in range(len(ids))]
+        # the first token is at position 0, and the last one at high - 1
+        last = high - 1
+        steps = max(1, len(ids) - 1)
+        positions = [index * last // steps for index in range(len(ids))]
         kept = [index for index, position in enumerate(positions) if position >= low]
         bucket = Bucket(_name(low, high), [positions[index] for index in kept])
-        return cls("spread", ids, positions, kept, [bucket])
+        return cls(kind="spread", ids=ids, positions=positions, kept=kept, buckets=[bucket])
 
     @classmethod
     def blocks(cls, low: int, high: int, ids: list[int], most: int) -> TokenRun:
@@ -251,22 +259,25 @@ class TokenRun:
         is_complete = len(ids) >= high
         size = high if is_complete else BLOCK
         count = max(1, len(ids) // size)
+        last_start = high - size
+        steps = max(1, count - 1)
         positions: list[int] = []
-        for index in range(count):
-            first = index * (high - size) // max(1, count - 1)
-            positions += range(first, first + size)
+        for block in range(count):
+            start = block * last_start // steps
+            positions += range(start, start + size)
 
         # The first token of a block is not compared: llama.cpp lets it see only itself, and none of
         # the blocks before (see `LlamaModel.spread_logits`).
-        kept = []
+        can_be_compared = []
         for index, position in enumerate(positions):
             is_first = index % size == 0
             if position >= low and not is_first:
-                kept.append(index)
-        step = math.ceil(len(kept) / most)  # as many as are allowed, at even distances
-        kept = kept[::step]
+                can_be_compared.append(index)
+        step = math.ceil(len(can_be_compared) / most)  # as many as are allowed, at even distances
+        kept = can_be_compared[::step]
         bucket = Bucket(_name(low, high), [positions[index] for index in kept])
-        return cls("spread", ids[: count * size], positions, kept, [bucket])
+        used = ids[: count * size]
+        return cls(kind="spread", ids=used, positions=positions, kept=kept, buckets=[bucket])
 
     def part(self) -> TokenRun:
         """Return a shorter spread run over the same positions, with its first 128 tokens.
@@ -301,7 +312,8 @@ class TokenRun:
         kept = self.kept[:count]
         tokens = 0
         if kept:
-            tokens = kept[-1] + 1
+            last_compared = kept[-1]
+            tokens = last_compared + 1
 
         # the bucket with the last of these tokens may lose some positions, and later ones lose all
         buckets = []

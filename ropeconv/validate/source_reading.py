@@ -245,12 +245,13 @@ class SourceReading:
             if states.faint:
                 faint = self._kl(number, self.head, states.faint[number]).mean().item()
 
-            last = self.parts[number].positions[-1]
+            unscaled_kl = self._kl(number, self.head, unscaled).mean().item()
+            last_position = self.parts[number].positions[-1]
             control = Control(
-                kl=self._kl(number, self.head, unscaled).mean().item(),
+                kl=unscaled_kl,
                 faint=faint,
                 noise=noise,
-                allowed=tolerance(last, noise, SAME_KERNELS, faint),
+                allowed=tolerance(last_position, noise, SAME_KERNELS, faint),
                 worst_noise=worst_noise,
             )
             controls.append(control)

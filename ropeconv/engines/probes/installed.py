@@ -374,8 +374,11 @@ class InstalledRuntime(Asking):
             reason = remark(answer, planned.schedule.context)
             # the table may say that it does not load the quantised weights of this config
             weights = quantised(planned.config, newest(self.name), planned.family)
-            if weights is not None and weights[0] == "unsupported":
-                status, reason = weights
+            if weights is not None:
+                weights_status, why = weights
+                if weights_status == "unsupported":
+                    status = weights_status
+                    reason = why
         return Verdict(
             runtime=f"{self.name}@{self.version}",
             display_name=self.title,

@@ -97,18 +97,21 @@ def _attention(
 ) -> Tensor:
     """Return the attention of a chunk of queries, the last ones of a longer sequence of keys.
 
-    Parameters are those of SDPA. `attn_mask` is a `ChunkMask`, whose shape is that of the queries
-    and keys, so that it is not needed. On a GPU, SDPA has a mask of this form. On a CPU it has not:
-    there the keys before the chunk, which every query sees, and those of the chunk, which are
-    causal, are computed one after the other by flash attention.
+    Parameters are those of SDPA: tensors are [batch, heads, tokens, width]. `attn_mask` is a
+    `ChunkMask`, whose shape is that of the queries and keys, so that it is not needed. On a GPU,
+    SDPA has a mask of this form. On a CPU it has not: there the keys before the chunk, which every
+    query sees, and those of the chunk, which are causal, are computed one after the other by flash
+    attention.
     """
-    if query.device.type != "cpu" or key.shape[-1] != value.shape[-1]:
+    is_on_cpu = query.device.type == "cpu"
+    has_equal_widths = key.shape[-1] == value.shape[-1]  # as the flash kernel needs; not in MLA
+    if not is_on_cpu or not has_equal_widths:
         # Only the flash kernel accepts fewer heads of keys than of queries, and it does not accept
         # float32. So each head of keys is repeated for its queries: 8 heads for 32 become 32.
         if enable_gqa and query.dtype == torch.float32:
-            groups = query.shape[1] // key.shape[1]
-            key = key.repeat_interleave(groups, 1)
-            value = value.repeat_interleave(groups, 1)
+            queries_per_key = query.shape[1] // key.shape[1]
+            key = key.repeat_interleave(queries_per_key, 1)
+            value = value.repeat_interleave(queries_per_key, 1)
             enable_gqa = False
         return scaled_dot_product_attention(
             query,
@@ -124,15 +127,15 @@ def _attention(
     # sums of exponentials. The kernel returns the logarithms a and b of these sums, so the weight
     # of the first part is e^a / (e^a + e^b) = sigmoid(a - b).
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    cached = key.shape[2] - query.shape[2]
+    cached = key.shape[2] - query.shape[2]  # keys before the chunk
     before, log_before = flash(
         query, key[:, :, :cached], value[:, :, :cached], dropout_p, False, scale=scale
     )
     within, log_within = flash(
         query, key[:, :, cached:], value[:, :, cached:], dropout_p, True, scale=scale
     )
-    share = torch.sigmoid(log_before - log_within)[..., None]
-    return torch.lerp(within.float(), before.float(), share).to(query.dtype)
+    weight = torch.sigmoid(log_before - log_within)[..., None]
+    return torch.lerp(within.float(), before.float(), weight).to(query.dtype)
 
 
 @contextmanager

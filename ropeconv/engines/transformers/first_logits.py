@@ -59,12 +59,15 @@ def load_first_layers(
         raise NoLayerRuns("it has an encoder and a decoder")
 
     few = with_few_layers(config, max(layers) + 1)
-    model = load_skeleton(class_for(few), folder, False, False, few, "float32")
+    model = load_skeleton(
+        class_for(few), folder, trust=False, pickles=False, config=few, dtype="float32"
+    )
     head = model.get_output_embeddings()
     if head is None:
         raise NoLayerRuns(f"{type(model).__name__} gives no logits")
 
-    # buffers, such as frequencies, are not in the files: the class computes them
+    # the two steps by which from_pretrained of transformers 5 makes what is not in the files:
+    # buffers, such as frequencies, move from meta to the CPU, and the class computes them
     model._move_missing_keys_from_meta_to_device(set(), {"": "cpu"}, None, None)
     model._initialize_missing_keys(False)
     _load(model, head, shapes, read, PartialLoader(model, "cpu", torch.float32))

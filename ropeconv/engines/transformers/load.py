@@ -84,13 +84,17 @@ class DeviceSpec:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         import torch
 
-        available = ["cpu"]
-        if torch.backends.mps.is_available():
-            available.insert(0, "mps")
+        available = []
         if torch.cuda.is_available():
-            available.insert(0, "cuda")
-        device = available[0] if self.device == "auto" else self.device
-        if device.split(":")[0] not in available:
+            available.append("cuda")
+        if torch.backends.mps.is_available():
+            available.append("mps")
+        available.append("cpu")
+        device = self.device
+        if device == "auto":
+            device = available[0]
+        kind, _, _ = device.partition(":")  # "cuda" of "cuda:1"
+        if kind not in available:
             raise UsageError(f"unknown device {device!r}; available: {', '.join(available)}")
 
         dtype = self.dtype
@@ -220,11 +224,11 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
 
     # a model of a type that transformers lacks may stand for one that it has
     config = read_config(folder, at.stands_for, trust)
-
-    # the weights: layer by layer, on several devices, or on one
     _check_fits(folder, at)
     model_class = class_for(config)
     dtype = getattr(torch, at.dtype)
+
+    # the weights: layer by layer, on several devices, or on one
     if at.layer_by_layer:
         model = load_skeleton(model_class, folder, trust, at.pickles, config, at.dtype)
         report = read_by_layer(model, folder, at.device, dtype)
@@ -232,7 +236,8 @@ def load_stock(folder: Path, where: str | DeviceSpec, trust: bool = False) -> Pr
         # dtype at loading, never a cast: .to(bfloat16) would cast inv_freq as well
         options: dict[str, object] = {"dtype": dtype, "config": config}
         # accelerate loads onto a GPU at once; without it, the model is loaded on the CPU and moved
-        if at.device_map or (at.device != "cpu" and installed("accelerate")):
+        can_load_onto_gpu = at.device != "cpu" and installed("accelerate")
+        if at.device_map or can_load_onto_gpu:
             require("accelerate", f"--device-map {at.device_map}")
             options["device_map"] = at.device_map or at.device
         model, report = load_model(model_class, folder, trust, at.pickles, **options)

@@ -80,11 +80,16 @@ def _text(path: Path) -> str:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """The sizes in a file of Linux by name, in bytes, from lines such as `VmSize: 1024 kB`."""
+    """The sizes in a file of Linux by name, in bytes.
+
+    A line is `VmSize: 1024 kB`, or in the files of control groups `inactive_file 4096`.
+    """
     sizes = {}
     for line in _text(path).splitlines():
         words = line.replace(":", " ").split()
-        if len(words) > 1 and words[1].isdigit():
-            unit = 1024 if words[-1] == "kB" else 1
-            sizes[words[0]] = int(words[1]) * unit
+        if len(words) < 2 or not words[1].isdigit():
+            continue
+        name, number, *units = words
+        bytes_per_unit = 1024 if units and units[-1] == "kB" else 1
+        sizes[name] = int(number) * bytes_per_unit
     return sizes

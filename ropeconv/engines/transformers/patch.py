@@ -291,8 +291,10 @@ def _overwrite_rotary(stack: ExitStack, module: Module, prefix: str, schedule: S
     setattr(module, scaling, schedule.attention_factor)
 
     # other types, such as "dynamic", write their own frequencies back at every forward pass
-    if isinstance(old.get("rope_type"), dict):  # by layer type
-        module.rope_type = {**old["rope_type"], prefix.removesuffix("_"): "default"}
+    old_type = old.get("rope_type")
+    if isinstance(old_type, dict):  # by layer type: {"full_attention": "yarn", ...}
+        layer_type = prefix.removesuffix("_")
+        module.rope_type = {**old_type, layer_type: "default"}
     else:
         module.rope_type = "default"
     # attributes that the module did not have are deleted when the stack is closed

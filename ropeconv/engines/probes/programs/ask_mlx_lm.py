@@ -163,12 +163,17 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
         layers: The layers of the model. Python looks up `__call__` in a class and not in an object,
             so that their classes are patched.
     """
-    originals = {kind: kind.__call__ for kind in {type(layer) for layer in layers}}
+    layer_classes = {type(layer) for layer in layers}
+    originals = {layer_class: layer_class.__call__ for layer_class in layer_classes}
+
+    # modules of models with a factor on queries, which have the same function for it
     files_with_scale = []
     for name, module in list(sys.modules.items()):
         if name.startswith(MODEL_FILES) and hasattr(module, QUERY_SCALE):
             files_with_scale.append(module)
-    real_scale: Any = getattr(files_with_scale[0], QUERY_SCALE) if files_with_scale else None
+    real_scale: Any = None
+    if files_with_scale:
+        real_scale = getattr(files_with_scale[0], QUERY_SCALE)
 
     def watched(original: Any) -> Any:
         """Return the `__call__` of a class of layers that also notes the running layer."""
@@ -193,8 +198,8 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
 
     mx.fast.rope = watch.rope
     mx.fast.scaled_dot_product_attention = watch.attention
-    for kind, original in originals.items():
-        kind.__call__ = watched(original)
+    for layer_class, original in originals.items():
+        layer_class.__call__ = watched(original)
     for module in files_with_scale:
         setattr(module, QUERY_SCALE, watched_scale)
     try:
@@ -202,8 +207,8 @@ def watching(watch: Watch, layers: list[Any]) -> Iterator[None]:
     finally:
         mx.fast.rope = watch.real_rope
         mx.fast.scaled_dot_product_attention = watch.real_attention
-        for kind, original in originals.items():
-            kind.__call__ = original
+        for layer_class, original in originals.items():
+            layer_class.__call__ = original
         for module in files_with_scale:
             setattr(module, QUERY_SCALE, real_scale)
 

@@ -298,10 +298,10 @@ def forward(model: Any, tokens: int) -> Recorder:
     recorder = Recorder()
     recorder.patch(sys.modules[type(model).__module__])
     handles = []
-    for index, layer in enumerate(decoder_layers(model)):
-
-        def enter(*_: Any, index: int = index) -> None:
-            recorder.enter(index)
+    for number, layer in enumerate(decoder_layers(model)):
+        # a default is evaluated here, so that each layer has its own number
+        def enter(*_: Any, number: int = number) -> None:
+            recorder.enter(number)
 
         handles.append(layer.register_forward_pre_hook(enter))
 
@@ -315,7 +315,8 @@ def forward(model: Any, tokens: int) -> Recorder:
     try:
         with torch.no_grad():
             # before 4.48 some classes know the length by the keys in the cache, not by positions
-            if is_long and COUNTS_KEYS and model.config.model_type in COUNTING:
+            counts_keys = COUNTS_KEYS and model.config.model_type in COUNTING
+            if is_long and counts_keys:
                 arguments |= with_cache(model, tokens - len(positions))
             try:
                 model(**arguments)
@@ -448,31 +449,35 @@ def shrink_heads(text: Any) -> None:
     32 heads of 128, with 8 heads of keys, become 2 heads of 128 with 1 of keys.
     """
     heads = text.num_attention_heads
-    kv = getattr(text, "num_key_value_heads", None) or getattr(text, "num_kv_heads", None) or heads
-    queries_per_key = max(1, heads // kv)
+    key_heads = heads
+    for name in ("num_key_value_heads", "num_kv_heads"):
+        if getattr(text, name, None):
+            key_heads = getattr(text, name)
+            break
+    queries_per_key = max(1, heads // key_heads)
 
     # the least number of at least 2 that divides the heads, and by which the hidden size, which
     # shrinks in the same proportion, stays whole
     least = max(2, heads // math.gcd(heads, text.hidden_size))
-    fewer = heads
+    fewer_heads = heads
     for count in range(least, heads + 1):
         proportion = heads // count
         if heads % count == 0 and text.hidden_size % proportion == 0:
-            fewer = count
+            fewer_heads = count
             break
 
     # a width that the config states does not follow from the hidden size, which then may be any
     width = getattr(text, "head_dim", None)
     has_own_width = isinstance(width, int) and width * heads != text.hidden_size
-    text.hidden_size = 256 if has_own_width else text.hidden_size * fewer // heads
-    text.num_attention_heads = fewer
+    text.hidden_size = 256 if has_own_width else text.hidden_size * fewer_heads // heads
+    text.num_attention_heads = fewer_heads
 
-    keys = max(1, fewer // queries_per_key)
-    if fewer % keys != 0:  # each key needs as many queries as the others
-        keys = fewer
+    fewer_keys = max(1, fewer_heads // queries_per_key)
+    if fewer_heads % fewer_keys != 0:  # each key needs as many queries as the others
+        fewer_keys = fewer_heads
     for name in ("num_key_value_heads", "num_kv_heads"):
         if getattr(text, name, None):
-            setattr(text, name, keys)
+            setattr(text, name, fewer_keys)
 
 
 torch.set_num_threads(1)

@@ -137,13 +137,23 @@ def from_cos_sin(cos: Sequence[float], sin: Sequence[float]) -> tuple[list[float
 
 
 def answer(layers: Sequence[Answer | None], **more: Any) -> Answer:
-    """Return an answer from the rope of every layer; equal ones are stored once."""
+    """Return an answer from the rope of every layer; equal ones are stored once.
+
+    The ropes A, A, None, B of four layers become {"ropes": [A, B], "layers": [0, 0, None, 1]}.
+
+    Args:
+        layers: The rope of each layer, as `rope` returns it; None for one that does not rotate.
+        **more: Other keys of the answer.
+    """
     ropes: list[Answer] = []
     places: list[int | None] = []
     for layer in layers:
-        if layer is not None and layer not in ropes:
+        if layer is None:
+            places.append(None)
+            continue
+        if layer not in ropes:
             ropes.append(layer)
-        places.append(None if layer is None else ropes.index(layer))
+        places.append(ropes.index(layer))
     return {"ropes": ropes, "layers": places, **more}
 
 
@@ -183,7 +193,16 @@ def main(program: str) -> None:
 
 
 def outcome(ask: Callable[[Answer, Answer], Answer], config: Answer, question: Answer) -> Answer:
-    """Return the answer to one question, which may be that there is none."""
+    """Ask a runtime about one config, and return the answer, whatever happens.
+
+    It has "layers" and "ropes", or else "absent", "unseen" or "error", as the docstring of the
+    module explains.
+
+    Args:
+        ask: The function of the program that asks its runtime.
+        config: The whole config.json.
+        question: The lengths in tokens, and the options of a server.
+    """
     try:
         return ask(config, question)
     except NoModel as missing:
@@ -192,8 +211,8 @@ def outcome(ask: Callable[[Answer, Answer], Answer], config: Answer, question: A
         return {"unseen": str(reason)}
     except Refused as refused:
         report(refused)
-        return of_refusal(refused)
-    except AssertionError as unexpected:
+        return describe_refusal(refused)
+    except AssertionError as unexpected:  # the programs assert what they know of a runtime
         report(unexpected)
         return {"unseen": f"the probe does not understand how it rotates: {unexpected}"}
     except Exception as error:
@@ -201,7 +220,7 @@ def outcome(ask: Callable[[Answer, Answer], Answer], config: Answer, question: A
         return {"unseen": f"the probe fails on this model: {message(error)}"}
 
 
-def of_refusal(refused: Refused) -> Answer:
+def describe_refusal(refused: Refused) -> Answer:
     """Return the answer for an error of the runtime, which may be about this machine only."""
     text = str(refused)
     if any(words in text for words in NO_DEVICE):

@@ -51,11 +51,12 @@ def read(model: Any, layers: list[Any], question: Answer) -> Answer:
             rotaries.append(module)
     assert rotaries, "the class of transformers has no rotary embedding"
     rotary = rotaries[0]
-    if (getattr(rotary.config, "rope_parameters", None) or {}).get("llama_4_scaling_beta"):
+    settings = getattr(rotary.config, "rope_parameters", None) or {}
+    if settings.get("llama_4_scaling_beta"):
         raise probe_protocol.Unseen("its class scales queries by position, which is not seen here")
     only_windows_rotate = rotary.config.model_type in WINDOW_ONLY
 
-    rope_by_kind: dict[str | None, Answer] = {}
+    rope_by_kind: dict[str | None, Answer] = {}  # layers of one type rotate alike
     ropes: list[Answer | None] = []
     facts: Answer = {}
     for layer in layers:
@@ -72,6 +73,7 @@ def read(model: Any, layers: list[Any], question: Answer) -> Answer:
         if scaling is not None:
             facts.setdefault("scaling", scaling)
 
+        # `use_rope` is a flag, or a number in Llama 4
         has_no_rope = getattr(attention, "use_rope", True) in (False, 0)
         if has_no_rope or (only_windows_rotate and not attention.is_sliding):
             ropes.append(None)

@@ -739,14 +739,15 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
         for each in conversions:
             header_bytes = each.header.place(0)
             header_size = len(header_bytes)
-            each.floats.write_bytes(header_bytes)
+            floats = each.floats
+            floats.write_bytes(header_bytes)
             advance(header_size)
             header_sizes.append(header_size)
             if isinstance(each.exported, StockExport):
-                each.exported.write_data(each.floats, header_size, each.header, advance)
+                each.exported.write_data(floats, header_size, each.header, advance)
             else:
                 infos = each.header.tensors
-                file = TensorFile(each.floats, header_size, each.exported.tensors, infos)
+                file = TensorFile(floats, header_size, each.exported.tensors, infos)
                 files_to_fill.append(file)
         if files_to_fill:
             write_tensors(files_to_fill, advance)

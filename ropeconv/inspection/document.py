@@ -67,7 +67,8 @@ def _words(group: LayerGroup, spec: RopeSpec, has_window: bool) -> str:
     if group.kind == "none":
         rotate = counted(group.count, "does not rotate", "do not rotate")
     elif group.kind == "local" and spec.local_form:
-        form = describe(spec.local_form)
+        # "theta 10000"; an unscaled RoPE would be "default, theta 10000"
+        form = describe(spec.local_form).removeprefix("default, ")
         rotate = counted(group.count, f"rotates with {form}", f"rotate with {form}")
     else:
         rotate = counted(group.count, "rotates", "rotate")

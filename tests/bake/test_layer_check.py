@@ -192,7 +192,8 @@ def test_a_wrong_output_is_noticed(mistake: str, tmp_path: Path, probe: SharedPr
         refuse_difference(record, "5.23.0")
 
 
-SOME = ["qwen2", "qwen3", "mistral", "gemma3_text", "phi3", "glm4", "olmo2", "smollm3", "granite"]
+# families whose classes read yarn from the config; Phi 3 takes its frequencies as factors only
+SOME = ["qwen2", "qwen3", "mistral", "gemma3_text", "glm4", "olmo2", "smollm3", "granite"]
 CONFIG_MISTAKES = [name for name in MISTAKES if "config" in MISTAKES[name][1].__qualname__]
 
 

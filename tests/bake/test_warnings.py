@@ -334,7 +334,7 @@ LAYERS = {
         "36 rotate and see 8,192 tokens (chunks); 12 do not rotate and see the whole context"
     ),
     "google--gemma-3-4b-it": (
-        "5 rotate and see the whole context; 29 rotate with default, theta 10000 and see 1,024 "
+        "5 rotate and see the whole context; 29 rotate with theta 10000 and see 1,024 "
         "tokens (sliding window)"
     ),
     "tencent--Hunyuan-7B-Instruct": "32 rotate",

@@ -59,7 +59,7 @@ def test_logits(tmp_path: Path, layout: str, method: str, kind: str) -> None:
     result = validate(out, source)
     assert result.agrees, result
     assert max(bucket.kl_95 for bucket in result.buckets) < 1e-6
-    assert ("in steps" in result.sentence) == (kind == "clamped")
+    assert ("has steps" in result.sentence) == (kind == "clamped")
 
 
 def test_the_stock_class_takes_the_steps_that_we_say() -> None:

@@ -59,7 +59,7 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
 
     # lengths and quality that the output will not have
     yield from warn_of_short_reach(recipe, inspection, start.spec)
-    if not start.fine_tuning.works_untuned:
+    if not start.fine_tuning.may_work_untuned:
         yield start.fine_tuning.sentence
 
     # what changes that the user may not expect
@@ -87,6 +87,10 @@ def warnings(inspection: Inspection, start: PlanStart) -> Iterator[str]:
         for problem in inspection.problems:
             if problem.code == code:
                 yield problem.message
+
+    # a doubt comes after what is known
+    if start.fine_tuning.level == "undecided":
+        yield start.fine_tuning.sentence
     if inspection.custom_code:
         yield inspection.custom_code
 

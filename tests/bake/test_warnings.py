@@ -38,6 +38,11 @@ def warned(
     return make_plan(path, recipe, replace=replace).warnings
 
 
+def known(warnings: tuple[str, ...]) -> list[str]:
+    """Those that say more than that too few questions were asked, as of YaRN at 4 times."""
+    return [warning for warning in warnings if "is not decided" not in warning]
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -48,7 +53,7 @@ def warned(
     ],
 )
 def test_an_extension_of_a_common_model_has_no_warnings(name: str) -> None:
-    assert warned(CONFIGS / f"{name}.json", "yarn", 4.0) == ()
+    assert known(warned(CONFIGS / f"{name}.json", "yarn", 4.0)) == []
 
 
 def test_a_trained_scaling_that_becomes_wider_is_to_be_trained() -> None:
@@ -75,7 +80,7 @@ def test_layers_that_cannot_gain_come_first_and_only_of_an_extension(
 
 
 def test_a_doubt_about_the_trained_context_is_said() -> None:
-    (warning,) = warned(CONFIGS / "Qwen--Qwen2-7B.json", "yarn", 4.0)
+    (warning,) = known(warned(CONFIGS / "Qwen--Qwen2-7B.json", "yarn", 4.0))
     assert "32,768" in warning
     assert "--original-context 32768" in warning
 

@@ -178,6 +178,14 @@ class MetaSource(ConvertedSource[TensorTarget]):
             return self._above[0]
         return self.inner.path(name)
 
+    def local(self, name: str) -> Path | None:
+        # model.safetensors is made of Meta's parts, so that no file has it
+        if name in self.weights():
+            return None
+        if name == TOKENIZER and self._above is not None:
+            return self._above[0]
+        return self.inner.local(name)
+
     @cached_property
     def identity(self) -> str:
         if self._above is None:

@@ -223,7 +223,10 @@ class Source(Origin, ABC):
         """Return the local path of a file, which is fetched first where it is not there."""
 
     def local(self, name: str) -> Path | None:
-        """Return the path of a file that is on this disk; None for one that is not fetched yet."""
+        """Return the path of a file that is on this disk.
+
+        None for one that is not fetched yet, or that is computed from other files.
+        """
         return self.path(name)
 
     def read(self, name: str, start: int, stop: int) -> bytes:

@@ -231,6 +231,7 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     has_parts = both.reading.parts != both.reading.runs[: len(of_parts)]
     if has_parts and parts_agree and not runs_agree and not both.partial:
         read_tokens = both.reading.read_tokens
+        del both  # frees its models before others are loaded
         spec = replace(spec, in_whole=True)
         both = BothSides.read(spec, folder, place, trust, read_tokens)
         results, curve = both.results_of_runs()

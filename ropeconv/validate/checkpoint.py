@@ -224,12 +224,14 @@ def _compare(spec: ComparisonSpec, folder: Path, trust: bool) -> Validation:
     results, curve = both.results_of_runs()
     of_parts = both.results_of_parts()
     # The noise floor was measured in parts of the runs. It may be too small for a run in which the
-    # output differs more than in its part, so that one is measured again, in whole runs.
+    # output differs more than in its part, so that one is measured again, in whole runs; not where
+    # the user has stopped it, since that would read less.
     parts_agree = all(result.agrees for result in of_parts)
     runs_agree = all(result.agrees for result in results)
     has_parts = both.reading.parts != both.reading.runs[: len(of_parts)]
-    if has_parts and parts_agree and not runs_agree:
+    if has_parts and parts_agree and not runs_agree and not both.partial:
         read_tokens = both.reading.read_tokens
+        del both  # frees its models before others are loaded
         spec = replace(spec, in_whole=True)
         both = BothSides.read(spec, folder, place, trust, read_tokens)
         results, curve = both.results_of_runs()

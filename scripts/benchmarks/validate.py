@@ -111,16 +111,25 @@ def measure(source: Path, out: Path, length: int, rounds: int) -> dict[str, floa
     return {name: round(statistics.median(values), 2) for name, values in seconds.items()}
 
 
-def write_record(name: str, seconds: dict[str, float]) -> None:
-    """Put the result of a model into the record, with the versions and the command."""
+def write_record(name: str, source: str, seconds: dict[str, float]) -> None:
+    """Put the result of a model into the record, with the versions and the command.
+
+    Args:
+        name: The name of the model in the record.
+        source: The name of its folder; empty for the model that is made here.
+        seconds: The result.
+    """
     import torch
     import transformers
 
     document = {}
     if RECORD.exists():
         document = json.loads(RECORD.read_text("utf-8"))
+    command = f"scripts/bench validate --record {name}"
+    if source:
+        command += f" --source {source}"
     document[name] = {
-        "command": f"scripts/bench validate --record {name}",
+        "command": command,
         "transformers": transformers.__version__,
         "torch": torch.__version__,
         "cpu_seconds": seconds,
@@ -159,7 +168,7 @@ def main() -> None:
     )
     print(json.dumps(seconds, indent=1))
     if given.record:
-        write_record(given.record, seconds)
+        write_record(given.record, given.source.name if given.source else "", seconds)
 
 
 if __name__ == "__main__":

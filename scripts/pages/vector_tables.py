@@ -89,6 +89,16 @@ CAUSES = {
         "these model files of mlx_lm/models build `nn.RoPE` with the base only, and never pass"
         " `rope_scaling` to `initialize_rope` (rope_utils.py)"
     ),
+    ("llama.cpp", "long-list"): (
+        "`get_rope_factors` (llama-model.cpp) chooses the list by the context that llama.cpp was"
+        " started with, and not by the length of the prompt. Started with `-c` up to the trained"
+        " context, it has the short list"
+    ),
+    ("vLLM", "long-list"): (
+        "`Phi3LongRoPEScaledRotaryEmbedding` chooses the list by `max_model_len`, and not by the"
+        " length of the prompt (phi3_long_rope_scaled_rope.py). Started with the trained context,"
+        " it has the short list"
+    ),
     ("mlx-lm", "long-list"): (
         "`SuScaledRoPE` computes its frequencies from `long_factor` once, and never reads"
         " `short_factor`, also for sequences up to `original_max_position_embeddings`"

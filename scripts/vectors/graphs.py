@@ -61,7 +61,8 @@ def extend_graph(packet: Path, graph: Path, folder: Path) -> None:
     command = [sys.executable, "-m", "ropeconv", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip())
+        # the results are published, and where the graph is says nothing there
+        raise RuntimeError(done.stderr.strip().replace(f"{graph}/", ""))
 
 
 def export(checkpoint: Path, place: Path) -> None:

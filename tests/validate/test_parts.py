@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -140,3 +141,14 @@ def test_a_run_does_not_fail_by_the_noise_of_its_part(
     monkeypatch.setattr(BothSides, "results_of_runs", disagree_by_parts)
     assert check(out, llama).agrees
     assert measured_in_whole == [False, True]
+
+    # a comparison that the user has stopped is not begun again
+    read = BothSides.read
+
+    def read_until_stopped(*given: Any) -> BothSides:
+        return replace(read(*given), partial=True)
+
+    monkeypatch.setattr(BothSides, "read", read_until_stopped)
+    measured_in_whole.clear()
+    assert not check(out, llama).agrees
+    assert measured_in_whole == [False]

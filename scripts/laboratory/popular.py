@@ -99,7 +99,7 @@ family (Llama 3.1, Gemma 3), of the first long variants (Llama 2), factors (Phi)
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """What a runtime does with an output."""
+    """The answer of a runtime about an output."""
 
     status: str
     """As in `Verdict`."""
@@ -111,7 +111,7 @@ class Answered(msgspec.Struct, frozen=True):
     """How the output was written."""
 
     options: str = ""
-    """Of the server, with which it is exact."""
+    """The options of the server with which it is exact."""
 
     only_for: str = ""
     """The words of `apply` for an output that this runtime computes, such as "--runtime mlx-lm"."""

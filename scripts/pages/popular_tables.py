@@ -1,4 +1,4 @@
-"""What installed runtimes do with 50 published models: tables from docs/evidence/popular.json."""
+"""Tables of the answers of installed runtimes about 50 models, from docs/evidence/popular.json."""
 
 from collections import Counter
 from functools import cache

@@ -1,5 +1,5 @@
-"""What installed runtimes said of 50 published models: nothing is unknown without a reason, and no
-reason is a fault of the probe.
+"""The answers of installed runtimes about 50 published models: nothing is unknown without a reason,
+and no reason is a fault of the probe.
 
 `python -m scripts.laboratory.popular` writes the answers.
 """

@@ -642,7 +642,7 @@ def _choose_converter(inspection: ConfigInspection, target: Target) -> StockConv
             "ropeconv does not know its conversion, and no llama.cpp is installed that may",
             "pass --converter PATH, a checkout of llama.cpp with its convert_hf_to_gguf.py",
         )
-    return converter
+    return replace(converter, is_optional=family.gguf is not None)
 
 
 def _data_size(

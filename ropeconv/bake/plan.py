@@ -239,6 +239,9 @@ class PlanDocument(Document, frozen=True, kw_only=True):
     ramp_approximation: RampApproximation | None
     schedule: records.ScheduleRecord
 
+    asked_context: int | None
+    """The context that was asked for, in tokens; null where the output declares just that."""
+
     effective_length: int | None
     """In tokens; null where it is the whole context."""
 
@@ -510,6 +513,7 @@ class Plan(FilePlan):
             log_n_approximation=receipt.log_n_approximation,
             ramp_approximation=receipt.ramp_approximation,
             schedule=receipt.schedule,
+            asked_context=receipt.asked_context,
             effective_length=receipt.effective_length,
             runtimes=self._runtime_records(with_asked=True),
             out=str(self.out),

@@ -617,16 +617,16 @@ def with_option(without: Verdict, option: ServerOption, known: Evidence) -> Verd
         option: The option.
         known: How it is known what the server then computes.
     """
-    reason = f"start it with {option.words}"
+    reasons = []  # the name has the option, which may be long
     if option.text_only:
-        reason += ", for text only: it then refuses images"
+        reasons.append("for text only: it refuses images")
     if without.reason:
-        reason += f"; without it, {without.reason}"
+        reasons.append(f"without the option, {without.reason}")
     return replace(
         without,
         display_name=f"{without.display_name} with {option.words}",
         status="exact",
-        reason=reason,
+        reason="; ".join(reasons),
         evidence=known,
         options=option.words,
     )
@@ -639,14 +639,10 @@ def with_stated_options(verdict: Verdict, words: str) -> Verdict:
         verdict: The verdict on the server that was started so.
         words: The options on the command line.
     """
-    reason = f"start it with {words}"
-    if verdict.reason:
-        reason += f"; {verdict.reason}"
     options = " ".join(part for part in (verdict.options, words) if part)
     return replace(
         verdict,
         display_name=f"{verdict.display_name} with {words}",
-        reason=reason,
         options=options,
     )
 

@@ -24,7 +24,7 @@ from ropeconv.rope.methods.method import REGISTRY, Method
 from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
 from ..formulas import FORMULAS
-from . import engine_tables, record_tables, vector_tables
+from . import engine_tables, popular_tables, record_tables, vector_tables
 from .regret import read_regrets, regret_paragraph, regret_table
 
 ROOT = Path(__file__).parents[2]
@@ -373,7 +373,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     ),
     "docs/runtimes.md": (
         (r"(?<=```text\n)family .*?(?=\n```)", common_families),
-        (r"\| runtime \| exact \|.*?(?=\n\n)", ranges),
+        (r"\| runtime \| exact \| run \|.*?(?=\n\n)", ranges),
         (r"\| model \| `--ntk 4` \|.*?(?=\n\n)", engine_tables.engines),
         (r"That holds in\s+\d+\s+of\s+\d+\s+cells[^.]*\.", engine_tables.engines_counted),
         (
@@ -381,6 +381,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
             engine_tables.shares,
         ),
         (r"There are [\d,]+\s+cells\s[^.]*?\sunknown\.", sentence),
+        (r"\| runtime \| exact \| with an.*?(?=\n\n)", popular_tables.popular_counts),
     ),
     "docs/engines.md": (
         (r"\| engine \| version \|.*?(?=\n\n)", vector_tables.vector_versions),
@@ -392,6 +393,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "docs/families.md": ((r"\| models \| families \|.*?(?=\n\n)", model_table),),
     "docs/tables/runtimes.txt": ((r"^.*$", lambda: f"{families()}\n"),),
     "docs/tables/engines.txt": ((r"^.*$", lambda: f"{engine_tables.reasons()}\n"),),
+    "docs/tables/popular.txt": ((r"^.*$", lambda: f"{popular_tables.popular_answers()}\n"),),
 }
 """What is written in each page: a pattern that finds it, and a function that makes it."""
 COMPLETED: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {

@@ -363,5 +363,8 @@ def test_commands_name_the_length_that_was_typed_and_not_the_declared_one(
 
     receipt = read_receipt(tmp_path / "out")
     assert (receipt.context, receipt.schedule.context) == (8192, declared)
+    planned = run("apply", "model", "--yarn", "8k", "--replace", "--dry-run", "--json", code=0)
+    assert json.loads(planned.stdout)["asked_context"] == 8192
     llama = make("llama", tmp_path / "llama")
     assert make_plan(llama, YARN).asked_context is None
+    assert make_plan(llama, YARN).to_dict()["asked_context"] is None

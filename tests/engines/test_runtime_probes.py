@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import ropeconv
+from ropeconv.bake.checkpoint import CheckpointPlan
 from ropeconv.engines.probes import installed as probes
 from ropeconv.engines.probes.installed import ASKABLE, InstalledRuntime, find_installed
 from ropeconv.engines.probes.outcome import RuntimeAnswer, parse_runtime_answer
@@ -587,3 +588,18 @@ def test_transformers_refuses_a_text_model_with_a_text_config(
     assert answer.error.startswith("AttributeError: 'dict' object")
     # the control: the text model alone is built
     assert transformers.ask(config["text_config"], 16384, 262144).ropes
+
+
+def test_vllm_has_no_positions_beyond_the_factor_of_yarn(llama: Path, tmp_path: Path) -> None:
+    """Its table of cosines has a row for each position up to 8 * 64 (yarn_scaling_rope.py:79)."""
+    found = runtime("vllm")
+    statuses = {}
+    for context in (512, 1024):
+        plan = make_plan(llama, recipe_of("yarn", 8.0, context=context), tmp_path / str(context))
+        assert isinstance(plan, CheckpointPlan)
+        written = PlannedConfig(
+            plan.result.config, plan.result.family, plan.schedule, plan.source_spec
+        )
+        statuses[context] = found.outcome(written)[1].status
+    found.stop()
+    assert statuses == {512: "exact", 1024: "refused"}

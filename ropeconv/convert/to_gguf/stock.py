@@ -55,6 +55,9 @@ class StockConverter:
     sha256: str
     """The digest of its code."""
 
+    is_optional: bool = False
+    """Whether ropeconv converts the model itself where the user does not name a converter."""
+
     @property
     def described(self) -> str:
         """The script with its version, for people."""
@@ -109,9 +112,11 @@ class StockConverter:
             env=without_secrets() | OFFLINE,
         )
         if done.returncode != 0 or not target.exists():
+            repair = "keep safetensors, or name another checkout of llama.cpp with --converter"
+            if self.is_optional:
+                repair = "leave --converter out: ropeconv converts this model itself"
             raise RopeconvError(
-                f"{self.described} does not convert this model: {_last_line(done.stderr)}; keep"
-                " safetensors, or name another checkout of llama.cpp with --converter"
+                f"{self.described} does not convert this model: {_last_line(done.stderr)}; {repair}"
             )
 
 

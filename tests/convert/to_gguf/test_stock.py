@@ -560,6 +560,19 @@ def test_its_last_line_is_quoted_and_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["spy"]
 
 
+def test_the_repair_is_our_own_converter_where_there_is_one(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEEN", str(tmp_path / "spy" / "seen.json"))
+    given = {"to": "gguf", "converter": spy(tmp_path / "spy")}
+    known = checkpoint("llama", tmp_path / "known")
+    with pytest.raises(RopeconvError, match="; leave --converter out"):
+        make_plan(known, AS_IS, tmp_path / "known.gguf", **given)
+    # the control: nothing else converts this family
+    with pytest.raises(RopeconvError, match="; keep safetensors, or name another"):
+        make_plan(source, AS_IS, tmp_path / "out.gguf", **given)
+
+
 def test_quantised_weights_are_left_to_our_own_converter(tree: Path, tmp_path: Path) -> None:
     _, pack, settings = QUANTISED["AWQ"]
     folder, _ = write_both("llama", pack, settings, tmp_path, shards=False, **SIZES)

@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,13 +31,27 @@ class LiveServer:
     """A server. command: the program with its options, for a model and a port; None where it is not
     installed.
 
-    ending: of the outputs it runs. how: to install it.
+    ending: of the outputs it runs. how: to install it. method: that it computes. validates: whether
+    it gives log-probabilities.
     """
 
     name: str
     command: Callable[[Path, str], list[str] | None]
     ending: str
     how: str
+    method: str = "yarn"
+    validates: bool = True
+
+    def python(self, model: Path) -> str:
+        """The interpreter of its environment."""
+        return (self.command(model, "8000") or [sys.executable])[0]
+
+    def shown(self, model: Path) -> str:
+        """Its command, as a user types it in the folder of the model."""
+        words = self.command(model, "8000") or []
+        shown = " ".join(["python", *words[1:]])
+        shown = shown.replace(str(model), model.name).replace(str(Path(__file__).parent), "FOLDER")
+        return shown.replace(" --host 127.0.0.1", "")
 
     @contextmanager
     def running(self, model: Path) -> Iterator[str]:
@@ -52,6 +65,8 @@ class LiveServer:
         # mlx_lm.server lists the models in the cache of the Hub, and fails without that folder
         env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(model.parent)}
         env |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1"}
+        env["MISTRALRS_CPU_KV_F32"] = "1"
+        env.pop("PYTHONPATH", None)  # the engine has packages of its own
         with log.open("wb") as file:
             process = subprocess.Popen(words, stdout=file, stderr=file, env=env)
         try:
@@ -95,10 +110,12 @@ def vllm(model: Path, port: str) -> list[str] | None:
 
 
 def llama_server(model: Path, port: str) -> list[str] | None:
-    if find_spec("xllamacpp") is None:
+    python = os.environ.get("ROPECONV_XLLAMACPP_PYTHON") or sys.executable
+    found = subprocess.run([python, "-c", "import xllamacpp"], capture_output=True)
+    if found.returncode:
         return None
     return [
-        sys.executable,
+        python,
         str(Path(__file__).with_name("llama_server.py")),
         str(model),
         str(CONTEXT),
@@ -125,6 +142,25 @@ def llama_cpp_python(model: Path, port: str) -> list[str] | None:
     return [python, "-m", "llama_cpp.server", *options, "--host", "127.0.0.1", "--port", port]
 
 
+def mistralrs(model: Path, port: str) -> list[str] | None:
+    """mistral.rs, of which the wheel has the engine and no server."""
+    python = os.environ.get("ROPECONV_MISTRALRS_PYTHON") or sys.executable
+    found = subprocess.run([python, "-c", "import mistralrs"], capture_output=True)
+    if found.returncode:
+        return None
+    return [python, str(Path(__file__).with_name("mistralrs_server.py")), str(model), port]
+
+
+def transformers_serve(model: Path, port: str) -> list[str] | None:
+    """The server of transformers, which has no log-probabilities."""
+    python = os.environ.get("ROPECONV_TRANSFORMERS_PYTHON") or sys.executable
+    found = subprocess.run([python, "-c", "import uvicorn, fastapi"], capture_output=True)
+    if found.returncode:
+        return None
+    options = ["--device", "cpu", "--dtype", "float32", "--host", "127.0.0.1", "--port", port]
+    return [python, "-m", "transformers.cli.transformers", "serve", str(model), *options]
+
+
 SERVERS = (
     LiveServer(
         "vllm",
@@ -147,11 +183,27 @@ SERVERS = (
         "pip install 'llama-cpp-python[server]', and name its Python in"
         " ROPECONV_LLAMA_CPP_SERVER_PYTHON",
     ),
+    LiveServer(
+        "mistralrs",
+        mistralrs,
+        "",
+        "pip install mistralrs, and name its Python in ROPECONV_MISTRALRS_PYTHON",
+        method="linear",  # its Llama fails on YaRN
+    ),
+    LiveServer(
+        "transformers serve",
+        transformers_serve,
+        "",
+        "pip install 'transformers[serving]'",
+        validates=False,
+    ),
 )
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
+@pytest.mark.parametrize(
+    "server", [server for server in SERVERS if server.validates], ids=lambda server: server.name
+)
 def test_a_live_server_agrees_with_its_output_and_not_with_another(
     server: LiveServer, tmp_path: Path
 ) -> None:
@@ -161,7 +213,7 @@ def test_a_live_server_agrees_with_its_output_and_not_with_another(
     source = checkpoint("llama", tmp_path / "source")
     to = {"to": "gguf", "outtype": "f32"} if server.ending else {}
     for name, factor in (("right", 16.0), ("wrong", 8.0)):
-        recipe = recipe_of("yarn", factor, context=CONTEXT)
+        recipe = recipe_of(server.method, factor, context=CONTEXT)
         apply(make_plan(source, recipe, tmp_path / f"{name}{server.ending}", **to))
     output = f"right{server.ending}"
     given = ("validate", output, "--against", "source", "--length", LENGTH, "--json", "--server")

@@ -11,7 +11,7 @@ from scripts.research.real_record import BLOCK, KEPT, LENGTH, TARGETS, TRAINED, 
 
 
 def measured(row: str, text: str) -> dict[str, Any]:
-    """What one long pass gives: token 100 of the last 4,096 is worse by 128 nats."""
+    """The result of a long pass: token 100 of the last 4,096 is worse by 128 nats."""
     last = np.full(KEPT, 3.0)
     last[100] += BLOCK
     first = (LENGTH - TARGETS) // BLOCK

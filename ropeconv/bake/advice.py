@@ -30,6 +30,7 @@ from ..rope.errors import RecipeError, RopeconvError, command_line
 from ..rope.forms import LongRope, longrope_attention_factor
 from ..rope.lengths import LARGEST_FACTOR, format_tokens, is_length
 from ..rope.methods.bases import ThetaBound
+from ..rope.methods.interpolation import YarnMethod
 from ..rope.methods.method import REGISTRY, LengthMethod, Method, ScaledMethod
 from ..rope.methods.vectors import Piecewise
 from ..rope.recipe import Recipe, flags, total_factor
@@ -51,7 +52,12 @@ from .evidence import (
 )
 from .fine_tuning import fine_tuning_for
 from .plan import Plan
-from .start import nothing_to_extend, refuse_undeclared
+from .start import (
+    has_fixed_attention_factor,
+    inherit_settings,
+    nothing_to_extend,
+    refuse_undeclared,
+)
 
 CRITERION = (
     "what can be written; then the recommendation of the publisher, or the scaling that the model"
@@ -673,6 +679,12 @@ def _recipe(
             context / form.original_context, form.original_context
         )
         recipe = replace(recipe, attention_factor=float(f"{attention_factor:.9g}"))
+    if isinstance(method, YarnMethod) and not on_top and has_fixed_attention_factor(inspection):
+        # its own factor would be refused. DeepSeek V4 was trained with YaRN and without one;
+        # Hunyuan has an mscale pair, with which YaRN has none
+        usual = inherit_settings(recipe, inspection).schedule(start)
+        if usual.attention_factor != start.attention_factor:
+            recipe = replace(recipe, attention_factor=start.attention_factor)
     # --context, where the parameter of the method alone would give another length, and where the
     # output is to declare less than the model, which only --context allows
     gives_context = recipe.schedule(start).context == context

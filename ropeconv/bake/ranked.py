@@ -232,8 +232,8 @@ class RankedMethods(TableSummary):
 
     @property
     def training(self) -> str:
-        """A sentence about a model that was trained with its scaling, or for dual chunk attention;
-        empty for others.
+        """A sentence about a model that was trained with its scaling, or for dual chunk attention,
+        or perhaps with less than it declares; empty for others.
         """
         spec = self.inspection.spec
         trained = why_scaling_is_kept(self.inspection)
@@ -245,6 +245,9 @@ class RankedMethods(TableSummary):
                 f" {spec.original_context:,} trained ones, for which no method was measured."
                 " Runtimes use it in place of a method, ignore it or fail: see `ropeconv inspect`."
             )
+        for problem in self.inspection.problems:
+            if problem.code == "trained":  # Qwen 2.5 1M without its dual chunk attention
+                return f"the model {problem.message} to the command below."
         return ""
 
     def to_dict(self) -> JsonObject:

@@ -449,17 +449,20 @@ def keep_attention_factor(recipe: Recipe, inspection: Inspection) -> Recipe:
     if not extends_scaling:
         return recipe
 
+    if not has_fixed_attention_factor(inspection):
+        return recipe
+    return replace(recipe, attention_factor=inspection.spec.attention_factor)
+
+
+def has_fixed_attention_factor(inspection: Inspection) -> bool:
+    """Return whether a model can have no other attention factor than its own."""
     source = inspection.source
     if isinstance(source, GgufSource):
         arch = arch_of(source.file)
-        has_no_other = arch.norm_after_rope or arch.no_attention_factor
-    else:
-        assert isinstance(source, Source)
-        assert isinstance(inspection, ConfigInspection)
-        has_no_other = bool(why_no_attention_factor(source.config(), inspection.model_family))
-    if not has_no_other:
-        return recipe
-    return replace(recipe, attention_factor=inspection.spec.attention_factor)
+        return arch.norm_after_rope or arch.no_attention_factor
+    if not isinstance(source, Source) or not isinstance(inspection, ConfigInspection):
+        return False
+    return bool(why_no_attention_factor(source.config(), inspection.model_family))
 
 
 def inherit_settings(recipe: Recipe, inspection: Inspection) -> Recipe:

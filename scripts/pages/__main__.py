@@ -24,6 +24,7 @@ FROM_CODE = {
 }
 """Steps that need the code alone, with their arguments. The reference shows the keywords."""
 RUN = {
+    "publishers": (),
     "method_pictures": (),
     "notebook": (),
     "readme_picture": (),
@@ -31,7 +32,7 @@ RUN = {
     "page_pictures": (),
     "conversions": ("--write",),
 }
-"""Steps that draw anew, start commands, open a browser, or run models in llama.cpp."""
+"""Steps that plan many models, draw anew, start commands, open a browser, or run llama.cpp."""
 
 
 def run_step(name: str, arguments: tuple[str, ...]) -> None:

@@ -25,6 +25,7 @@ from ropeconv.runtimes.runtime import Runtime, newest, runtimes
 
 from ..formulas import FORMULAS
 from . import engine_tables, popular_tables, record_tables, vector_tables
+from .publishers import choice_paragraph, publisher_table, read_choices, read_reasons
 from .regret import read_regrets, regret_paragraph, regret_table
 
 ROOT = Path(__file__).parents[2]
@@ -270,6 +271,11 @@ def choice_table() -> str:
     )
 
 
+def compare_with_publishers() -> str:
+    """The table of the methods of publishers in docs/methods.md."""
+    return publisher_table(read_choices(), read_reasons())
+
+
 def kept(rows: Mapping[str, str], names: Iterable[str], make: Callable[[str], str]) -> str:
     """Rows or sections in the order of `names`. rows: those that a page has. make: makes one that
     it lacks.
@@ -355,7 +361,11 @@ def encoding_rows(rows: str, names: Iterable[str]) -> str:
 
 
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
-    "docs/methods.md": ((r"\| models \| 2 times \|.*?(?=\n\n)", choice_table),),
+    "docs/methods.md": (
+        (r"\| models \| 2 times \|.*?(?=\n\n)", choice_table),
+        (r"The first line is YaRN for .*?(?=\n\n)", lambda: choice_paragraph(read_choices())),
+        (r"\| its publisher \|.*?(?=\n\n)", compare_with_publishers),
+    ),
     "docs/evaluating.md": (
         (r"\| method \| factor \|.*?(?=\n\n)", record_tables.real_model),
         (r"- At 2T, .*?(?=\n\n)", record_tables.decided_pairs),

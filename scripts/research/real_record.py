@@ -10,13 +10,13 @@ docs/evidence/items.
 A pass over 16,384 tokens takes a minute on one core, so one pass gives as much as it can. The
 numbers of 25 words are hidden in each text (measure `keys`), and one pass of a row gives
 
-- the loss of the last 1,024 of 2,048, 8,192 and 16,384 tokens, in blocks of 128 tokens;
-- the loss of each of the last 4,096 tokens, from which `longppl` is computed;
+- the loss of the last 1,024 of 2,048 and 8,192 tokens, in blocks of 128 tokens;
+- the loss of each of the last 4,096 of 16,384 tokens, in blocks too, and for `longppl`;
 - on the same cache, without the end of the text, the answers to the 25 questions.
 
-The unchanged model also reads only the last 8,192 tokens of each text, so that the loss at 16,384
-is compared with that of the same tokens at the trained context. From this pass, and from passes
-over 1,024 to 2,048 tokens, it chooses the key tokens of `longppl`: no row is used beyond its
+The unchanged model also reads only the last 8,192 tokens of each text, so that the loss of the
+last 1,024 is compared with that of the same tokens at the trained context. From this pass, and from
+passes over 1,024 to 2,048 tokens, it chooses the key tokens of `longppl`: no row is used beyond its
 trained context for that.
 """
 
@@ -307,6 +307,13 @@ def items_of(folder: Path) -> list[RecordItem]:
     for path in sorted(folder.glob("*-*-*.json")):
         found.append(msgspec.json.decode(path.read_bytes()))
     contexts = {one["text"]: one for one in found if "short" in one}
+    # means over other texts cannot be compared, so a row needs all texts of the unchanged model
+    texts: dict[str, set[str]] = {}
+    for one in found:
+        if "keys" in one:
+            texts.setdefault(one["row"], set()).add(one["text"])
+    found = [one for one in found if texts[one["row"]] >= texts["base"]]
+
     order = {name: place for place, name in enumerate(ORDER)}
     names = [row.name for row in parse_rows(f"{ROWS},{MORE_ROWS}")]
     found.sort(key=lambda one: (order[one["text"]], names.index(one["row"]), "short" in one))
@@ -340,6 +347,20 @@ def _items_of_row(found: dict[str, Any], contexts: dict[str, Any] | None) -> Ite
         yield RecordItem(
             measure="growth", metric="loss", length=length, window=window, value=value, **shared
         )
+    # the blocks of the long pass before those of `growth`
+    if "short" not in found:
+        losses = np.array(found["last"])
+        first = (LENGTH - KEPT) // BLOCK
+        for block in range((KEPT - TARGETS) // BLOCK):
+            mean_loss = losses[block * BLOCK : (block + 1) * BLOCK].mean()
+            yield RecordItem(
+                measure="growth",
+                metric="loss",
+                length=LENGTH,
+                window=first + block,
+                value=round(float(mean_loss), 6),
+                **shared,
+            )
     for metric, window, depth, value, weight in found.get("keys", ()):
         yield RecordItem(
             measure="keys",

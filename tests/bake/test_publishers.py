@@ -1,0 +1,165 @@
+"""The first line of `advise` beside the methods that publishers of models chose."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ropeconv
+from ropeconv.bake.evidence import evidence
+from scripts.pages.publishers import (
+    PublishedModel,
+    choice_sentence,
+    first_choice,
+    published_config,
+    read_choices,
+    read_models,
+    read_reasons,
+    without_scaling,
+)
+
+from ..conftest import CONFIGS
+from ..support.extent import sample
+
+MODELS = read_models()
+CHOICES = {choice.model: choice for choice in read_choices()}
+MORE = CONFIGS.parent / "more_configs"
+
+
+def scaling_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The scaling in a config, wherever the publisher wrote it."""
+    part = config.get("text_config", config)
+    scaling = part.get("rope_scaling") or part.get("rope_parameters") or config["rope_scaling"]
+    return dict(scaling.get("full_attention", scaling))
+
+
+def test_forty_models_of_which_none_is_there_twice() -> None:
+    assert len({one.model for one in MODELS}) == len(MODELS) >= 40
+    assert set(CHOICES) == {one.model for one in MODELS}
+
+
+@pytest.mark.parametrize(
+    "published", [one for one in MODELS if "config" in one.source], ids=lambda one: one.model
+)
+def test_a_method_is_that_of_the_config(published: PublishedModel) -> None:
+    """Read with json, and not by ropeconv."""
+    name, _, factor = published.method.partition(" ")
+    scaling = scaling_of(published_config(published.model))
+    assert (scaling.get("rope_type") or scaling["type"]) == name
+    if factor:
+        assert scaling["factor"] == float(factor)
+    if "original_max_position_embeddings" in scaling:
+        assert scaling["original_max_position_embeddings"] == published.trained
+
+
+@pytest.mark.parametrize("published", sample(MODELS, 3), ids=lambda one: one.model)
+def test_the_file_is_what_advise_says(published: PublishedModel) -> None:
+    assert first_choice(published) == CHOICES[published.model]
+
+
+def test_a_scaling_that_stays_is_noticed() -> None:
+    """Without the removal, `advise` would be asked for a length that the model has."""
+    kimi = next(one for one in MODELS if one.model == "moonshotai/Kimi-K2-Instruct")
+    config = published_config(kimi.model)
+    assert config["max_position_embeddings"] == kimi.context
+    plain = without_scaling(config, kimi)
+    assert plain["max_position_embeddings"] == 4096
+    assert "rope_scaling" not in plain
+    assert plain["rope_theta"] == config["rope_theta"]
+
+
+def test_what_differs_has_a_reason() -> None:
+    reasons = read_reasons()
+    for choice in CHOICES.values():
+        if not choice.agrees:
+            assert choice.publisher.partition(" ")[0] in reasons, choice.model
+    assert {"llama3", "longrope", "linear", "theta"} == reasons.keys()
+
+
+def test_known_choices_by_hand() -> None:
+    """Each factor is context over trained context; a wrong one is not called the same."""
+    agreeing = {name: CHOICES[name].first for name in CHOICES if CHOICES[name].agrees}
+    assert agreeing["deepseek-ai/DeepSeek-V3"] == "--yarn 40"
+    assert agreeing["moonshotai/Kimi-K2-Instruct"] == "--yarn 32"
+    assert agreeing["openai/gpt-oss-20b"] == "--yarn 32"
+    assert agreeing["deepseek-ai/DeepSeek-V4-Pro"] == "--yarn 16"
+    assert agreeing["Qwen/Qwen2.5-7B-Instruct"] == "--yarn 4"
+    assert "meta-llama/Meta-Llama-3.1-8B" not in agreeing
+    assert "google/gemma-3-27b-it" not in agreeing
+    assert choice_sentence(list(CHOICES.values())).count(f" {len(agreeing)} ") == 1
+
+
+def test_the_reason_for_linear_has_the_numbers_of_the_table() -> None:
+    """docs/evaluating.md: 4.03 and 3.32 nats at twice the trained context, 5.14 and 3.37 at 4."""
+    apart = {}
+    for study in evidence().studies:
+        if study.short_model == "SmolLM2-135M" and "linear" in study.lost:
+            apart[study.factor] = study.lost["linear"] - study.lost["yarn"]
+    assert [f"{apart[factor]:.1f}" for factor in (2, 4)] == ["0.7", "1.8"]
+    assert (
+        "0.7 nats more than YaRN at twice the trained context, and 1.8" in read_reasons()["linear"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "context", "first", "level", "trained"),
+    [
+        # Kimi K2 was published for 256k with the same YaRN and factor 64 later (Thinking, K2.5)
+        (
+            MORE / "moonshotai--Kimi-K2-Instruct.json",
+            "256k",
+            "--yarn 256k --on-top",
+            "needed",
+            131072,
+        ),
+        # wider llama3 bands: pairs that turned often in the training stay as they are
+        (
+            CONFIGS / "meta-llama--Meta-Llama-3.1-8B.json",
+            "512k",
+            "--llama3 512k --on-top",
+            "needed",
+            131072,
+        ),
+        # its proportional RoPE has no key for YaRN's attention factor, and by-parts needs none
+        (MORE / "google--gemma-4-26B-A4B.json", "512k", "--by-parts 2", "undecided", 262144),
+    ],
+    ids=lambda value: value.stem if isinstance(value, Path) else None,
+)
+def test_longer_than_published(
+    path: Path, context: str, first: str, level: str, trained: int
+) -> None:
+    best = ropeconv.advise(path, context).best
+    assert best is not None
+    assert (best.flags, best.fine_tuning.level) == (first, level)
+    assert best.fine_tuning.trained == trained
+
+
+def test_deepseek_v4_has_yarn_without_an_attention_factor(tmp_path: Path) -> None:
+    """It rotates values too, which any factor would scale. Its publisher trained with YaRN 16."""
+    v4 = next(one for one in MODELS if one.model == "deepseek-ai/DeepSeek-V4-Flash")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(without_scaling(published_config(v4.model), v4)))
+    best = ropeconv.advise(path, "1M").best
+    assert best is not None
+    assert best.flags == "--yarn 16"
+    assert best.command.endswith("--yarn 16 --attention-factor 1")
+    assert best.schedule.attention_factor == 1
+    path.write_text(json.dumps(published_config(v4.model)))
+    longer = ropeconv.advise(path, "2M").best
+    assert longer is not None
+    assert (longer.flags, longer.fine_tuning.trained) == ("--yarn 2M --on-top", 1 << 20)
+
+
+def test_hunyuan_keeps_its_mscale_pair() -> None:
+    """With mscale and mscale_all_dim of 1, YaRN has no attention factor, so none is given."""
+    best = ropeconv.advise(MORE / "tencent--Hunyuan-7B-Instruct.json", "64k").best
+    assert best is not None
+    assert best.command.endswith("--yarn 2")
+
+
+def test_a_doubtful_trained_length_is_said(tmp_path: Path) -> None:
+    """Qwen 2.5 1M declares 1,010,000 tokens; its card says 262,144 and dual chunk attention."""
+    advice = ropeconv.advise(CONFIGS / "Qwen--Qwen2.5-7B-Instruct-1M.json", "2M")
+    assert "--original-context 262144" in advice.training
+    assert ropeconv.advise(CONFIGS / "Qwen--Qwen2.5-7B-Instruct.json", "64k").training == ""

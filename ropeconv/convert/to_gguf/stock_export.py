@@ -30,7 +30,9 @@ from ...models.source import Source
 from ...options import TargetOptions
 from ...rope.errors import counted
 from ...rope.forms import Vector
+from ...rope.schedule import QueryScaling
 from ...rope.spec import RopeSpec
+from ...runtimes.llamacpp.archs import find_arch
 from ...runtimes.llamacpp.read_header import rope_tensors
 from ...runtimes.verdict import difference
 from ..config_edit import RopeSetting, bake_config
@@ -407,6 +409,9 @@ def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
                 "keep safetensors",
             )
 
+    if spec.query_scaling is not None:
+        model = _scale_queries(model, spec.query_scaling)
+
     # the layers that keep their RoPE
     if _unlike_local(model, spec) and spec.local_form is not None:
         model = model.after(Edit({f"{arch}.rope.freq_base_swa": f32(spec.local_form.theta)}))
@@ -416,6 +421,27 @@ def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
             "the RoPE of window layers", f"GGUF as {arch}", reason, "keep safetensors"
         )
     return model
+
+
+def _scale_queries(model: GgufModel, scaling: QueryScaling) -> GgufModel:
+    """A conversion with the keys of queries that grow with the position, as those of Mistral 4.
+
+    Raises:
+        UnsupportedBake: llama.cpp does not scale queries in this architecture.
+    """
+    arch = find_arch(model.get("general.architecture"))
+    if not arch.query_length:
+        raise UnsupportedBake(
+            "queries that grow with the position",
+            f"GGUF as {arch.name}",
+            "llama.cpp does not scale them",
+            "keep safetensors",
+        )
+    keys = {
+        f"{arch.name}.attention.temperature_scale": f32(scaling.beta),
+        f"{arch.name}.{arch.query_length}": u32(scaling.length),
+    }
+    return model.after(Edit(keys))
 
 
 def _unlike_local(model: GgufModel, spec: RopeSpec) -> str:

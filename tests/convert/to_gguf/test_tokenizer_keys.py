@@ -38,6 +38,7 @@ NEEDS_OTHERS = {
     "gemma4_text": "a tokenizer of Gemma 4",
     "hunyuan_v1_dense": "a tiktoken of Hunyuan",
     "hunyuan_v1_moe": "a tiktoken of Hunyuan",
+    "nemotron": "SentencePiece",
     "phi3": "SentencePiece",
 }
 """Families whose class in the converter reads no byte-level BPE, and what it reads."""

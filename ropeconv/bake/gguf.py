@@ -730,7 +730,8 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
             advance(len(head))
             starts.append(len(head))
             if isinstance(each.exported, StockExport):
-                each.exported.write_data(floats, len(head), each.header, advance)
+                changed = tuple(dict(each.edit.changes))
+                each.exported.write_data(floats, len(head), each.header, advance, changed)
             else:
                 infos = each.header.tensors
                 files.append(TensorFile(floats, len(head), each.exported.tensors, infos))

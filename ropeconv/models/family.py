@@ -225,7 +225,7 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether attention.sliding_window is written, and with which other keys.
 
     With a flag for each layer ("pattern"), with the interval of layers without a window where
-    config.json states one ("interval"), or alone ("size").
+    config.json states one ("interval"), or with no other key ("size").
     """
 
     global_first: bool = False

@@ -38,7 +38,7 @@ from ..gguf_encoding import GgufModel
 from .conversions import as_layer, count_layers, predicts, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
-from .pooling import Projection, pooling_keys, projections
+from .pooling import EmbeddingProjection, pooling_keys, projections
 from .quantise import FTYPES, Quantisation
 from .recut import Recut, find_recut
 from .rows import DTYPES, ShardWeights, StoredRows
@@ -98,7 +98,7 @@ class GgufExport:
     composes: bool = False
     """Whether tokenizer.json composes characters (NFC), which llama.cpp does not do."""
 
-    projections: tuple[Projection, ...] = ()
+    projections: tuple[EmbeddingProjection, ...] = ()
     """Projections behind the pooling of an embedding model that are part of the file."""
 
     recut: Recut | None = None
@@ -184,7 +184,7 @@ def export(
         vectors[FREQS] = np.frombuffer(still.data, "<f4").astype(np.float64)
     values |= scalars(headers, rules, sizes.layers)
     values |= pooling_keys(source, rules.arch)
-    modules: tuple[Projection, ...] = ()
+    modules: tuple[EmbeddingProjection, ...] = ()
     if rules.projection:
         modules = projections(source)
         tensors = [*projection_tensors(source, modules, rules, kind), *tensors]
@@ -416,10 +416,9 @@ def _set_sampling(metadata: Metadata, folder: Path) -> None:
     settings = jsontext.parse(read_text(path, GENERATION), GENERATION)
     for name, (keys, kind) in SAMPLING.items():
         value = next((settings[key] for key in keys if key in settings), None)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if kind is float and is_number:
-            setattr(metadata, name, float(value))
-        elif kind is not float and type(value) is kind:
+        if kind is float and type(value) is int:  # such as a temperature of 1
+            value = float(value)
+        if type(value) is kind:  # and no bool, which is an int otherwise
             setattr(metadata, name, value)
 
 

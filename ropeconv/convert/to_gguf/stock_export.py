@@ -127,7 +127,7 @@ class Conversion:
             name = path.relative_to(model).as_posix()
             digest.update(f"\n{name} ".encode())
             if name in on_the_hub:  # the commit says what is in them, also where they have holes
-                digest.update(self.source.commit.encode())
+                digest.update(str(self.source.commit).encode())
             elif path.is_symlink():
                 state = path.stat()  # of the file of the checkpoint
                 fields = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)

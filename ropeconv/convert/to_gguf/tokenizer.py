@@ -416,7 +416,8 @@ def _flags_of_post_processor(folder: Path, vocabulary: int) -> dict[str, bool]:
     with scratch() as place:
         (place / "tokenizer.json").symlink_to((folder / "tokenizer.json").resolve())
         plain = {key: value for key, value in config.items() if not key.startswith("add_")}
-        (place / "tokenizer_config.json").write_bytes(msgspec.json.encode(plain))
+        target = place / "tokenizer_config.json"
+        target.write_bytes(msgspec.json.encode(plain))
         return flags | gguf.SpecialVocab(place, n_vocab=vocabulary).add_special_token
 
 

@@ -744,7 +744,8 @@ def _write_exports(conversions: Sequence[ConversionTarget], advance: Advance) ->
             advance(header_size)
             header_sizes.append(header_size)
             if isinstance(each.exported, StockExport):
-                each.exported.write_data(floats, header_size, each.header, advance)
+                changed = tuple(dict(each.edit.changes))
+                each.exported.write_data(floats, header_size, each.header, advance, changed)
             else:
                 infos = each.header.tensors
                 file = TensorFile(floats, header_size, each.exported.tensors, infos)

@@ -110,7 +110,8 @@ def _convert(plan: ExportPlan, converter: StockConverter, target: Path) -> None:
     if outtype not in OUTTYPES:
         outtype = "f16"
     with scratch() as folder:
-        model = prepare_folder(source, source.config(), folder, given_files(source))
+        names = given_files(source)
+        model = prepare_folder(source, source.config(), folder, names, whole=True)
         whole = folder / target.name.strip(".")
         converter.convert(model, whole, outtype, projector=True)
 

@@ -225,7 +225,7 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether attention.sliding_window is written, and with which other keys.
 
     With a flag for each layer ("pattern"), with the interval of layers without a window where
-    config.json states one ("interval"), or alone ("size").
+    config.json states one ("interval"), or with no other key ("size").
     """
 
     global_first: bool = False
@@ -236,6 +236,16 @@ class Gguf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     tokenizer: dict[str, bool] = {}
     """Keys behind tokenizer.ggml. with their values, where the files of the tokenizer have none."""
+
+    special: dict[str, str | int] = {}
+    """Special tokens that llama.cpp's converter names for this architecture, where no file does.
+
+    Texts of added tokens, or ids, such as { eot = "<|user|>" }; those that a vocabulary lacks are
+    left out.
+    """
+
+    turn_end: bool = False
+    """The second id in a list `eos_token_id` of config.json ends a turn (`eot`)."""
 
     names: tuple[str, ...] = ()
     """Names of tensors that are not those of Llama or Gemma, with {layer} for the number."""

@@ -3,18 +3,22 @@ convert_hf_to_gguf.py.
 
 Exports and the way back run by one thread too. None waits for the disk to have what was written.
 Each command several times, the first left out where there are more; prints medians and the largest
-process of each.
+process of each. `--record` also writes the exports to docs/evidence/conversion-cost.json.
 """
 
 import argparse
+import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from .checkpoints import CONFIGS, checkpoint
-from .measure import ROOT, compare, cost
+from .measure import ROOT, Cost, compare, cost
+
+RECORD = ROOT / "docs" / "evidence" / "conversion-cost.json"
 
 ALONE = (
     "import os; os.sched_getaffinity = lambda process: {0}; from ropeconv.cli import main; main()"
@@ -27,6 +31,20 @@ IN_TURN = (
 """Several commands, one after another."""
 CONVERTED = ("f32", "f16", "bf16", "q8_0", "tq1_0", "tq2_0")
 """The types of convert_hf_to_gguf.py."""
+
+
+def record(model: str, outtype: str, medians: dict[str, Cost]) -> None:
+    """Writes the costs of an export to the record, which keeps those of other models and types."""
+    kept = json.loads(RECORD.read_text()) if RECORD.exists() else {"exports": {}}
+    costs = {}
+    for name, middle in medians.items():
+        rounded = {key: round(value, 2) for key, value in middle._asdict().items()}
+        costs[name] = rounded
+    kept["exports"].setdefault(model, {})[outtype] = costs
+    kept["cores"] = os.cpu_count()
+    kept["load before the last export"] = round(os.getloadavg()[1], 1)
+    kept["llama_cpp"] = importlib.metadata.version("llama-cpp-python")
+    RECORD.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 def main() -> None:
@@ -44,6 +62,7 @@ def main() -> None:
     parser.add_argument(
         "--cold", action="store_true", help="exports read their source from the disk"
     )
+    parser.add_argument("--record", action="store_true", help="write the exports to the record")
     parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.make:
@@ -98,7 +117,11 @@ def main() -> None:
                 runs["convert_hf_to_gguf.py and llama-quantize"] = both
         title = f"export of {given.model_type}, {outtype}"
         cold = source if given.cold else None
-        compare(title, runs, out, given.rounds, env=env, in_turns=True, cold=cold)
+        medians = compare(title, runs, out, given.rounds, env=env, in_turns=True, cold=cold)
+        if given.record:
+            record(f"{given.model_type}, {given.gigabytes:g} GB", outtype, medians)
+    if given.record:
+        return shutil.rmtree(work)
     if given.model_type != "llama":
         return shutil.rmtree(work)
     cost([*tool, str(source), "--as-is", "--to", "gguf", "-q", "-o", str(model)])

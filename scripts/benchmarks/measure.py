@@ -81,8 +81,8 @@ def compare(
     env: dict[str, str] | None = None,
     in_turns: bool = False,
     cold: Path | None = None,
-) -> None:
-    """Run commands several times and print the medians, with ratios to one of them.
+) -> dict[str, Cost]:
+    """Run commands several times, print the medians with ratios to one of them, and return these.
 
     Args:
         title: The line above the table.
@@ -124,6 +124,7 @@ def compare(
             f" MB   processor {middle.processor:7.2f} s   {work:6.2f} x",
             flush=True,
         )
+    return medians
 
 
 def sparse_safetensors(path: Path, shapes: dict[str, tuple[int, ...]]) -> int:

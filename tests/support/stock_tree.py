@@ -28,9 +28,15 @@ from conversion.base import TextModel
 
 known = conversion.get_model_class
 
+def set_vocab(self):
+    if "type_vocab_size" in self.hparams:
+        self.gguf_writer.add_token_type_count(self.hparams["type_vocab_size"])
+    TextModel._set_vocab_gpt2(self)
+
 def with_plain_vocabulary(*given, **named):
     found = known(*given, **named)
-    found.set_vocab = lambda self: TextModel._set_vocab_gpt2(self)
+    found.set_vocab = set_vocab
+    found._is_tokenizer_xlmroberta = lambda self: False
     return found
 
 conversion.get_model_class = with_plain_vocabulary
@@ -38,6 +44,15 @@ TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 runpy.run_path({script!r}, run_name="__main__")
 """
 """A converter for tiny checkpoints, whose tokenizers are all byte-level BPE like that of GPT-2."""
+OWN_VOCABULARY = """
+import runpy
+import conversion
+from conversion.base import TextModel
+
+TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+runpy.run_path({script!r}, run_name="__main__")
+"""
+"""The same, with the vocabulary and the special tokens of every architecture."""
 
 
 def stock_tree() -> Path:
@@ -50,13 +65,13 @@ def stock_tree() -> Path:
         pytest.skip(f"llama.cpp's converter cannot be had: {problem}")
 
 
-def tree_for_tiny_models(folder: Path, sources: Path) -> Path:
+def tree_for_tiny_models(folder: Path, sources: Path, wrapper: str = WRAPPER) -> Path:
     """A checkout whose converter takes the tokenizers of tests. sources: a whole one."""
     folder.mkdir()
     for name in LINKED:
         (folder / name).symlink_to((sources / name).resolve())
     script = str((sources / "convert_hf_to_gguf.py").resolve())
-    (folder / "convert_hf_to_gguf.py").write_text(WRAPPER.format(script=script))
+    (folder / "convert_hf_to_gguf.py").write_text(wrapper.format(script=script))
     return folder
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import BadSource, UsageError
-from ...formats.files import read_bytes, scratch
+from ...formats import jsontext
+from ...formats.files import read_bytes, read_text, scratch
 from ...formats.gguf.header import (
     BF16,
     F16,
@@ -37,7 +38,7 @@ from ..gguf_encoding import GgufModel
 from .conversions import as_layer, count_layers, predicts, scalars
 from .demands import check_demands, check_layers
 from .hparams import gguf_rules, hparams, sizes_of
-from .pooling import Projection, pooling_keys, projections
+from .pooling import EmbeddingProjection, pooling_keys, projections
 from .quantise import FTYPES, Quantisation
 from .recut import Recut, find_recut
 from .rows import DTYPES, ShardWeights, StoredRows
@@ -65,6 +66,8 @@ SMALL = (
     "vocab.json",
     "merges.txt",
 )
+TEMPLATES = "additional_chat_templates/"
+"""The folder with chat templates beside the usual one, such as that for tools."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class GgufExport:
     composes: bool = False
     """Whether tokenizer.json composes characters (NFC), which llama.cpp does not do."""
 
-    projections: tuple[Projection, ...] = ()
+    projections: tuple[EmbeddingProjection, ...] = ()
     """Projections behind the pooling of an embedding model that are part of the file."""
 
     recut: Recut | None = None
@@ -181,10 +184,12 @@ def export(
         vectors[FREQS] = np.frombuffer(still.data, "<f4").astype(np.float64)
     values |= scalars(headers, rules, sizes.layers)
     values |= pooling_keys(source, rules.arch)
-    modules = projections(source) if rules.projection else ()
-    tensors = [*projection_tensors(source, modules, rules, kind), *tensors]
-    for module in modules:
-        values |= module.keys(rules.arch)
+    modules: tuple[EmbeddingProjection, ...] = ()
+    if rules.projection:
+        modules = projections(source)
+        tensors = [*projection_tensors(source, modules, rules, kind), *tensors]
+        for module in modules:
+            values |= module.keys(rules.arch)
 
     # descriptions, with the label of the method and without it, and the tokenizer
     type_name = TYPES[kind].name
@@ -198,7 +203,7 @@ def export(
         bare = describe(folder, source.name, repository, "", *counts)
         general = metadata_keys(described, type_name, options.quantized_by)
         bare_general = metadata_keys(bare, type_name, options.quantized_by)
-        tokens = tokenizer_keys(folder, vocabulary, rules.pre, options.pre or "")
+        tokens = tokenizer_keys(folder, vocabulary, rules, options.pre or "")
         for key, flag in rules.tokenizer.items():
             tokens.setdefault(f"tokenizer.ggml.{key}", boolean(flag))
         composed = composes_characters(folder, tokens)
@@ -264,10 +269,21 @@ def weight_counts(
     return total, of_one_expert, expert_count
 
 
+def _small_files(source: Source) -> list[str]:
+    """The names of the small files of a checkpoint that it is made from."""
+    names = []
+    for file in source.files():
+        is_template = file.name.startswith(TEMPLATES) and file.name.endswith(".jinja")
+        if file.name in SMALL or is_template:
+            names.append(file.name)
+    return names
+
+
 def _copy_small(source: Source, folder: Path) -> None:
-    """Copy the files that gguf-py reads: tokenizer, configs and model card."""
-    for name in {file.name for file in source.files()} & set(SMALL):
+    """Copy the files that gguf-py reads: tokenizer, chat templates, configs and model card."""
+    for name in _small_files(source):
         target = folder / name
+        target.parent.mkdir(exist_ok=True)
         if source.is_generated(name):
             source.copy(name, target)
         else:
@@ -302,6 +318,22 @@ MOST_CARD = 100_000
 """The most bytes of front matter: YAML is read at some 100 kB per second."""
 END = re.compile(rb"\n---\r?(\n|$)")
 ANCHOR = re.compile(rb"[\s\[,:-]&\w")
+GENERATION = "generation_config.json"
+SAMPLING: dict[str, tuple[tuple[str, ...], type]] = {
+    "sampling_sequence": (("sequence",), str),
+    "sampling_top_k": (("top_k",), int),
+    "sampling_top_p": (("top_p",), float),
+    "sampling_min_p": (("min_p",), float),
+    "sampling_xtc_probability": (("xtc_probability",), float),
+    "sampling_xtc_threshold": (("xtc_threshold",), float),
+    "sampling_temp": (("temperature",), float),
+    "sampling_penalty_last_n": (("penalty_last_n",), int),
+    "sampling_penalty_repeat": (("penalty_repeat", "repetition_penalty"), float),
+    "sampling_mirostat": (("mirostat",), int),
+    "sampling_mirostat_tau": (("mirostat_tau",), float),
+    "sampling_mirostat_eta": (("mirostat_eta",), float),
+}
+"""Fields of gguf-py's Metadata, the keys of generation_config.json, and their types."""
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
 
 
@@ -350,6 +382,7 @@ def describe(
         metadata.size_label = gguf.size_label(total, weights_of_no_expert, expert, experts)
 
     metadata.basename = metadata.basename or metadata.name
+    _set_sampling(metadata, folder)
     if not label:
         return metadata
 
@@ -369,6 +402,27 @@ def describe(
         metadata.finetune = label
     metadata.name = f"{metadata.name} {label}"
     return metadata
+
+
+def _set_sampling(metadata: Metadata, folder: Path) -> None:
+    """Put the settings of generation_config.json into a Metadata, as llama.cpp's converter does.
+
+    llama.cpp samples by `general.sampling.*` where its user names no settings.
+
+    Args:
+        metadata: gguf-py's Metadata, which is changed.
+        folder: The folder with generation_config.json, or without one.
+    """
+    path = folder / GENERATION
+    if not path.is_file():
+        return
+    settings = jsontext.parse(read_text(path, GENERATION), GENERATION)
+    for name, (keys, kind) in SAMPLING.items():
+        value = next((settings[key] for key in keys if key in settings), None)
+        if kind is float and type(value) is int:  # such as a temperature of 1
+            value = float(value)
+        if type(value) is kind:  # and no bool, which is an int otherwise
+            setattr(metadata, name, value)
 
 
 def _is_harmless(card: Path) -> bool:

@@ -4,7 +4,7 @@ Read `pooling_keys` and `projections` first.
 
 `modules.json` lists the steps from tokens to an embedding: the model, a pooling of its states, and
 for some projections. llama.cpp reads the pooling from `ARCH.pooling_type`, and returns the states
-of all tokens without it. It has up to two projections, for EmbeddingGemma alone.
+of all tokens without it. It has up to two projections, only for EmbeddingGemma.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .conversions import count
 TYPES = {"mean": 1, "cls": 2, "lasttoken": 3}
 """llama.cpp's `LLAMA_POOLING_TYPE_...` (llama.h), by the names of sentence-transformers."""
 IDENTITY = "torch.nn.modules.linear.Identity"
-"""What sentence-transformers names a projection without an activation."""
+"""The activation of a projection that has none, as sentence-transformers names it."""
 OLD_NAMES = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -54,7 +54,7 @@ def pooling_keys(source: Source, arch: str) -> dict[str, GgufValue]:
 
 
 @dataclass(frozen=True)
-class Projection:
+class EmbeddingProjection:
     """A linear layer that multiplies the pooled states of an embedding model."""
 
     name: str
@@ -74,7 +74,7 @@ class Projection:
         }
 
 
-def projections(source: Source) -> tuple[Projection, ...]:
+def projections(source: Source) -> tuple[EmbeddingProjection, ...]:
     """Return the projections of an embedding model in their order; empty for other models.
 
     llama.cpp's converter names the one in the folder `2_Dense` dense_2, and any other dense_3.
@@ -98,12 +98,12 @@ def projections(source: Source) -> tuple[Projection, ...]:
             raise UnsupportedBake(
                 f"a projection with bias = {shown(config.get('bias'))} and {shown(activation)}",
                 "GGUF",
-                "llama.cpp multiplies by its weights alone",
+                "llama.cpp only multiplies by its weights",
                 "keep safetensors, and serve it with sentence-transformers",
             )
         inputs = count(config, "in_features")
         outputs = count(config, "out_features")
-        found.append(Projection(name, f"{folder}/model.safetensors", inputs, outputs))
+        found.append(EmbeddingProjection(name, f"{folder}/model.safetensors", inputs, outputs))
 
     if [projection.name for projection in found] not in ([], ["dense_2"], ["dense_2", "dense_3"]):
         raise UnsupportedBake(

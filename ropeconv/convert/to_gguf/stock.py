@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import sysconfig
@@ -27,6 +26,7 @@ from ...formats.files import expand_home, read_text
 from ...models.source import Source
 from ...models.stored.checkpoint import DequantisedCheckpoint
 from ...rope.errors import RopeconvError, shown
+from .stock_program import SMALL
 
 SCRIPT = "convert_hf_to_gguf.py"
 PLACES = ("", "vendor/llama.cpp")
@@ -271,21 +271,8 @@ def given_files(source: Source) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _download(source: Source) -> str:
-    """Say how a checkpoint comes to this machine, by a command where it is on the Hub."""
-    if source.kind != "hub":
-        return f"download {source.reference}"
-    repository, _, revision = source.reference.partition("@")
-    words = ["hf", "download", repository]
-    if revision:
-        words += ["--revision", revision]
-    words += ["--local-dir", repository.rpartition("/")[2]]
-    return f"run `{shlex.join(words)}`"
-
-
 def _refuse_unreadable_weights(source: Source) -> None:
-    """Raise BadSource for weights that llama.cpp's converter could not read."""
-    weights = source.weights()
+    """Raise BadSource for weights in a format that llama.cpp's converter does not read."""
     if isinstance(source, DequantisedCheckpoint):
         repair = f"give a checkpoint whose weights are not quantised to llama.cpp's {SCRIPT}"
         if source.family.gguf is not None:
@@ -296,16 +283,15 @@ def _refuse_unreadable_weights(source: Source) -> None:
             f"{source.reference} is not in Hugging Face's layout, which llama.cpp's {SCRIPT} reads;"
             " convert it to that first with `ropeconv apply --as-is`"
         )
-    for name in weights:
-        if source.local(name) is None:
-            raise BadSource(
-                f"llama.cpp's {SCRIPT} reads weights from this machine, and {name} is not here;"
-                f" {_download(source)}, and give that folder"
-            )
 
 
 def prepare_folder(
-    source: Source, config: jsontext.JsonObject, folder: Path, names: Collection[str]
+    source: Source,
+    config: jsontext.JsonObject,
+    folder: Path,
+    names: Collection[str],
+    *,
+    whole: bool,
 ) -> Path:
     """Make a folder for the converter: links to the files of a checkpoint, and another config.
 
@@ -314,12 +300,14 @@ def prepare_folder(
         config: The content of its config.json, with an unscaled RoPE.
         folder: An empty folder.
         names: The files that are linked.
+        whole: Whether weights that are not on this machine are fetched. Otherwise they have holes,
+            which is enough for a header.
 
     Returns:
         A folder in it with the name of the source, from which the converter guesses descriptions.
 
     Raises:
-        BadSource: The weights are not on this machine, or are in another format.
+        BadSource: The weights are in another format.
     """
     _refuse_unreadable_weights(source)
 
@@ -329,6 +317,7 @@ def prepare_folder(
     if tokenizer_config is not None:
         texts[TOKENIZER_CONFIG] = jsontext.parse(tokenizer_config, TOKENIZER_CONFIG)
 
+    weights = source.weights()
     place = folder / (Path(source.name).name or "model")
     place.mkdir()
     for name in names:
@@ -341,8 +330,34 @@ def prepare_folder(
             target.write_bytes(jsontext.dump(content).encode())
         elif source.is_generated(name):
             source.copy(name, target)
+        elif name in weights and not whole and source.local(name) is None:
+            _write_with_holes(source, name, target)
         else:
             target.symlink_to(source.path(name).resolve())
     if not (place / "config.json").exists():
         raise BadSource(f"{shown(source.reference)} has no config.json; give a whole folder")
     return place
+
+
+def _write_with_holes(source: Source, name: str, target: Path) -> None:
+    """Write the header and the small tensors of weights that are elsewhere, and holes for the rest.
+
+    The converter reads no more of them for a plan, which has the data of small tensors.
+
+    Args:
+        source: The checkpoint.
+        name: The safetensors file.
+        target: Where it is written.
+    """
+    header = source.header(name)
+    target.write_bytes(source.read(name, 0, header.data_start))
+    size = header.data_start
+    with target.open("r+b") as file:
+        for tensor in header.tensors.values():
+            start = header.data_start + tensor.start
+            stop = header.data_start + tensor.stop
+            size = max(size, stop)
+            if stop - start <= SMALL:
+                file.seek(start)
+                file.write(source.read(name, start, stop))
+        file.truncate(size)

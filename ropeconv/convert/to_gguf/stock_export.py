@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -30,7 +30,9 @@ from ...models.source import Source
 from ...options import TargetOptions
 from ...rope.errors import counted
 from ...rope.forms import Vector
+from ...rope.schedule import QueryScaling
 from ...rope.spec import RopeSpec
+from ...runtimes.llamacpp.archs import find_arch
 from ...runtimes.llamacpp.read_header import rope_tensors
 from ...runtimes.verdict import difference
 from ..config_edit import RopeSetting, bake_config
@@ -75,13 +77,18 @@ class Conversion:
     predicts: bool
     """Whether the checkpoint has layers that predict further tokens."""
 
-    def prepare(self, folder: Path) -> Path:
+    def prepare(self, folder: Path, *, whole: bool) -> Path:
         """Return the folder that the converter gets, made in an empty one.
+
+        Args:
+            folder: The empty folder.
+            whole: Whether weights on the Hub are downloaded; a header needs only a part of them.
 
         Raises:
             BadSource: The weights cannot be given to it.
         """
-        return prepare_folder(self.source, self.config, folder, given_files(self.source))
+        names = given_files(self.source)
+        return prepare_folder(self.source, self.config, folder, names, whole=whole)
 
     def run(self, model: Path, target: Path, header_only: bool = False) -> None:
         """Let the converter write a file.
@@ -113,12 +120,15 @@ class Conversion:
         digest = hashlib.sha256()
         settings = [self.converter.sha256, self.weights_type, self.pre, model.name]
         digest.update(json.dumps(settings).encode())
+        on_the_hub = set(self.source.weights()) if self.source.kind == "hub" else set()
         for path in sorted(model.rglob("*")):
             if path.is_dir():
                 continue
             name = path.relative_to(model).as_posix()
             digest.update(f"\n{name} ".encode())
-            if path.is_symlink():
+            if name in on_the_hub:  # the commit says what is in them, also where they have holes
+                digest.update(str(self.source.commit).encode())
+            elif path.is_symlink():
                 state = path.stat()  # of the file of the checkpoint
                 fields = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
                 digest.update(json.dumps(fields).encode())
@@ -182,7 +192,12 @@ class StockExport(GgufExport):
         yield self.small[name]
 
     def write_data(
-        self, target: Path, start: int, header: RewrittenHeader, advance: Advance
+        self,
+        target: Path,
+        start: int,
+        header: RewrittenHeader,
+        advance: Advance,
+        changed: Collection[str] = (),
     ) -> None:
         """Let the converter convert the checkpoint, and copy its tensors behind a header.
 
@@ -191,6 +206,7 @@ class StockExport(GgufExport):
             start: The first byte of its data.
             header: The header, with the places of tensors.
             advance: Called with the bytes written since the last call.
+            changed: The names of the tensors that the method changes afterwards.
 
         Raises:
             OSError: Where the file cannot be written.
@@ -200,12 +216,14 @@ class StockExport(GgufExport):
         whole = target.with_name(f"{target.name}.stock")
         try:
             with scratch() as folder:
-                model = self.conversion.prepare(folder)
+                model = self.conversion.prepare(folder, whole=True)
                 key = self.conversion.key(model)
                 self.conversion.run(model, whole)
             written = GgufFile.open(whole).header
             self._refuse_other_header(written)
-            _remember(DIGESTS, key, digest_tensors(whole, written))
+            digests = digest_tensors(whole, written)
+            self._refuse_other_numbers(digests, changed)
+            _remember(DIGESTS, key, digests)
             with whole.open("rb") as reader, target.open("r+b") as writer:
                 for old, new, size in header.moves(self.model.header):
                     copy_part(reader, written.data_start + old, writer, start + new, size)
@@ -219,7 +237,8 @@ class StockExport(GgufExport):
         None where it wrote no whole file in this process, and where one of the files changed since.
         """
         with scratch() as folder:
-            return DIGESTS.get(self.conversion.key(self.conversion.prepare(folder)))
+            model = self.conversion.prepare(folder, whole=False)
+            return DIGESTS.get(self.conversion.key(model))
 
     def _refuse_other_header(self, written: GgufHeader) -> None:
         """Raise BadSource where the converter wrote another header than for the plan."""
@@ -230,6 +249,24 @@ class StockExport(GgufExport):
             f"{self.converter.described} wrote another header than it had planned; leave the source"
             " and the converter unchanged, and run again"
         )
+
+    def _refuse_other_numbers(self, digests: dict[str, str], changed: Collection[str]) -> None:
+        """Raise BadSource where a small tensor that the method changes is not that of the plan.
+
+        The plan and the receipt have its numbers. They are those of the whole file unless they were
+        made of a large tensor of a model on the Hub, of which the plan has only the header.
+
+        Args:
+            digests: The sha256 of the tensors of the whole file, by name.
+            changed: The names of the tensors that the method changes.
+        """
+        for name in changed:
+            data = self.small.get(name)
+            if data is not None and hashlib.sha256(data).hexdigest() != digests[name]:
+                raise BadSource(
+                    f"{self.converter.described} made another {name} than for the plan; download"
+                    " the model, give that folder, and run again"
+                )
 
 
 def stock_export(
@@ -285,7 +322,7 @@ def stock_export(
 
     # the header and the small tensors, with the descriptions that gguf-py gives for the same folder
     with scratch() as folder:
-        place = conversion.prepare(folder)
+        place = conversion.prepare(folder, whole=False)
         converted = _convert_header(conversion, place, folder)
         header = converted.header
         counts = weight_counts(_elements(header), header.values)
@@ -407,6 +444,9 @@ def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
                 "keep safetensors",
             )
 
+    if spec.query_scaling is not None:
+        model = _scale_queries(model, spec.query_scaling)
+
     # the layers that keep their RoPE: if they differ, their base is written, and compared again
     reason = _unlike_local(model, spec)
     if reason and spec.local_form is not None:
@@ -417,6 +457,27 @@ def _correct(model: GgufModel, spec: RopeSpec) -> GgufModel:
             "the RoPE of window layers", f"GGUF as {arch}", reason, "keep safetensors"
         )
     return model
+
+
+def _scale_queries(model: GgufModel, scaling: QueryScaling) -> GgufModel:
+    """A conversion with the keys of queries that grow with the position, as those of Mistral 4.
+
+    Raises:
+        UnsupportedBake: llama.cpp does not scale queries in this architecture.
+    """
+    arch = find_arch(model.get("general.architecture"))
+    if not arch.query_length:
+        raise UnsupportedBake(
+            "queries that grow with the position",
+            f"GGUF as {arch.name}",
+            "llama.cpp does not scale them",
+            "keep safetensors",
+        )
+    keys = {
+        f"{arch.name}.attention.temperature_scale": f32(scaling.beta),
+        f"{arch.name}.{arch.query_length}": u32(scaling.length),
+    }
+    return model.after(Edit(keys))
 
 
 def _unlike_local(model: GgufModel, spec: RopeSpec) -> str:

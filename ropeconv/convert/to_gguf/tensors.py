@@ -29,7 +29,7 @@ from ...models.source import Source
 from ...models.stored.form import FROM_FLOATS
 from .conversions import ModelSizes, as_layer, convert, gguf_name, predicts
 from .demands import demands, general_name
-from .pooling import Projection
+from .pooling import EmbeddingProjection
 from .rows import DTYPES, Rows, ShardWeights, StoredRows
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def out_tensors(
 
 
 def projection_tensors(
-    source: Source, modules: Iterable[Projection], rules: Gguf, type: int
+    source: Source, modules: Iterable[EmbeddingProjection], rules: Gguf, type: int
 ) -> list[StoredRows]:
     """Return the weights of projections behind the pooling of an embedding model.
 

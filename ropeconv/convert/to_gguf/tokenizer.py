@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import BadSource, UsageError
+from ...formats.files import scratch
 from ...formats.gguf.header import (
     ARRAY,
     FLOAT32,
@@ -29,6 +30,7 @@ from ...formats.gguf.header import (
     strings,
 )
 from ...formats.package_data import package_data
+from ...models.family import Gguf
 from ...rope.errors import shown
 from .vocabulary import (
     COMPOSED,
@@ -61,6 +63,26 @@ class Pre(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore_merges: bool
     steps: tuple[str, ...]
     runs: tuple[str, ...] = ()
+
+
+class Processor(msgspec.Struct, frozen=True):
+    """A step of tokenizer.json that adds special tokens to a text, or several such steps."""
+
+    type: str = ""
+    processors: tuple[Processor, ...] = ()
+
+
+class PostProcessed(msgspec.Struct, frozen=True):
+    """The part of tokenizer.json with its post-processor."""
+
+    post_processor: Processor | None = None
+
+
+class SpecialIds(msgspec.Struct, frozen=True):
+    """The special tokens of config.json that may be lists."""
+
+    bos_token_id: int | list[int] | None = None
+    eos_token_id: int | list[int] | None = None
 
 
 class PreTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,14 +222,14 @@ def steps(pre_tokenizer: PreTokenizer | None) -> tuple[str, ...] | None:
 
 
 def tokenizer_keys(
-    folder: Path, vocabulary: int, names: dict[str, str], pre: str = ""
+    folder: Path, vocabulary: int, rules: Gguf, pre: str = ""
 ) -> dict[str, GgufValue]:
     """Return the keys of the tokenizer in a folder.
 
     Args:
         folder: The folder of the tokenizer.
         vocabulary: Rows of the embeddings.
-        names: Other names that the family uses for pre-tokenizers.
+        rules: How the family becomes GGUF, with its names of pre-tokenizers and special tokens.
         pre: tokenizer.ggml.pre from the user, or empty.
 
     Raises:
@@ -234,7 +256,7 @@ def tokenizer_keys(
         tokens, prefix_space = sentencepiece
         tokens.add(_added_tokens(folder, data))
         keys = _piece_keys(tokens, prefix_space, pre or "default")
-        return keys | _special(folder, vocabulary, merges=False)
+        return keys | _special(folder, vocabulary, tokens, rules, merges=False)
 
     # else byte-level BPE, whose rules for splitting a text into words have a name in llama.cpp
     if data is None:
@@ -242,7 +264,7 @@ def tokenizer_keys(
             "there is neither tokenizer.json nor a SentencePiece tokenizer.model here; fetch the"
             " tokenizer too"
         )
-    tokens, pre_name = _byte_level_tokens(data, vocabulary, names, pre)
+    tokens, pre_name = _byte_level_tokens(data, vocabulary, rules.pre, pre)
     tokens.add(_added_tokens(folder, data))
     keys = {
         "tokenizer.ggml.model": string("gpt2"),
@@ -250,7 +272,7 @@ def tokenizer_keys(
         "tokenizer.ggml.tokens": strings(tokens.texts),
         "tokenizer.ggml.token_type": array(INT32, tokens.kinds),
     }
-    return keys | _special(folder, vocabulary, merges=True)
+    return keys | _special(folder, vocabulary, tokens, rules, merges=True)
 
 
 def _piece_keys(tokens: Vocabulary, prefix_space: bool, pre: str) -> dict[str, GgufValue]:
@@ -343,14 +365,18 @@ def _added_tokens(folder: Path, data: TokenizerJson | None) -> list[AddedToken]:
     return [msgspec.structs.replace(entry, id=index) for index, entry in known.items()]
 
 
-def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue]:
+def _special(
+    folder: Path, vocabulary: int, tokens: Vocabulary, rules: Gguf, merges: bool
+) -> dict[str, GgufValue]:
     """The keys that gguf-py makes of a tokenizer, as llama.cpp's converter lets it.
 
-    They are merges, ids of special tokens, whether bos and eos are added, and the chat template.
+    They are merges, ids of special tokens, whether bos and eos are added, and the chat templates.
 
     Args:
         folder: The folder of the tokenizer.
         vocabulary: Rows of the embeddings.
+        tokens: The tokens.
+        rules: How the family becomes GGUF, with its special tokens.
         merges: Whether merges are among the keys, as for byte-level BPE.
     """
     import gguf
@@ -360,6 +386,10 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue
     def add_keys(writer: GGUFWriter) -> None:
         try:
             special = gguf.SpecialVocab(folder, merges, n_vocab=vocabulary)
+            special.add_special_token |= _flags_of_post_processor(folder, vocabulary)
+            # gguf-py keeps the first id that it finds, so the files of the tokenizer come first
+            by_family = _ids_of_family(folder, tokens, rules)
+            special.special_token_ids = by_family | special.special_token_ids
             special.add_to_gguf(writer, quiet=True)
         except Exception as problem:  # from gguf-py, which does not check the types of its input
             raise BadSource(
@@ -369,3 +399,53 @@ def _special(folder: Path, vocabulary: int, merges: bool) -> dict[str, GgufValue
             ) from None
 
     return values_of(add_keys)
+
+
+def _flags_of_post_processor(folder: Path, vocabulary: int) -> dict[str, bool]:
+    """Whether the post-processor of tokenizer.json adds special tokens, by their names.
+
+    {"bos": True, "eos": False} for one that puts bos in front of a text. tokenizers adds what it
+    says, whatever `add_bos_token` of tokenizer_config.json says, which gguf 0.19 prefers. It also
+    ignores a byte-level post-processor, which adds nothing. llama.cpp's converter corrected both.
+    """
+    import gguf
+
+    data = read(folder / "tokenizer.json", PostProcessed)
+    if data is None or data.post_processor is None:
+        return {}
+    config = read(folder / "tokenizer_config.json", dict[str, msgspec.Raw]) or {}
+    flags = {}
+    steps_of_processor = data.post_processor.processors or (data.post_processor,)
+    if any(step.type == "ByteLevel" for step in steps_of_processor):
+        flags = {"bos": False, "eos": False}
+
+    # gguf-py reads the other kinds of post-processors; without the keys it has nothing to prefer
+    with scratch() as place:
+        (place / "tokenizer.json").symlink_to((folder / "tokenizer.json").resolve())
+        plain = {key: value for key, value in config.items() if not key.startswith("add_")}
+        target = place / "tokenizer_config.json"
+        target.write_bytes(msgspec.json.encode(plain))
+        return flags | gguf.SpecialVocab(place, n_vocab=vocabulary).add_special_token
+
+
+def _ids_of_family(folder: Path, tokens: Vocabulary, rules: Gguf) -> dict[str, int]:
+    """The ids of special tokens that llama.cpp's converter names for an architecture.
+
+    Args:
+        folder: The folder of the tokenizer.
+        tokens: The tokens.
+        rules: How the family becomes GGUF, such as with special = {"eot": "<|user|>"}.
+    """
+    ids = {}
+    places = {text: index for index, text in enumerate(tokens.texts)}
+    for name, token in rules.special.items():
+        index = places.get(token.encode()) if isinstance(token, str) else token
+        if index is not None and index < len(tokens.texts):
+            ids[name] = index
+
+    config = read(folder / "config.json", SpecialIds)
+    if rules.turn_end and config is not None and isinstance(config.eos_token_id, list):
+        ends = [index for index in config.eos_token_id if index != config.bos_token_id]
+        if ends:
+            ids["eot"] = ends[0]
+    return ids

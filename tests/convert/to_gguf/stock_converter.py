@@ -74,6 +74,19 @@ KEYS: dict[str, dict[str, Any]] = {
         "rope_parameters": MIMO_ROPE | {"partial_rotary_factor": 0.5},
     },
     "modernbert": {"layer_norm_eps": 1e-05},
+    "nomic_bert": {
+        "activation_function": "swiglu",
+        "causal": False,
+        "max_trained_positions": 2048,
+        "mlp_fc1_bias": False,
+        "mlp_fc2_bias": False,
+        "n_positions": 8192,
+        "prenorm": False,
+        "qkv_proj_bias": False,
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False,
+        "rotary_emb_scale_base": None,
+    },
 }
 """Keys of published configs that the classes of transformers do not write."""
 

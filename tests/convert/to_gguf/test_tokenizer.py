@@ -28,6 +28,7 @@ from ropeconv.errors import BadSource, UnsupportedBake, UsageError
 from ropeconv.formats.gguf.edit import Edit, write_new
 from ropeconv.formats.gguf.file import GgufFile
 from ropeconv.formats.gguf.header import GgufValue, boolean, string, u32
+from ropeconv.models.family import Gguf
 from ropeconv.models.registry import by_name
 
 from ...support.gguf_files import write
@@ -41,6 +42,7 @@ TEXTS = [
     "we'll WE'LL they've I'd I'M don't",
 ]
 VOCABULARY = 600
+RULES = Gguf(arch="llama")
 PRE = {pre.name: pre for pre in pre_table().pre}
 Keys = dict[str, GgufValue]
 
@@ -100,7 +102,7 @@ def as_pre_tokenizer(steps: tuple[str, ...]) -> Any:
 def keys_of(tokenizer: Tokenizer, folder: Path, **options: Any) -> Keys:
     """The keys of a tokenizer whose tokenizer.json is the only one in a folder."""
     tokenizer.save(str(folder / "tokenizer.json"))
-    return tokenizer_keys(folder, VOCABULARY, {}, **options)
+    return tokenizer_keys(folder, VOCABULARY, RULES, **options)
 
 
 def vocabulary_file(keys: Keys, path: Path) -> GgufFile:
@@ -248,7 +250,7 @@ def test_looking_words_up_first_says_nothing_where_merging_makes_every_token(
     tokenizer = Tokenizer.from_str(json.dumps(with_lookup(mergeable)))
     texts = [*TEXTS[:-1], "Qzq"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(with_lookup(mergeable)))
-    keys = tokenizer_keys(tmp_path, VOCABULARY, {}, pre="" if mergeable else "qwen2")
+    keys = tokenizer_keys(tmp_path, VOCABULARY, RULES, pre="" if mergeable else "qwen2")
     assert keys["tokenizer.ggml.pre"].decode() == "qwen2"
     assert (
         cut(keys, tmp_path, texts) == [tokenizer.encode(text).ids for text in texts]
@@ -280,7 +282,7 @@ def train_pieces(folder: Path, **options: Any) -> sentencepiece.SentencePiecePro
 @pytest.mark.parametrize("prefix", [True, False])
 def test_sentencepiece_cuts_as_llama_cpp_does_and_comes_back(tmp_path: Path, prefix: bool) -> None:
     processor = train_pieces(tmp_path, add_dummy_prefix=prefix)
-    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+    keys = tokenizer_keys(tmp_path, VOCABULARY, RULES)
     assert keys["tokenizer.ggml.model"].decode() == "llama"
     assert keys["tokenizer.ggml.add_space_prefix"].decode() is prefix
     kinds = keys["tokenizer.ggml.token_type"].decode()
@@ -298,7 +300,7 @@ def test_sentencepiece_cuts_as_llama_cpp_does_and_comes_back(tmp_path: Path, pre
         (tmp_path / "fast").mkdir(exist_ok=True)
         model = {**data["model"], "merges": [written(merge) for merge in data["model"]["merges"]]}
         (tmp_path / "fast" / "tokenizer.json").write_text(json.dumps({**data, "model": model}))
-        fast = tokenizer_keys(tmp_path / "fast", VOCABULARY, {})
+        fast = tokenizer_keys(tmp_path / "fast", VOCABULARY, RULES)
         assert cut(fast, tmp_path) == [processor.EncodeAsIds(text) for text in TEXTS]
 
 
@@ -315,7 +317,7 @@ def test_user_defined_pieces_are_found_in_text_with_spaces(
     ids = [processor.PieceToId(piece) for piece in [*spaces, "<h1>"]]
     added = {str(index): {"content": processor.IdToPiece(index)} for index in ids}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
-    keys = tokenizer_keys(tmp_path, VOCABULARY, {})
+    keys = tokenizer_keys(tmp_path, VOCABULARY, RULES)
     assert {keys["tokenizer.ggml.scores"].decode()[index] for index in ids} == {-1000.0}, (
         "as the stock converter has it"
     )
@@ -335,7 +337,7 @@ def test_sentencepiece_that_llama_cpp_does_not_have_is_refused(
 ) -> None:
     train_pieces(tmp_path, **options)
     with pytest.raises(BadSource, match=message):
-        tokenizer_keys(tmp_path, VOCABULARY, {})
+        tokenizer_keys(tmp_path, VOCABULARY, RULES)
 
 
 @pytest.mark.parametrize(
@@ -369,9 +371,10 @@ def test_llama_cpp_takes_every_name_of_the_list_and_no_other(tmp_path: Path) -> 
         names
     )
     with pytest.raises(UsageError, match="pre-tokenizer .*qwen2"):
-        tokenizer_keys(tmp_path, VOCABULARY, {}, pre="nonsense")
+        tokenizer_keys(tmp_path, VOCABULARY, RULES, pre="nonsense")
     assert (
-        tokenizer_keys(tmp_path, VOCABULARY, {}, pre="mpt")["tokenizer.ggml.pre"].decode() == "mpt"
+        tokenizer_keys(tmp_path, VOCABULARY, RULES, pre="mpt")["tokenizer.ggml.pre"].decode()
+        == "mpt"
     )
 
 
@@ -387,7 +390,7 @@ def test_added_tokens_special_tokens_and_the_chat_template_go_along(tmp_path: Pa
         "chat_template": "{{ messages }}",
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    keys = tokenizer_keys(tmp_path, VOCABULARY + 10, {})
+    keys = tokenizer_keys(tmp_path, VOCABULARY + 10, RULES)
     metadata = {name.removeprefix("tokenizer."): value.decode() for name, value in keys.items()}
     added = zip(metadata["ggml.tokens"], metadata["ggml.token_type"], strict=True)
     assert list(added)[VOCABULARY:][:3] == [("<|im_start|>", 3), ("<think>", 4), ("[PAD602]", 5)]

@@ -176,7 +176,7 @@ def _find_pre_tokenizer(name: Any) -> Pre:
     """The rules by which llama.cpp splits a text into words, by their name in pre.toml.
 
     Raises:
-        UnsupportedBake: The table has no such name.
+        UnsupportedBake: The table does not have the name.
     """
     for pre in pre_table().pre:
         if pre.name == name:

@@ -63,12 +63,12 @@ def bake_config(config: Config, family: Family, spec: RopeSpec, written: RopeSet
 
         # the dictionary in the schema of transformers 4, then in that of transformers 5
         if family.writing.rope_scaling:
-            put(part, "rope_scaling", _legacy(rope, family), after="rope_theta")
+            put(part, "rope_scaling", _rope_scaling(rope, family), after="rope_theta")
         else:
             # transformers would read this key, even null, in place of rope_parameters
             part.pop("rope_scaling", None)
-        modern = _modern(part, rope, written.theta, family, spec)
-        put(part, "rope_parameters", modern, after="rope_scaling")
+        rope_parameters = _rope_parameters(part, rope, written.theta, family, spec)
+        put(part, "rope_parameters", rope_parameters, after="rope_scaling")
     return baked
 
 
@@ -170,9 +170,10 @@ def put(part: Config, key: str, value: object, after: str = "") -> None:
 
 
 def _with_kept_keys(part: Config, family: Family, spec: RopeSpec, rope: JsonObject) -> JsonObject:
-    """The RoPE dictionary with the keys of the source that the architecture needs.
+    """The new RoPE dictionary, with those keys of the source's that must not get lost.
 
-    Lengths are ints, other numbers floats.
+    mrope_section of Qwen2-VL is such a key: it says how its positions are divided, whatever the
+    scaling is. Lengths are ints, other numbers floats.
 
     Args:
         part: The text part of the config.
@@ -215,8 +216,10 @@ def _number(key: str, value: object) -> object:
     return float(value)
 
 
-def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
+def _rope_scaling(rope: JsonObject, family: Family) -> JsonObject | None:
     """The value of `rope_scaling`, the schema of transformers 4; None for no scaling.
+
+    {"rope_type": "linear", "factor": 2.0} gives that with "type": "linear" beside it.
 
     Args:
         rope: The new RoPE dictionary.
@@ -241,10 +244,13 @@ def _legacy(rope: JsonObject, family: Family) -> JsonObject | None:
     return {key: full[key] for key in allowed}
 
 
-def _modern(
+def _rope_parameters(
     part: Config, rope: JsonObject, theta: float, family: Family, spec: RopeSpec
 ) -> JsonObject:
-    """The value of `rope_parameters`, the schema of transformers 5.
+    """The value of `rope_parameters`, the schema of transformers 5, which has the base too.
+
+    {"rope_type": "linear", "factor": 2.0} gives that with "rope_theta": 10000.0 behind it. For
+    Gemma 3 it is one such dictionary for each layer type.
 
     Args:
         part: The text part of the config.
@@ -253,8 +259,8 @@ def _modern(
         family: The family of the model.
         spec: The RoPE of the source.
     """
-    # One dictionary, which has the base too. Classes that refuse unknown keys in `rope_scaling`
-    # refuse them here too; `allowed` is None where all keys are accepted.
+    # One dictionary. Classes that refuse unknown keys in `rope_scaling` refuse them here too;
+    # `allowed` is None where all keys are accepted.
     allowed = family.writing.legacy_keys.get(rope["rope_type"])
     modern = {}
     for key, value in rope.items():

@@ -248,7 +248,7 @@ def config_encoding(name: str, *, order: int, max_ulp: int) -> Callable[[Setting
 
 
 def _encode_in_config(name: str, make_setting: Setting, request: EncodeRequest) -> CheckpointResult:
-    """The new config.json with a RoPE setting, and what each runtime would compute from it.
+    """Write a schedule into config.json, and say what each runtime would compute from that.
 
     Args:
         name: The name of the encoding.
@@ -390,7 +390,7 @@ def _exact_versions(request: EncodeRequest, result: CheckpointResult) -> int:
 
 
 def _first_fitting(request: EncodeRequest) -> CheckpointResult:
-    """The result that "auto" selects, in the order that `select` describes."""
+    """Write a schedule by the encoding that "auto" selects, in the order that `select` states."""
     by_versions = partial(_exact_versions, request)  # how many versions compute a result exactly
 
     # first those that only change config.json: the one that most versions compute exactly
@@ -432,7 +432,10 @@ def _first_fitting(request: EncodeRequest) -> CheckpointResult:
 def _last_resort(
     results: list[CheckpointResult], refusals: Refusals, request: EncodeRequest
 ) -> CheckpointResult:
-    """A result that is not known to be right in every named runtime, if the user allows it.
+    """The result for a schedule that no encoding gives exactly in every runtime, if there is one.
+
+    It is an approximation, or an encoding with which a runtime was not tested; the user must have
+    allowed either.
 
     Args:
         results: The results of all encodings that can hold the schedule.
@@ -468,7 +471,7 @@ def _explain(
     refusals: Refusals,
     request: EncodeRequest,
 ) -> tuple[ConsideredEncoding, ...]:
-    """Every encoding with the reason why "auto" selected it or not.
+    """Every encoding with the reason why "auto" selected it or not, for `--explain`.
 
     Args:
         selected: The result that "auto" selected, one of `results`.
@@ -520,7 +523,7 @@ def _describe_result(result: CheckpointResult, is_selected: bool, request: Encod
 
 
 def furthest(request: EncodeRequest) -> CheckpointResult:
-    """Return the encoding in config.json that most runtime versions compute exactly.
+    """Write a schedule by the encoding in config.json that most runtime versions compute exactly.
 
     Every runtime that the user named computes it exactly. With `target.allow_untested`, it may
     also be one that they were not tested with.

@@ -168,10 +168,10 @@ def _as_floats(tensors: Mapping[str, Tensor], quantised: QuantisedWeights) -> di
 
 
 def _into_scales(scalings: Iterable[Scaling], quantised: QuantisedWeights) -> Iterator[Scaling]:
-    """Yield what to multiply in place of quantised weights: the scales of their rows.
+    """Yield the scalings of a checkpoint whose weights may be quantised.
 
-    A quantised weight is a small number times the scale of its row, so scaling the scale is the
-    same as scaling the row.
+    A quantised weight is a small number times the scale of its row. So where a row should be
+    multiplied, its scale is multiplied instead. Scalings of other weights do not change.
 
     Raises:
         UnsupportedBake: For rows that have no scales of their own.
@@ -182,7 +182,8 @@ def _into_scales(scalings: Iterable[Scaling], quantised: QuantisedWeights) -> It
             yield scaling
             continue
 
-        # a span of elements is whole rows, and each row has scales
+        # a span is always whole rows: elements 0 to 8192 of a matrix with 4096 columns are its rows
+        # 0 and 1, whose scales are looked up
         columns = weight.shape[-1]
         for start, stop in scaling.spans:
             first_row = start // columns
@@ -199,12 +200,13 @@ def _into_scales(scalings: Iterable[Scaling], quantised: QuantisedWeights) -> It
 
 
 def _expected_kl(scalings: list[Scaling], tensors: Mapping[str, Tensor]) -> float:
-    """The KL divergence of the output distribution, in nats, that rounding the weights may cost.
+    """How far rounding the multiplied weights may move the predictions, as a KL divergence in nats.
 
-    It is 0 where no weight is rounded, else the value that was measured for the dtype.
+    It is 0 where no weight is rounded, else the value that was measured for the dtype (FLOATS), as
+    1e-4 for BF16.
 
     Args:
-        scalings: The elements that are multiplied.
+        scalings: The elements that are multiplied, each with its factor.
         tensors: The tensors of the checkpoint by name.
 
     Raises:
@@ -438,6 +440,8 @@ class _Layer:
 
     def _blocks(self, which: Which, rows: int) -> tuple[Span, ...]:
         """The rows of a projection of queries or of keys that rotate, as spans [start, stop).
+
+        Heads of 128 rows of which 64 rotate give (0, 64), (128, 192), ...
 
         Args:
             which: "q" for queries, "k" for keys.

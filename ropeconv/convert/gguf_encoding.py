@@ -284,7 +284,7 @@ class GgufResult(EncodeResult):
     """The RoPE whose window layers the edit does not change."""
 
     def verdict_by(self, reader: Reader) -> Verdict:
-        """Return the verdict on a reader of GGUF files.
+        """Return what a program that reads GGUF files, such as Ollama, computes, as a verdict.
 
         `verdicts` has it already, one for each range of versions, unless the user named a single
         version inside such a range.
@@ -336,10 +336,10 @@ def judge_result(
     deviation: float = 0.0,
     **more: Any,
 ) -> GgufResult:
-    """Return the result of an edit, with the verdicts of all readers, that of llama.cpp first.
+    """Judge what every program that reads GGUF would compute from an edited file.
 
-    The edit is completed by `take_back`, which keeps the attention factor of window layers. Raises
-    as `judge_edit`.
+    These are llama.cpp, whose verdict comes first, and readers such as Ollama. The edit is
+    completed by `take_back`, which keeps the attention factor of layers with a window.
 
     Args:
         encoding: The name of the encoding.
@@ -349,6 +349,9 @@ def judge_result(
         title: The encoding in messages, by default its name.
         deviation: The deviation of a log-n approximation.
         more: Other fields of the result.
+
+    Raises:
+        UnsupportedBake: As `judge_edit` does.
     """
     # the whole edit, which llama.cpp must compute exactly
     edit = take_back(model, edit)
@@ -376,7 +379,7 @@ def judge_result(
 
 
 def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
-    """Return the verdicts about a GGUF file: that of llama.cpp, and of each other reader of GGUF.
+    """Judge what every program that reads GGUF computes from a file; llama.cpp comes first.
 
     Raises:
         BadSource: Where they refuse it.
@@ -412,7 +415,7 @@ def judge_file(file: GgufFile) -> tuple[Verdict, ...]:
 def judge_edit(
     schedule: Schedule, model: GgufModel, edit: Edit, name: str, encoding: str = ""
 ) -> Verdict:
-    """Return whether llama.cpp computes a schedule from an edited file, as a verdict.
+    """Check that llama.cpp would compute a schedule from an edited file, and return the verdict.
 
     The edited header is read back by the rules of llama.cpp, and what comes out is compared with
     the schedule. So the encoding that made the edit does not judge itself.
@@ -605,7 +608,10 @@ def fitting_keys(arch: Arch) -> str:
 
 
 def start(model: GgufModel, schedule: Schedule) -> Edit:
-    """Return the edit that every encoding begins with: the new context, without an earlier scaling.
+    """Return the edit that every encoding begins with.
+
+    It writes the new context, and removes the keys of an earlier scaling. The encoding then adds
+    those of the new scaling.
 
     Where the context is not the trained one, the trained one is written too, as
     original_context_length. llama.cpp reads that key under every scaling type, but it counts only
@@ -681,7 +687,7 @@ def put_vector(model: GgufModel, name: str, vector: Vector) -> Edit:
 
 
 def take_back(model: GgufModel, edit: Edit) -> Edit:
-    """Return the edit with changed norms, so that the window layers keep their attention factor.
+    """Return the edit with scaled query norms, so that layers with a window compute as before.
 
     In llama.cpp, rope.scaling.attn_factor also applies to layers with a sliding window, which a
     method must not change. If it multiplies their attention factor by a, their logits grow by a^2.
@@ -722,8 +728,8 @@ def take_back(model: GgufModel, edit: Edit) -> Edit:
             )
         changes[name] = scaled_floats(info.size, excess**-2)
 
-    # A key of ours records what the norms take back. It is an attention factor, 1 / a, and not the
-    # 1 / a^2 of the weights. An earlier edit may have scaled them already.
+    # A key of ropeconv records by how much the norms were scaled, as an attention factor: 1 / a,
+    # and not the 1 / a^2 of the weights. An earlier edit may have scaled them already.
     earlier = model.get(WINDOW_NORM, 1.0)
     return edit.merge(Edit({WINDOW_NORM: f32(earlier / excess)}, changes=changes))
 
@@ -773,9 +779,10 @@ def carry(model: GgufModel, to: str) -> Edit:
 
 
 def _interleave_all(model: GgufModel) -> dict[str, Change]:
-    """The changes of queries and keys from pairs (i, i + d/2) to (2i, 2i + 1), by tensor.
+    """Reorder the rows of queries and keys, from pairs (i, i + d/2) to pairs (2i, 2i + 1).
 
-    In a head of 4 dimensions, rows 0 1 2 3 become 0 2 1 3: first the pair (0, 2), then (1, 3).
+    The changes are by the name of the tensor. In a head of 4 dimensions, rows 0 1 2 3 become
+    0 2 1 3: first the pair (0, 2), then (1, 3).
     """
     # a list instead of a number has the heads of each layer
     prefix = model.get("general.architecture")

@@ -123,9 +123,9 @@ def with_log_n(schedule: Schedule, model: GgufModel, carrier: str) -> GgufResult
 
 
 def _multiply_queries(gain: float, model: GgufModel, edit: Edit) -> Edit:
-    """The edit that multiplies all queries by a number.
+    """Return an edit that multiplies all queries of a model by a number.
 
-    It adds a scale tensor for each projection, since weights may be quantised, and changes biases.
+    It adds blk.0.attn_q.scale and so on, since the weights may be quantised, and changes biases.
 
     Args:
         gain: The number.
@@ -280,7 +280,7 @@ def _exact(
 ) -> GgufResult:
     """The result of "auto", or of "keys", that holds a schedule exactly."""
     if encoding == "auto":
-        return _plainest(tries, arch, readers, untested)
+        return _select_automatically(tries, arch, readers, untested)
     others = {name: encode for name, encode in tries.items() if name != encoding}
     return _check_suits(tries[encoding](), others, readers, untested)
 
@@ -288,7 +288,10 @@ def _exact(
 def _other_ramp(
     schedule: Schedule, model: GgufModel, target: Target, refusal: UnsupportedBake
 ) -> GgufResult:
-    """The result with the ramp that llama.cpp computes in place of YaRN's own, if that is allowed.
+    """Write YaRN with the ramp that llama.cpp computes in place of its own, if that is allowed.
+
+    YaRN's ramp blends interpolated and original frequencies. It begins and ends at dimensions that
+    follow from beta_fast and beta_slow, which llama.cpp rounds, and for some architectures fixes.
 
     Args:
         schedule: The schedule, with YaRN's own ramp.
@@ -362,8 +365,10 @@ def _possible_tries(schedule: Schedule, model: GgufModel, carrier: str) -> Tries
     return tries
 
 
-def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool) -> GgufResult:
-    """The result that "auto" selects, as `select_gguf` describes.
+def _select_automatically(
+    tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bool
+) -> GgufResult:
+    """Write a schedule by the encoding that "auto" selects, as `select_gguf` describes.
 
     Args:
         tries: For each encoding by name, a function that writes the schedule with it.
@@ -388,7 +393,7 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bo
     if not fitting:
         fitting = [result for result in results if result.suits(readers, untested=untested)]
     if not fitting:
-        raise _nothing_plain(results, refusals, arch, readers)
+        raise _no_encoding_error(results, refusals, arch, readers)
 
     # of those that fit, the one that most readers compute exactly
     selected = max(fitting, key=GgufResult.exact_count)
@@ -403,10 +408,10 @@ def _plainest(tries: Tries, arch: str, readers: tuple[Reader, ...], untested: bo
     return replace(selected, considered=tuple(considered))
 
 
-def _nothing_plain(
+def _no_encoding_error(
     results: list[GgufResult], refusals: Refusals, arch: str, readers: tuple[Reader, ...]
 ) -> UnsupportedBake:
-    """The error where "auto" finds no encoding that fits: why, and the best advice.
+    """Return the error where "auto" finds no encoding that fits: why, and the best advice.
 
     Args:
         results: The encodings that llama.cpp computes exactly.
@@ -432,7 +437,7 @@ def _nothing_plain(
 def _reasons(
     selected: GgufResult, results: list[GgufResult], refusals: Refusals, readers: tuple[Reader, ...]
 ) -> dict[str, str]:
-    """The reason why "auto" selected an encoding or not, for each that it tried, by name.
+    """The reason why "auto" selected an encoding or not, by its name: {"keys": "llama.cpp ..."}.
 
     Args:
         selected: The result that "auto" selected, one of `results`.

@@ -114,7 +114,7 @@ class Target(CompanionNames, TargetOptions, ConverterOptions, OutputPlace):
                 raise UsageError(f"--runtime {name} reads GGUF; add --to gguf, or leave it out")
 
     def _refuse_conversion_options(self) -> None:
-        """Raise UsageError for options of a conversion from a checkpoint to GGUF."""
+        """Raise UsageError for options of a conversion to GGUF, as the source is GGUF already."""
         of_conversion = {
             "--outtype": self.outtype,
             "--pre": self.pre,
@@ -231,9 +231,10 @@ class EncodeResult:
     """The ramp of YaRN that is written in place of the schedule's; None for the schedule's own."""
 
     def verdict_of(self, runtime: VersionRange) -> Verdict:
-        """Return the verdict about the last version of a row of the table of runtimes.
+        """Return the verdict on a runtime, in its newest version of a range such as vLLM 0.20-0.33.
 
-        It is unknown for an installed version that no row covers and that was not asked.
+        It is "unknown" for a version that no verdict covers, such as one that is installed here and
+        newer than the table.
         """
         for verdict in reversed(self.verdicts):
             if verdict.covers(runtime):
@@ -258,12 +259,13 @@ class EncodeResult:
         return f"exact in {self.exact_count()} of {known} runtime versions"
 
     def refuse_approximate(self, schedule: Schedule, target: Target, otherwise: str) -> None:
-        """Raise UnsupportedBake for a deviation from log-n that the target does not allow.
+        """Raise UnsupportedBake where log-n is only approximated, and the user did not allow that.
 
         Args:
-            schedule: The schedule with log-n.
-            target: Whether approximations are allowed.
-            otherwise: Another way, for the message.
+            schedule: The schedule with log-n, the scaling of queries by the logarithm of the
+                position.
+            target: The options of the output, with `allow_approximate`.
+            otherwise: What else the user can do, for the message.
         """
         if self.deviation <= EXACT or target.allow_approximate:
             return
@@ -280,7 +282,7 @@ R = TypeVar("R", bound=EncodeResult)
 
 
 def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
-    """Return the result with a note on what --allow-untested has accepted, if anything.
+    """Add a note to a result on what the option --allow-untested has accepted, if it was given.
 
     Args:
         result: The result of an encoding.
@@ -310,7 +312,7 @@ def say_untested(result: R, target: Target, verdicts: Sequence[Verdict]) -> R:
 
 
 def attempts(encoders: Mapping[str, Callable[[], R]]) -> tuple[list[R], Refusals]:
-    """Encode a schedule in several ways.
+    """Try several encodings, and return the results of some and the errors of the others.
 
     Args:
         encoders: Functions that encode it, by the names of the encodings.

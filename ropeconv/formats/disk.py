@@ -140,7 +140,7 @@ def _copy(
 
 
 def _data(file: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range that are not holes, as (first byte, last byte + 1).
+    """Yield the parts of a range of a sparse file that have data, as (first byte, last byte + 1).
 
     Args:
         file: Descriptor of the file.
@@ -234,9 +234,9 @@ def obstacle(folder: Path) -> str:
 
 @contextmanager
 def make_folder(folder: Path, fsync: bool = True) -> Iterator[None]:
-    """Make a folder, and those above it that are missing. Raises OSError.
+    """Make a folder, and those above it that are missing, for a block that writes into it.
 
-    Those that are empty at the end are removed again.
+    New folders that are empty at the end of the block are removed again. Raises OSError.
 
     Args:
         folder: The folder.
@@ -367,9 +367,9 @@ def sync_tree(root: Path) -> None:
 
 @contextmanager
 def writing_back(path: Path) -> Iterator[None]:
-    """Let the system write a growing file to the disk all the time.
+    """Let the system write a file to the disk while the block appends to it.
 
-    An fsync at its end then waits less. The file need not exist yet. Does nothing where the system
+    An fsync at the end then waits less. The file need not exist yet. Does nothing where the system
     cannot.
     """
     call = libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)

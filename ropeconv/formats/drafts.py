@@ -40,12 +40,12 @@ class _FileSet:
         self.names = ExitStack()
         """Gives each draft its name, or removes it after an error."""
 
-    def draft_of(self, path: Path, draft: Path | None, fsync: bool) -> Path:
-        """Return the draft of a file, which is opened and locked until the end of the set."""
+    def add(self, path: Path, draft: Path | None, fsync: bool) -> Path:
+        """Add a file, and return its draft, which is opened and locked until the end of the set."""
         target = path.resolve()
         self.asked_for.add(str(path))
         if target not in self.drafts:
-            self.drafts[target] = self.names.enter_context(_draft_of(path, draft, fsync))
+            self.drafts[target] = self.names.enter_context(_rename_at_end(path, draft, fsync))
         return self.drafts[target]
 
 
@@ -99,31 +99,36 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Iterator[Path]:
-    """Yield the hidden file that gets the name `path` at the end of the block.
+    """Yield a draft to write into, an empty hidden file that is renamed to `path` at the end.
+
+    The draft of out/report.json is out/.report.json.ropeconv-partial, and it is renamed when the
+    block ends. Within a block of `together`, all files are renamed when that block ends.
 
     Missing folders above it are made. A draft that a killed process left is written over. After an
-    error the draft is removed. Where two processes write the same file, the second waits. Within a
-    block of `together`, the file gets its name at the end of that block.
+    error the draft is removed. Where two processes write the same file, the second waits.
 
     Args:
         path: The final name, as for `write_file`, whose errors this raises too.
-        draft: The hidden file, on the same filesystem; by default beside `path`.
+        draft: The name of the draft, on the same filesystem, in place of that beside `path`.
         fsync: Wait until the file and its name are on the disk.
     """
-    if _is_stream(path):  # a device or a FIFO is written to directly
+    # a device or a FIFO, such as /dev/stdout, has no draft: the block writes to it directly
+    if _is_stream(path):
         yield path
         return
 
-    # a file of its own gets its name at the end of this block
+    # outside of `together`, the draft is renamed at the end of this block
     files = _open_set.get()
     if files is None:
-        with _draft_of(path, draft, fsync) as opened:
+        with _rename_at_end(path, draft, fsync) as opened:
             yield opened
         return
 
-    # one of a set gets its name at the end of `together`; what it contains is on the disk before
+    # Within it, the draft is renamed later, at the end of the set. What the block has written goes
+    # to the disk now, so that little can fail then. An error should name the file that the user
+    # asked for, and not its draft.
     try:
-        opened = files.draft_of(path, draft, fsync)
+        opened = files.add(path, draft, fsync)
         yield opened
         if fsync:
             sync_file(opened)
@@ -132,12 +137,12 @@ def draft_of(path: Path, draft: Path | None = None, fsync: bool = True) -> Itera
 
 
 @contextmanager
-def _draft_of(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
-    """Yield the draft of a file, which gets its name at the end of the block.
+def _rename_at_end(path: Path, draft: Path | None, fsync: bool) -> Iterator[Path]:
+    """Yield the draft of a file, and rename it to the final name at the end of the block.
 
     Args:
-        path: The name that the file gets.
-        draft: The hidden file, by default beside it.
+        path: The final name.
+        draft: The hidden file to write into, by default beside it.
         fsync: Wait until the file and its name are on the disk.
     """
     target = path.resolve()  # a link is followed

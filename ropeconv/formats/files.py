@@ -218,7 +218,11 @@ def _new_folder() -> tuple[Path, int]:
 
 
 def _lock(folder: Path) -> tuple[int, bool]:
-    """Lock a folder. Returns the descriptor of its lock file, and whether the system has locks.
+    """Lock a folder with a file in it.
+
+    Returns:
+        (descriptor of the lock file, whether the filesystem has locks at all); without locks, any
+        number of processes may get the folder.
 
     Raises:
         OSError: Where another process has the lock, and for a folder of another user.

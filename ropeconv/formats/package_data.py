@@ -31,6 +31,8 @@ def as_type(data: object, kind: type[T], name: str) -> T:
     Raises:
         BadSource: Where the data has other types.
     """
+    # RecursionError: lists within lists, deeper than Python recurses; UnicodeError: half of a
+    # character, which JSON can escape (as \ud83d) and UTF-8 cannot write
     try:
         return msgspec.convert(data, kind)
     except (msgspec.ValidationError, RecursionError, UnicodeError) as problem:

@@ -200,7 +200,7 @@ def _tensor(name: str, entry: _Entry) -> Tensor:
 def header_bytes(
     tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]
 ) -> bytes:
-    """Return a header for tensors whose data follows without gaps, padded to 8 bytes.
+    """Return the header of a safetensors file whose data follows without gaps, padded to 8 bytes.
 
     Args:
         tensors: Name, dtype and shape of each.
@@ -255,7 +255,7 @@ LONGEST_REST = 1 << 20
 
 
 def shards(text: str) -> tuple[str, ...]:
-    """Return the names of the shards in an index, sorted.
+    """Return the names of the shards in the text of model.safetensors.index.json, sorted.
 
     Raises:
         BadSource: When it is not an index, or names a file outside its own folder.
@@ -292,7 +292,11 @@ def with_shard(text: str, shard: str, added: Mapping[str, int]) -> str:
 
 
 def _weight_map(text: str) -> dict[str, str]:
-    """The file of each tensor in an index. Raises BadSource when it is not an index."""
+    """Return the file of each tensor by an index, {"lm_head.weight": "model-2.safetensors", ...}.
+
+    Raises:
+        BadSource: When the text is not an index.
+    """
     if len(text) > LONGEST:
         raise BadSource(
             f"{INDEX} has {len(text):,} characters, and the limit is {LONGEST:,}; {TOO_MANY}"

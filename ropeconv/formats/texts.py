@@ -23,7 +23,7 @@ HINT = "give a text file; a text itself needs a line break, at least at its end"
 
 
 def text_or_path(value: object) -> str | Path:
-    """Return the path of a text, or the text itself.
+    """Return a value that stands for a text as what it is: a path, or the text itself.
 
     Args:
         value: A path of any kind, whose file need not be there; or a `str`. A `str` is a path where

@@ -64,10 +64,10 @@ class Adapter(Summary):
 
     @cached_property
     def trained_on(self) -> Inspection | None:
-        """The model that it was trained on; None where that cannot be read.
+        """The model that the adapter was trained on; None where that cannot be read.
 
-        A config.json beside the adapter, which Axolotl writes, has the RoPE of the training, and
-        counts before the base that the adapter names.
+        It is read from a config.json beside the adapter, which Axolotl writes with the RoPE of the
+        training, or else from the base model that the adapter names.
         """
         try:
             if self.source.text("config.json") is not None:
@@ -113,7 +113,7 @@ class Adapter(Summary):
         return f"{self.kind}, {over}; not a whole model."
 
     def summary(self) -> dict[str, str]:
-        """Return what is shown, by name."""
+        """Return the facts that `inspect` shows about the adapter, by name."""
         rope = "unknown: no base here"
         if self.trained_on is not None:
             base = self.trained_on
@@ -153,10 +153,11 @@ def read_adapter(source: Source | GgufSource) -> Adapter | None:
 
 
 def misplaced_tensor(adapter: Adapter, base: Inspection) -> str:
-    """Return a sentence on the first matrix of an adapter that does not fit into a base.
+    """Return why an adapter does not fit a base model, by the first matrix that does not fit.
 
-    It is empty where all fit, and where that is unknown: for a base whose tensors are not on this
-    machine.
+    It is the end of a sentence, such as "is for a ...q_proj.weight of 4,096 x 4,096, and that of
+    BASE is 2,048 x 2,048". It is empty where all fit, and where that is unknown: for a base whose
+    tensors are not on this machine.
     """
     # for a base on the Hub, the headers of all weights would be downloaded
     source = base.source

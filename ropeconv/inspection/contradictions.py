@@ -61,7 +61,9 @@ class Contradiction:
 
 
 def contradictions(part: Config, family: Family, head_dim: int) -> Iterator[Contradiction]:
-    """Yield the settings that a config states with two values.
+    """Yield the RoPE settings that a config states twice, with different values.
+
+    rope_theta = 10000.0 beside rope_parameters = {"rope_theta": 1000000.0} is one for "the base".
 
     Args:
         part: The part of config.json about the text model.
@@ -125,7 +127,17 @@ def _before_top_level(dictionaries: dict[str, Config], family: Family) -> dict[s
 
 
 def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> list[Statement]:
-    """The bases that a config states, first the one that the class uses."""
+    """All places where a config states the base, first the one that its class in transformers uses.
+
+    {"rope_theta": 10000.0, "rope_parameters": {"rope_theta": 1000000.0}} gives the statement of
+    rope_parameters and then that of the top level.
+
+    Args:
+        part: The part of config.json about the text model.
+        family: The family of the model, which knows the names of the base.
+        dictionaries: The content of rope_scaling and rope_parameters, if the config has them.
+    """
+    # the class uses a dictionary before a key of the top level, but of two dictionaries only one
     before_top = _before_top_level(dictionaries, family)
     in_first: list[Statement] = []
     in_others: list[Statement] = []
@@ -150,12 +162,20 @@ def _bases(part: Config, family: Family, dictionaries: dict[str, Config]) -> lis
 def _rotating(
     part: Config, family: Family, dictionaries: dict[str, Config], head_dim: int
 ) -> list[Statement]:
-    """The dimensions of a head that rotate by a config, first those that the class uses.
+    """All places where a config states how many dimensions of a head rotate.
 
-    A config states them as a share of the head, or as a number.
+    A config states them as a share of the head (partial_rotary_factor = 0.5), or as a number. The
+    first place is the one that its class in transformers uses.
+
+    Args:
+        part: The part of config.json about the text model.
+        family: The family of the model, which knows the names of these keys.
+        dictionaries: The content of rope_scaling and rope_parameters, if the config has them.
+        head_dim: The width of a head.
     """
-    if not family.keys.partial:
+    if not family.keys.partial:  # all dimensions rotate
         return []
+    # the class uses a dictionary before a key of the top level, but of two dictionaries only one
     before_top = _before_top_level(dictionaries, family)
     in_first: list[Statement] = []
     in_others: list[Statement] = []

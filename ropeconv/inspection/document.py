@@ -35,9 +35,10 @@ class LayerGroup:
 
 
 def layer_groups(spec: RopeSpec) -> tuple[LayerGroup, ...]:
-    """Return the groups of a model's layers: those that rotate first, then by their window.
+    """Return the groups of equal layers of a model: those that rotate first, then by their window.
 
-    A window as long as the declared context counts as none.
+    Gemma 3 4B gives LayerGroup("global", None, 5) and LayerGroup("local", 1024, 29). A window as
+    long as the declared context counts as none.
     """
     # `windows` has one entry per layer, or none at all in a model without sliding windows
     counts = Counter[tuple[LayerKind, int | None]]()
@@ -59,11 +60,18 @@ def describe_layers(spec: RopeSpec) -> str:
     """
     groups = layer_groups(spec)
     has_window = any(group.window for group in groups)
-    return "; ".join(_words(group, spec, has_window) for group in groups)
+    return "; ".join(_describe_group(group, spec, has_window) for group in groups)
 
 
-def _words(group: LayerGroup, spec: RopeSpec, has_window: bool) -> str:
-    """One group in words; `has_window` if some group of the model has a window."""
+def _describe_group(group: LayerGroup, spec: RopeSpec, has_window: bool) -> str:
+    """One group of layers in words, such as `24 rotate and see 4,096 tokens (sliding window)`.
+
+    Args:
+        group: The group.
+        spec: The RoPE of the model.
+        has_window: Whether any group of the model has a window; without one, what layers see is
+            left out.
+    """
     if group.kind == "none":
         rotate = counted(group.count, "does not rotate", "do not rotate")
     elif group.kind == "local" and spec.local_form:

@@ -78,7 +78,7 @@ class AttentionLayer:
 def attention_layers(
     spec: RopeSpec, family: Family, config: Config, tensors: Mapping[str, Tensor]
 ) -> tuple[AttentionLayer, ...]:
-    """Return the projections of every layer whose heads a method changes.
+    """Return the weights that make queries and keys, for each layer whose RoPE a method changes.
 
     These are the layers that rotate with the frequencies of `spec` and have their own keys.
 
@@ -362,7 +362,9 @@ def measure(
     head_dim: int,
     advance: Callable[[int], None] = lambda done: None,
 ) -> Iterator[LayerVariances]:
-    """Yield the variances of layers, one after the other; memory does not grow with the model.
+    """Yield the variances of queries and keys in each layer, computed only from the weights.
+
+    One layer after the other is read, so that memory does not grow with the model.
 
     Args:
         source: The checkpoint.
@@ -606,7 +608,7 @@ class HeadLengths(TableSummary):
         return f"{words}; the shortest effective length is {self.worst:,} tokens."
 
     def summary(self) -> dict[str, str]:
-        """Return what is shown, by name."""
+        """Return the figures that a command shows, as text by name."""
         values = {
             "sentence": self.sentence,
             "heads": f"{self.heads:,}",
@@ -723,9 +725,10 @@ class HeadWeights:
     def reach(
         self, schedule: Schedule, length: int, advance: Callable[[int], None] = lambda done: None
     ) -> HeadLengths:
-        """Return the effective length of every head with a schedule.
+        """Return how far every head can see with the frequencies of a schedule.
 
-        It is one less than the first distance at which the sum of the head is negative.
+        A weighted sum over the cosines of a head bounds its scores at each distance. The effective
+        length of the head is one less than the first distance at which this sum is negative.
 
         Args:
             schedule: The schedule, with frequencies and attention factor.
@@ -773,7 +776,9 @@ class HeadWeights:
 def head_weights(
     inspection: Inspection, total: Callable[[int], None], advance: Callable[[int], None]
 ) -> HeadWeights:
-    """Return the weights of the heads of a checkpoint, read by range, one layer at a time.
+    """Return the weight of each rotated pair in the bound of a head's scores, for all heads.
+
+    They follow from the projections of queries and keys, of which one layer at a time is read.
 
     Args:
         inspection: The inspection of the checkpoint.

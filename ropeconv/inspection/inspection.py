@@ -68,7 +68,9 @@ SAME = {
 
 
 def check_halves(config: Config, family: Family, spec: RopeSpec) -> None:
-    """Check that all halves of a model, such as encoder and decoder, have one RoPE.
+    """Check that the language models within one model, if it has several, have the same RoPE.
+
+    T5Gemma has an encoder and a decoder, each with settings of its own (a half of the model).
 
     Args:
         config: The content of config.json.
@@ -289,9 +291,10 @@ class Inspection(TableSummary):
         return ""
 
     def fits(self, machine: MachineOptions | None = None) -> list[Fit]:
-        """Return whether it fits a machine at its context, for each runtime that is known.
+        """Return whether the model fits into the memory of a machine, for each known runtime.
 
-        A runtime without the type of the cache that is asked for is left out.
+        The key-value cache is counted for the whole context. A runtime that does not have the
+        requested type of the cache is left out.
 
         Args:
             machine: The machine and the type of the cache, by default this one and the usual type.
@@ -579,7 +582,7 @@ def _problems_of_checkpoint(
 def _without_planned(
     problems: Iterable[Problem], spec: RopeSpec, receipt: Receipt | None
 ) -> tuple[Problem, ...]:
-    """The problems without those that `apply` has announced when it wrote the model.
+    """The problems of a model without those that `ropeconv apply` named already when it wrote it.
 
     Args:
         problems: All problems of the model.
@@ -596,7 +599,10 @@ def _without_planned(
 
 
 def _with_trained_context(spec: RopeSpec, receipt: Receipt, first: RopeSpec | None) -> RopeSpec:
-    """The RoPE of an output of ropeconv, with the trained context that its receipt states.
+    """The RoPE of an extended model, with the context that it was trained on before.
+
+    Its files may state only the extended context. The receipt that `ropeconv apply` left in it says
+    the trained one.
 
     Args:
         spec: The RoPE as read from the files.

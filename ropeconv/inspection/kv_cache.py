@@ -102,7 +102,7 @@ class KvCache:
         return f"KV cache: {display(size)} at {tokens:,} tokens in {dtype}{before}."
 
     def sizes(self, tokens: int, source: int | None = None) -> str:
-        """Return the size in every dtype for display, with remarks.
+        """Return the size of the cache in words, such as `4.0 GiB in bfloat16, 2.0 GiB in fp8`.
 
         Args:
             tokens: The length of one sequence.
@@ -125,7 +125,7 @@ class KvCache:
 
 
 def config_cache(config: Config, family: Family) -> KvCache | None:
-    """Return the cache of a checkpoint, in the dtype of its weights and fp8.
+    """Return the key-value cache that a checkpoint needs, in the dtype of its weights and in fp8.
 
     Returns:
         The cache; None if the config gives no heads.

@@ -94,7 +94,11 @@ def config_problems(config: Config, family: Family, spec: RopeSpec) -> Iterator[
 
 
 def _flat_settings(part: Config, family: Family) -> Iterator[Problem]:
-    """Yield the problem of settings that are not nested by layer type, though the family's are."""
+    """Yield the problem of one RoPE dictionary where the class reads one for each layer type.
+
+    Gemma 3 reads {"full_attention": {...}, "sliding_attention": {...}}, and ignores {"rope_type":
+    "linear", "factor": 8.0}.
+    """
     if not family.writing.nested:
         return
     settings = part.get("rope_parameters")
@@ -329,7 +333,8 @@ def _dual_chunk(config: Config, family: Family) -> Iterator[Problem]:
 def _schemas(config: Config, family: Family, doubtful: bool) -> Iterator[Problem]:
     """Yield the problem of a config from which two runtimes read different RoPE settings.
 
-    It happens where the old schema (rope_scaling) and the new one (rope_parameters) differ.
+    A config may have both schemas, rope_scaling of transformers 4 and rope_parameters of
+    transformers 5, and runtimes differ in which of them they prefer.
 
     Args:
         config: The content of config.json.
@@ -382,7 +387,9 @@ def _prefers_new_schema() -> Runtime:
 def limit_problems(
     limits: Iterable[LengthLimit], spec: RopeSpec, declared: Sequence[str], fix: str
 ) -> Iterator[Problem]:
-    """Yield problems of files that limit prompts below the declared context.
+    """Yield the limits in files of a model that would cut prompts off before its context ends.
+
+    For instance model_max_length = 32768 in tokenizer_config.json, for a context of 131072.
 
     Args:
         limits: The limits in the files of a checkpoint.
@@ -460,7 +467,10 @@ def _tensor_problems(
 
 
 def _unreached_context(spec: RopeSpec) -> Iterator[Problem]:
-    """Yield the problem of a scaling whose factor does not lead to the declared context."""
+    """Yield the problem of a scaling whose factor does not lead to the declared context.
+
+    For instance context_length = 65536, with a factor of 4 over 32768 tokens, which is 131072.
+    """
     # factor * original is a length for YaRN and linear scaling only
     form = spec.form
     if isinstance(form, Yarn):

@@ -53,13 +53,13 @@ def _runtime_of(verdict: VerdictLike) -> str:
 
 
 def group_by_status(verdicts: Iterable[VerdictLike], read_as: str = "") -> list[tuple[str, str]]:
-    """Return the runtimes of each status in words, the best status first.
+    """Return which runtimes have each status, such as "exact", in words; the best status first.
 
     Args:
         verdicts: In the order of `runtimes()`, in which the versions of a runtime are consecutive
             and rise.
-        read_as: The family that a model of an unknown model type is treated as, which is named
-            before the runtimes: "as llama: ...".
+        read_as: The family as which the model is treated, where its own type is not known. It is
+            named before the runtimes: "as llama: transformers 4.51-5.23".
 
     Returns:
         Pairs such as `("exact", "transformers 4.51-5.23, vLLM 0.33; read: TGI 3")`: ranges of
@@ -265,9 +265,9 @@ def _titles_by_problem(verdicts: Sequence[VerdictLike]) -> dict[str, list[str]]:
 
 
 def _newest(rows: Sequence[VerdictLike]) -> tuple[str, str]:
-    """Return the word for the newest version of a runtime, and the versions for which it holds.
+    """Return how the newest version of a runtime supports a model, and since which version.
 
-    Such as `("supported", "vLLM 0.20 or newer")`.
+    For instance `("supported", "vLLM 0.20-0.33")`, or `("untested", "vLLM")`.
 
     Args:
         rows: The verdicts on a runtime, oldest version first.

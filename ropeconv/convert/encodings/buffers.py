@@ -106,7 +106,10 @@ def model_type(family: Family) -> str:
 
 
 def _refuse(request: EncodeRequest) -> None:
-    """Raise UnsupportedBake for a schedule or checkpoint that `buffers` cannot write."""
+    """Raise UnsupportedBake for a schedule or checkpoint that the encoding "buffers" cannot write.
+
+    It stores the frequencies as a tensor, and adds a modelling file (.py) that reads them.
+    """
     schedule = request.schedule
     family = request.family
 

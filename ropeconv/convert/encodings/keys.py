@@ -99,7 +99,8 @@ def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
 
     Args:
         form: YaRN with its settings.
-        pinned: The original context in tokens where query scaling uses it too; else 0.
+        pinned: The original context in tokens of a file whose queries are scaled by position in
+            units of it, so that it cannot change; 0 for other files.
         arch: The architecture.
     """
     target = f"the keys of {arch.name}"
@@ -122,7 +123,7 @@ def _check_yarn(form: Yarn, pinned: int | None, arch: Arch) -> None:
 
 
 def _check_softmax(model: GgufModel, schedule: Schedule, edit: Edit, form: Form) -> None:
-    """Raise UnsupportedBake where llama.cpp would compute another softmax scale than is wanted.
+    """Raise UnsupportedBake where llama.cpp would scale the logits by another factor than wanted.
 
     In latent attention (MLA), llama.cpp multiplies all logits by the attention factor too, and the
     architectures that come here have no key that takes that back.

@@ -9,7 +9,7 @@ from ..fold import fold
 
 @encoding("weights", order=3, max_ulp=64)
 def weights(request: EncodeRequest) -> CheckpointResult:
-    """Fold the attention factor and softmax scale of the schedule into weights.
+    """Write the attention factor and the softmax scale by multiplying weights of queries and keys.
 
     Runtimes differ in how they read an attention factor, and all of them multiply by weights. The
     frequencies stay in config.json, in the encoding that most runtime versions compute exactly.

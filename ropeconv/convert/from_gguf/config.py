@@ -323,7 +323,7 @@ def config_of(file: GgufFile, family: Family, spec: RopeSpec, dtype: str) -> Con
 
 
 def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
-    """The sizes that every architecture has keys for, under their names in config.json.
+    """The sizes that every GGUF file has, under their names in config.json: {"hidden_size": 4096}.
 
     Args:
         keys: The keys of the GGUF file.
@@ -351,7 +351,10 @@ def _sizes(keys: ArchKeys, family: Family, rules: Gguf) -> Config:
 
 
 def _assumed(file: GgufFile, rules: Gguf, spec: RopeSpec) -> Config:
-    """The settings that have no key: llama.cpp assumes them, or sees them by the tensors.
+    """The settings of a config for which GGUF has no key.
+
+    llama.cpp has one value of them in its code, such as {"hidden_act": "silu"}, or recognises them
+    by the tensors, such as {"attention_bias": true} by biases.
 
     Args:
         file: The GGUF file.
@@ -395,7 +398,7 @@ def _vocabulary(file: GgufFile, rules: Gguf) -> Config:
 
 
 def _settings(keys: ArchKeys, rules: Gguf) -> Config:
-    """The settings that have a key in the file, and values for those whose key is absent.
+    """The settings of a config that have a key in GGUF, {"num_experts": 128, ...}.
 
     Args:
         keys: The keys of the GGUF file.
@@ -426,7 +429,7 @@ def _settings(keys: ArchKeys, rules: Gguf) -> Config:
 
 
 def _refuse_unread(file: GgufFile, family: Family, rules: Gguf) -> None:
-    """Raise UnsupportedBake for a key that the conversion of this family does not write.
+    """Raise UnsupportedBake for a key of the file without a counterpart in a config of the family.
 
     Args:
         file: The GGUF file.

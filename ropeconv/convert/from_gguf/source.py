@@ -118,7 +118,7 @@ class GgufCheckpoint(ConvertedSource[RestoredTensor]):
         return in_shards(self._in_dtype(tensor) for tensor in tensors)
 
     def _in_dtype(self, tensor: RestoredTensor) -> RestoredTensor:
-        """The tensor in the dtype of the checkpoint, or in F32 where that dtype would lose bits.
+        """Choose the dtype of a tensor: that of the checkpoint, or F32 where that would lose bits.
 
         Converters write vectors and routers in F32, also for a model in BF16. Such a tensor gets
         the dtype of the checkpoint only where all its numbers have it.

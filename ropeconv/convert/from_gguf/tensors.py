@@ -257,12 +257,13 @@ def _check_shape(out: StoredRows, file: GgufFile) -> None:
 
 
 def _row_range(out: StoredRows, rows: Rows, first_in_gguf: int, first_in_tensor: int) -> RowRange:
-    """The way back of some rows of an exported tensor: from where in GGUF to where in a checkpoint.
+    """Describe how some rows of a tensor in GGUF become rows of a tensor in a checkpoint.
 
-    `stride` and `apart` say where the export took each row and each element of it from, and so
-    where they go now. `interleave`, `tiles` and `values` are what the export did to order and
-    numbers, which is undone when they are read (`_converted_rows`): the order of rows within a
-    head, the order of groups of columns, and a function such as "plus_one".
+    An export from checkpoint to GGUF says it in the other direction. It took the rows from places
+    that are `stride` elements apart, and the elements of a row from places that are `apart`: there
+    they go again. It may also have changed their order or their numbers, which is undone when they
+    are read (`_converted_rows`): the rows within a head (`interleave`), groups of columns
+    (`tiles`), and the numbers by a function such as "plus_one" (`values`).
 
     Args:
         out: The tensor as the export would write it.
@@ -353,7 +354,7 @@ FLOATS = {F32: "F32", F16: "F16", BF16: "BF16"}
 
 
 def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memoryview]:
-    """Yield the data of tensors in order, in pieces.
+    """Yield the bytes of tensors of the checkpoint in order, in pieces, converted from a GGUF file.
 
     Raises:
         BadSource: Where the GGUF file is cut off.
@@ -383,7 +384,7 @@ def blocks(file: GgufFile, tensors: Sequence[RestoredTensor]) -> Iterator[memory
 
 
 def part(file: GgufFile, tensor: RestoredTensor, start: int, stop: int) -> bytes:
-    """Return the bytes [start, stop) of a tensor of the checkpoint.
+    """Return the bytes [start, stop) of a tensor of the checkpoint, converted from the GGUF file.
 
     Args:
         file: The GGUF file.
@@ -454,9 +455,10 @@ def _as_bytes(array: NDArray[np.generic]) -> memoryview:
 
 
 def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
-    """Yield the regions of a tensor in pieces of about PIECE elements, which fit into memory.
+    """Yield the parts of a tensor that can be converted one by one, each small enough for memory.
 
-    Only regions that are one range of rows without gaps are cut.
+    A tensor has one region, or several, each made of rows of the GGUF file. A region of consecutive
+    rows is cut into pieces of about PIECE elements; one of rows from several places is not.
     """
     for region in tensor.regions:
         part = region.parts[0]
@@ -465,8 +467,8 @@ def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
             yield region
             continue
 
-        # A piece has whole heads where the export reordered the rows of each head: `interleave` is
-        # then the rows of a head. It has at least one head.
+        # Where the export reordered the rows of each head, a piece has whole heads: `interleave` is
+        # then the rows of a head, and 0 otherwise. It has at least one head, or one row.
         head_rows = part.interleave or 1
         most_rows = PIECE // max(1, part.columns)
         heads_of_piece = max(1, most_rows // head_rows)
@@ -478,11 +480,11 @@ def _cut_regions(tensor: RestoredTensor) -> Iterator[Region]:
 
 
 def _checkpoint_data(file: GgufFile, region: Region, dtype: str) -> NDArray[np.generic]:
-    """The elements of a region of a tensor, in the dtype and the order of the checkpoint.
+    """The elements of a part of a tensor, in the dtype and the order of the checkpoint.
 
     Args:
         file: The GGUF file.
-        region: The places of its elements in the GGUF file.
+        region: The part of the tensor, as the rows of the GGUF file that it is made of.
         dtype: The dtype of the checkpoint.
     """
     if region.parts[0].is_packed:

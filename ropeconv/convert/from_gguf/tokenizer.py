@@ -64,7 +64,7 @@ def tokenizer_text(file: GgufFile, family: Family) -> str:
         )
     parts = make_parts[model](file, family, texts, kinds)
 
-    # SentencePiece writes the spaces of its tokens as U+2581, also those of added ones
+    # SentencePiece has U+2581 for a space in all tokens, and added tokens of tokenizer.json a space
     plain_texts = texts
     if model == "llama":
         plain_texts = [text.replace(SPACE, " ") for text in texts]
@@ -126,7 +126,7 @@ def _texts(file: GgufFile) -> list[str]:
 
 
 def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
-    """Ids by text, without unused rows."""
+    """The id of each token by its text, without rows of the embeddings that no token uses."""
     # converters fill rows of the embeddings that have no token with [PAD5], [PAD6], ...
     ids = {}
     for index, text in enumerate(texts):
@@ -136,7 +136,7 @@ def _vocabulary(texts: list[str], kinds: list[int]) -> dict[str, int]:
 
 
 def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[int]) -> JsonObject:
-    """The parts of tokenizer.json for byte-level BPE.
+    """The parts of tokenizer.json for byte-level BPE, the tokenizer of GPT-2, Llama 3 and Qwen.
 
     Args:
         file: The GGUF file.
@@ -144,14 +144,16 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
         texts: The text of each token.
         kinds: The `TokenKind` of each token.
     """
-    # the rules that split a text into words, by their name; some families have a name of their own
-    # in GGUF for rules that others use too, and the table has only the usual name
-    name = file.get("tokenizer.ggml.pre")
-    own_names = family.gguf.pre if family.gguf else {}
-    for usual_name, own_name in own_names.items():
-        if own_name == name:
-            name = usual_name
-    pre = _find_pre_tokenizer(name)
+    # Rules that split a text into words have a name in llama.cpp, tokenizer.ggml.pre. Command R has
+    # a name of its own, "command-r", for the rules that are called "starcoder" elsewhere, and the
+    # table of rules has only the latter: `family.gguf.pre` is {"starcoder": "command-r"}.
+    name_in_file = file.get("tokenizer.ggml.pre")
+    name_in_table = name_in_file
+    names_of_family = family.gguf.pre if family.gguf else {}
+    for usual_name, name_of_family in names_of_family.items():
+        if name_in_file == name_of_family:
+            name_in_table = usual_name
+    pre = _find_pre_tokenizer(name_in_table)
 
     # the pairs of tokens that are merged, the first one first
     merges = file.get("tokenizer.ggml.merges")
@@ -164,13 +166,18 @@ def _byte_level(file: GgufFile, family: Family, texts: list[str], kinds: list[in
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(_pre_tokenizers(pre))},
         "post_processor": _post_processor(file, texts),
+        # a decoder ignores these settings; tokenizers writes use_regex = true, its default
         "decoder": BYTE_LEVEL | {"use_regex": True},
         "model": model,
     }
 
 
 def _find_pre_tokenizer(name: Any) -> Pre:
-    """The pre-tokenizer that llama.cpp has under a name; raises UnsupportedBake without one."""
+    """The rules by which llama.cpp splits a text into words, by their name in pre.toml.
+
+    Raises:
+        UnsupportedBake: The table does not have the name.
+    """
     for pre in pre_table().pre:
         if pre.name == name:
             return pre
@@ -180,7 +187,7 @@ def _find_pre_tokenizer(name: Any) -> Pre:
 
 
 def bpe_model(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
-    """Return a BPE model of tokenizer.json with the defaults of its other settings."""
+    """Return the "model" of a tokenizer.json for BPE, with the defaults of its other settings."""
     return {
         "type": "BPE",
         "dropout": None,
@@ -196,7 +203,11 @@ def bpe_model(vocabulary: dict[str, int], merges: list[Any]) -> JsonObject:
 
 
 def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
-    """The steps of pre.toml in the form of tokenizer.json, which ByteLevel ends."""
+    """Yield the steps of a pre-tokenizer in the form of tokenizer.json; the last one is ByteLevel.
+
+    An entry of pre.toml has steps such as ("digits", "gpt2"). For this one, the steps are a Digits,
+    which makes a word of each digit, and a ByteLevel with GPT-2's regular expression.
+    """
     for step in pre.steps:
         kind, _, pattern = step.partition(" ")
         if kind == "split":
@@ -219,7 +230,7 @@ def _pre_tokenizers(pre: Pre) -> Iterator[JsonObject]:
 
 
 def _adds(file: GgufFile, role: str) -> bool:
-    """Whether llama.cpp puts a special token at an end of the text."""
+    """Whether llama.cpp adds a special token to every text: "bos" before it, or "eos" behind."""
     added = file.get(f"tokenizer.ggml.add_{role}_token")
     if added is not None:
         return bool(added)
@@ -228,8 +239,8 @@ def _adds(file: GgufFile, role: str) -> bool:
 
 
 def _post_processor(file: GgufFile, texts: list[str]) -> JsonObject | None:
-    """The template that puts special tokens around a text; None without them."""
-    # bos and eos, as far as llama.cpp adds them
+    """The template that puts special tokens around a text, such as `<s> $A`; None without them."""
+    # bos before a text and eos behind it, if llama.cpp adds them to a text
     around: dict[str, list[JsonObject]] = {"bos": [], "eos": []}
     special: JsonObject = {}
     for role in around:
@@ -303,9 +314,10 @@ def _sentencepiece(
 
 
 def _merges(pieces: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """The merges of a vocabulary with scores.
+    """Return the merges of BPE that follow from a SentencePiece vocabulary with scores.
 
-    llama.cpp joins the pair whose result has the highest score first.
+    llama.cpp joins the pair whose result has the highest score first. With the pieces l, o, w, ow
+    (score -1) and low (score -2), the merges are (o, w) and then (l, ow).
 
     Args:
         pieces: Ids by the text of the piece.

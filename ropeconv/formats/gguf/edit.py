@@ -92,7 +92,10 @@ class Edit:
     """Only for an edit that restores an earlier file."""
 
     def merge(self, other: Edit) -> Edit:
-        """Return both edits as one; where both set the same key or tensor, `other` wins."""
+        """Return both edits as one; where both set the same key or tensor, `other` wins.
+
+        {"a": 1, "b": 1} and {"b": 2}, without "a", give {"b": 2}, without "a".
+        """
         # A key that one edit sets and the other removes gets what `other` wants: `rewrite` removes
         # keys before it sets others. `base` and `removed` are those of an edit that restores an
         # earlier file, and such an edit comes first.
@@ -178,9 +181,10 @@ class RewrittenHeader:
         return bare + bytes(layout.data_start - len(bare))
 
     def layout(self, start: int) -> bytes | None:
-        """Return the header with its padding in exactly `start` bytes; None if that cannot be.
+        """Return the header filled up to exactly `start` bytes; None if that cannot be.
 
-        The data of the tensors then begins at `start`, as in a file that is changed in place.
+        The data of the tensors then begins at `start`. A file that is changed in place needs that,
+        since its data does not move.
         """
         bare = self._render(self.values)
         gap = start - len(bare)
@@ -207,7 +211,7 @@ class RewrittenHeader:
         return bare + bytes(-len(bare) % self.alignment)
 
     def place(self, before: int) -> bytes:
-        """Return the header with space for further keys, so that data can be shared with a file.
+        """Return the bytes of the header, with space for keys that later edits add.
 
         The space is a key of blanks, the reserve. Filesystems with reflinks let a copy share the
         blocks of the original, if the data moves by whole blocks: so the header gets the length of
@@ -215,7 +219,7 @@ class RewrittenHeader:
         such lengths, the next one that it allows is taken.
 
         Args:
-            before: Bytes before the data in the original file, 0 for a new one.
+            before: The length of the header in the original file, 0 for a new one.
         """
         # the shortest length that has the reserve, and is a number of pages from the old one
         least = len(self._render(self.values)) + ROOM
@@ -266,7 +270,8 @@ COUNT = "split.tensors.count"
 def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
     """Return the header after an edit.
 
-    The old reserve is gone, keys stay in their order, new keys and tensors come last.
+    Keys stay in their order, and new keys and tensors come last. The reserve, a key of blanks that
+    ropeconv leaves for keys of later edits, is taken out.
 
     Args:
         header: The header before.
@@ -307,10 +312,12 @@ def rewrite(header: GgufHeader, edit: Edit) -> RewrittenHeader:
 
 
 def recount(value: GgufValue, more: int) -> GgufValue:
-    """Return split.tensors.count, the number of tensors in all shards, for some more tensors.
+    """Return the value of split.tensors.count, the number of tensors in all shards, plus `more`.
+
+    An i32 of 290 and 2 more give an i32 of 292.
 
     Args:
-        value: The present value.
+        value: The present value of the key.
         more: The number of tensors that are added; negative for those that are removed.
 
     Raises:
@@ -440,13 +447,13 @@ def head_bytes(
 def write_changes(
     file: BinaryIO, header: GgufHeader, start: int, changes: dict[str, Change]
 ) -> None:
-    """Write the new contents of tensors into an open file that has the old ones.
+    """Change tensors within an open file, which has their old contents.
 
     Args:
         file: The open file.
         header: Its header.
         start: Where its data begins.
-        changes: The new contents by the names of tensors.
+        changes: By the names of tensors, the functions that compute the new bytes from the old.
     """
     with open(file.name, "rb") as reader:
         for at, block in changed_pieces(reader.fileno(), header, start, changes):
@@ -463,11 +470,13 @@ def changed_pieces(
         reader: Descriptor of a file with the old contents, whose data begins at `start`.
         header: Its header.
         start: The place of its data, in bytes.
-        changes: The new contents by the names of tensors.
+        changes: By the names of tensors, the functions that compute the new bytes from the old.
 
     Raises:
         BadSource: Where the file was cut off.
     """
+    # a change is computed piece by piece (`unit`, such as the rows of one head), not to need memory
+    # for a whole tensor
     for name, change in changes.items():
         info = header.tensors[name]
         for piece_start in range(0, info.size, change.unit):

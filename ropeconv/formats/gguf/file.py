@@ -80,7 +80,9 @@ def shard_names(name: str, count: int) -> list[str]:
 
 
 def _shard_count(name: str, header: GgufHeader) -> int:
-    """The number of shards of a model, from the name and the header of the first.
+    """Return the number of shards of a model, from the name and the header of the first.
+
+    A model in one file counts as one shard.
 
     Args:
         name: The name of the file, such as model-00001-of-00003.gguf.
@@ -228,7 +230,7 @@ class GgufFile:
         raise KeyError(name)
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return bytes of a tensor, for which no file is fetched.
+        """Return some bytes of a tensor. From the Hub, only these are downloaded.
 
         Args:
             name: The name of the tensor.

@@ -71,7 +71,8 @@ class GgufValue:
     def decode(self) -> Any:
         """Return the value as a number, a bool, a str, or a list of these.
 
-        Bytes that are not UTF-8 become U+FFFD.
+        The form of the bytes: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Bytes of a
+        text that are not UTF-8 become U+FFFD.
         """
         if self.kind == STRING:
             return self.raw[8:].decode("utf-8", "replace")  # behind its length, a u64
@@ -334,7 +335,7 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
-    """Return the header of a GGUF file from its beginning, or all of it.
+    """Return the header of a GGUF file, of which the beginning or all has been read.
 
     Args:
         view: The first bytes of the file.
@@ -351,10 +352,12 @@ def parse_header(view: mmap.mmap | bytes, size: int, name: str) -> GgufHeader:
 
 
 def read_value(kind: int, raw: bytes) -> GgufValue:
-    """Return a value from the bytes behind the number of its type.
+    """Return a value from the number of its type and its bytes, as a GGUF header has them.
+
+    Type 4 (u32) and b"\\x01\\0\\0\\0" give the number 1.
 
     Raises:
-        BadSource: Where they are of another type.
+        BadSource: Where the bytes are not a value of that type.
     """
     # In a header, the number of the type is in front of a value, so it is put there for the reader.
     # A number that is not known may not fit into its 32 bits: U32_MAX, which no type has, stands
@@ -508,9 +511,10 @@ class _HeaderReader:
             raise self._bad(f"has {noun} that is not UTF-8") from None
 
     def value(self, key: str) -> GgufValue:
-        """Read a value with the number of its type; `key` is its name in messages.
+        """Read the type of a value and its bytes, which are decoded when the value is used.
 
-        Only the end of the value is found here. Its bytes are decoded when the value is used.
+        The end of the value follows from its type and, for strings and arrays, from the lengths in
+        it. `key` is its name in messages.
         """
         kind = self._number(U32)
         start = self.at
@@ -610,8 +614,10 @@ class _HeaderReader:
     def _tensor(self, expected: int) -> TensorInfo:
         """Read the entry of a tensor.
 
+        It is: length of the name | name | number of dimensions | length of each | type | offset.
+
         Args:
-            expected: Where its data must begin, in bytes from that of the first tensor.
+            expected: The offset that it must have, in bytes from the data of the first tensor.
         """
         # these are the limits of ggml's own reader, which needs a zero byte behind a name
         # (GGML_MAX_NAME, GGML_MAX_DIMS in ggml.h; gguf.cpp)

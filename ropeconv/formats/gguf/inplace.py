@@ -150,12 +150,12 @@ def change_by_phases(
 
 
 def _rewrite_in_place(header: GgufHeader, edit: Edit, path: Path) -> RewrittenHeader:
-    """The header after an edit.
+    """Return the header after an edit, if that can be made in place.
 
     Args:
         header: The header before.
         edit: The changes.
-        path: The file.
+        path: The file, for messages.
 
     Raises:
         RopeconvError: Where the edit changes another shard, or moves tensors.
@@ -337,7 +337,7 @@ def _open_journal(path: Path, flags: int) -> int:
 
 
 def _keep_neighbour(path: Path, beside: Neighbour | None) -> KeptNeighbour | None:
-    """The text beside a model before and after its change, as the journal keeps it.
+    """Return the text beside a model before and after its change, for the journal.
 
     Args:
         path: The model.
@@ -391,7 +391,11 @@ def _write_journal(
 def _journal_body(
     file: int, shift: int, places: list[Place], neighbour: KeptNeighbour | None
 ) -> Iterator[bytes]:
-    """Yield the bytes of a journal behind its digest, with the parameters of `_write_journal`."""
+    """Yield the bytes of a journal behind its digest, with the parameters of `_write_journal`.
+
+    A journal has what an undo needs: the size of the file, the bytes that the change overwrites,
+    and the text beside the file.
+    """
     # which file it is of, its size, and how many ranges follow
     status = os.fstat(file)
     yield FIXED.pack(status.st_ino, status.st_size, shift, len(places))
@@ -589,10 +593,11 @@ def keep_journal(
     places: list[Place],
     neighbour: KeptNeighbour | None = None,
 ) -> Iterator[None]:
-    """Keep the bytes that a change in place overwrites, until the change is on the disk.
+    """Make the block, which changes a file in place, happen as a whole or not at all.
 
-    The block changes the file. They are in a journal beside it from before the block until its end.
-    An error in the block undoes the change.
+    The bytes that the change overwrites are copied to a journal, a file beside the model, before
+    the block begins. An error in the block restores them from there. After a kill, the next run
+    does that (`recover`). The journal is removed when the change is on the disk.
 
     Args:
         path: The file.
@@ -673,7 +678,9 @@ def recover(path: Path) -> bool:
 
 
 def _undo(path: Path, file: int, kept: int) -> None:
-    """Restore a file from its journal and remove that. Each step can be repeated after a kill.
+    """Restore a file from its journal, and remove the journal.
+
+    A kill in between does no harm: the same steps from the beginning give the same file.
 
     Args:
         path: The file.
@@ -726,7 +733,7 @@ def _undo_neighbour(place: Path, neighbour: KeptNeighbour) -> None:
 
 
 def _undo_failed(path: Path, file: int, kept: int, problem: BaseException) -> BaseException:
-    """Undo a change that failed, and return the error to raise, which says what the file is now.
+    """Undo a change that failed, and return an error that says which content the file has now.
 
     Args:
         path: The file.

@@ -40,7 +40,9 @@ def parse_size(text: str) -> int:
 
 
 def split_names(sizes: Mapping[str, int], most: int) -> list[list[str]]:
-    """Return the names of the tensors of each file.
+    """Return the names of the tensors of each file, which is filled up before the next begins.
+
+    The sizes {"a": 64, "b": 64, "c": 64} give [["a", "b"], ["c"]] for files of at most 128 bytes.
 
     Args:
         sizes: The bytes of each tensor, in their order.

@@ -110,7 +110,11 @@ class Fit:
 
     @property
     def sentence(self) -> str:
-        """The answer in a line: `yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens`."""
+        """Whether the model fits, in a line.
+
+        For instance `yes, 12.3 of 24.0 GiB RAM in llama.cpp; up to 218,112 tokens`, or `no, 30.1 of
+        24.0 GiB RAM in llama.cpp; up to 8,192 tokens, 16,384 with --cache-type q8_0`.
+        """
         where = f"{self.machine.sentence} in {self.runtime.display_name}"
         share = f"{_bare(self.need.total)} of {where}"  # "12.3 of 24.0 GiB RAM in llama.cpp"
         if not self.is_known:
@@ -254,7 +258,7 @@ def check_machine(options: MachineOptions) -> None:
 def find_fit(
     runtime: str, shape: ModelShape, tokens: int, machine: Machine, cache_type: str = ""
 ) -> Fit:
-    """Return whether a context fits a machine, and the longest that does.
+    """Return whether a context fits into the memory of a machine, and the longest that does.
 
     Args:
         runtime: The name of the runtime, a key of `MEMORY`.
@@ -281,9 +285,9 @@ def find_fit(
 def all_fits(
     shape: ModelShape | None, tokens: int, is_folder: bool, options: MachineOptions
 ) -> list[Fit]:
-    """Return whether a model fits, for every runtime that loads its format.
+    """Return whether a model fits into the memory of a machine, for every runtime that loads it.
 
-    A runtime without the type of `--cache-type` is left out.
+    A runtime that does not have the type of `--cache-type` is left out.
 
     Args:
         shape: The model; None where its memory is not known.

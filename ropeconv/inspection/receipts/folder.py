@@ -41,14 +41,17 @@ LONGEST = 240  # bytes of a name; filesystems have 255, and drafts of files have
 def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> None:
     """Check that a record from a receipt is one that ropeconv writes.
 
+    The record says in which files an output folder differs from its source, so that the source can
+    be restored: e.g. renamed = {"model.safetensors": "model-00001-of-00001.safetensors"}.
+
     Args:
         record: The record.
         files: The names of the files in the output.
         reference: The output, for the message.
 
     Raises:
-        BadSource: The record names files outside the folder, files that no bake writes, or a name
-            twice.
+        BadSource: The record names files outside the folder, files that `ropeconv apply` never
+            writes, or a name twice.
     """
     # anybody can publish a model with a receipt: its names must not lead out of the folder, nor
     # turn a text of the receipt into code or settings that ropeconv never writes
@@ -61,12 +64,14 @@ def check_folder(record: FolderRecord, files: Iterable[str], reference: str) -> 
             raise _distrust(reference, f"names a file {name[:LONGEST]!r}, outside it or hidden")
 
     # only weights are renamed, and the model card, in whose place the output has its own
-    for now, original in record.renamed.items():
-        are_weights = now.endswith(WEIGHTS) and original.endswith(WEIGHTS)
-        is_card = now == SOURCE_CARD and original == CARD
+    for name_in_output, original_name in record.renamed.items():
+        are_weights = name_in_output.endswith(WEIGHTS) and original_name.endswith(WEIGHTS)
+        is_card = name_in_output == SOURCE_CARD and original_name == CARD
         if not are_weights and not is_card:
             raise _distrust(
-                reference, f"says that {original!r} is now {now!r}, and only weights are renamed"
+                reference,
+                f"says that {original_name!r} is now {name_in_output!r}, and only weights are"
+                " renamed",
             )
     for name in texts:
         if name == RECEIPT or name.endswith(WEIGHTS):
@@ -78,14 +83,15 @@ def _check_tree(record: FolderRecord, files: Iterable[str], reference: str) -> N
     """Check that a restored source has each name once, and no file that is also a folder.
 
     Args:
-        record: The record, with names in the first source.
+        record: The record of how the output differs from its first source, the folder before the
+            first run of `ropeconv apply`.
         files: The names of the files in the output.
         reference: The output, for the message.
     """
     # the names of all files of the source: those with a recorded text, and all files of the output
     # that ropeconv did not add
     names = [text.name for text in record.texts]
-    skipped = {RECEIPT, *record.added, *names}  # a text in the output is a changed one
+    skipped = {RECEIPT, *record.added, *names}  # a text that was changed is in `names` already
     for name in files:
         if name not in skipped:
             names.append(record.renamed.get(name, name))
@@ -124,9 +130,10 @@ def _distrust(reference: str, clause: str) -> BadSource:
 
 
 def valid_receipt(source: Source) -> Receipt | None:
-    """Return the receipt of a checkpoint, the record of `ropeconv apply`, if it still holds.
+    """Return the receipt that `ropeconv apply` left in a checkpoint.
 
-    It is None if the checkpoint has no readable one, or its config.json was changed since.
+    It is None if the checkpoint has no readable one, or if its config.json was changed since, so
+    that the receipt is of another RoPE.
     """
     try:
         text = source.text(RECEIPT)
@@ -141,7 +148,9 @@ def valid_receipt(source: Source) -> Receipt | None:
 
 
 def original_source(source: Source) -> OriginalSource:
-    """Return a checkpoint that ropeconv wrote, as its first source.
+    """Return a checkpoint that ropeconv wrote, as it was before the first run of `ropeconv apply`.
+
+    That is its first source. Texts such as config.json are restored in memory when they are read.
 
     Raises:
         BadSource: It has no receipt, files were changed later, or weights were rounded.
@@ -215,7 +224,7 @@ class OriginalSource(Source):
             record: The difference between the output and its first source.
 
         Raises:
-            BadSource: The record has names of files that no bake writes, or texts cannot be
+            BadSource: The record has names of files that ropeconv never writes, or texts cannot be
                 recovered.
         """
         self.inner = inner
@@ -372,7 +381,7 @@ def folder_record(
     """Return the record of an output folder: in what it differs from its first source.
 
     Where the source is an output too, its receipt has a record, and both differences are combined:
-    a.safetensors that one bake renamed to b.safetensors and the next one to c.safetensors is
+    a.safetensors that one run renamed to b.safetensors and the next one to c.safetensors is
     recorded as `{"c.safetensors": "a.safetensors"}`.
 
     Args:
@@ -385,8 +394,8 @@ def folder_record(
     """
     record = _known_record(source)
 
-    # files that the first source does not have: those that earlier bakes added and that are still
-    # there, and those that this bake adds, which replace no file of the source
+    # files that the first source does not have: those that earlier runs added and that are still
+    # there, and those that this run adds, which replace no file of the source
     in_source = {file.name for file in source.files()}
     not_renamed = in_source - set(renamed.values())
     new = {*written, *generated} - not_renamed
@@ -399,7 +408,7 @@ def folder_record(
         if name in new or name in record.added:  # the first source does not have it
             continue
         first_content = (source.text(name) or "").encode()
-        if name in texts:  # an earlier bake has changed it
+        if name in texts:  # an earlier run has changed it
             first_content = texts[name].restore(first_content)
         content = text.encode()
         if content == first_content:
@@ -410,7 +419,7 @@ def folder_record(
     # names in the first source, by those in the output
     first_names = dict(record.renamed)
     for name_in_output, name_in_source in renamed.items():
-        # an earlier bake may have renamed the file before
+        # an earlier run may have renamed the file before
         first_name = first_names.pop(name_in_source, name_in_source)
         first_names[name_in_output] = first_name
 
@@ -425,7 +434,7 @@ def folder_record(
 
 
 def _known_record(source: Source) -> FolderRecord:
-    """The parts of the first source that the source of an output has changed already."""
+    """How the source of an output differs from the first source; empty where it is that itself."""
     if isinstance(source, OriginalSource):
         return FolderRecord(skipped=source.record.skipped)
     receipt = valid_receipt(source)
@@ -440,7 +449,10 @@ def original_record(
     folder: FolderRecord | None = None,
     gguf: GgufRecord | None = None,
 ) -> OriginalRecord:
-    """Return the record of the first source of an output: the model before the first bake.
+    """Return the record of the model that an output comes from, for the receipt of the output.
+
+    That is its first source, the model before the first run of `ropeconv apply`: an output can be
+    the source of a further run.
 
     Args:
         source: The source of the output; its receipt names the first source where it has one.
@@ -448,8 +460,8 @@ def original_record(
         folder: The parts of a folder that the output changes.
         gguf: The parts of a GGUF file that the output changes.
     """
-    # `steps` are the bakes between the first source and `source`. There are none with --replace,
-    # which makes an output from the first source again (`OriginalSource`).
+    # `steps` are the runs of `ropeconv apply` that made `source` from the first source. There are
+    # none with --replace, which starts from the first source again (`OriginalSource`).
     receipt: Receipt | None
     steps: tuple[StepRecord, ...] = ()
     if isinstance(source, OriginalSource):
@@ -467,9 +479,15 @@ def original_record(
 
 
 def _text_record(name: str, old: bytes, new: bytes) -> TextRecord:
-    """The record from which `TextRecord.restore` makes `old` of `new`.
+    """The record of how a text was before, by which `TextRecord.restore` gets `old` from `new`.
 
-    For the files `a: 4` and `a: 16` it has the middle `4`, and a common prefix of 3 bytes.
+    For the files `a: 4` (old) and `a: 16` (new) it has the text `4`, and a common prefix of 3
+    bytes. For config.json it has the whole text, so that people can read it in the receipt.
+
+    Args:
+        name: The name of the file.
+        old: Its content in the source.
+        new: Its content in the output.
     """
     digest = hashlib.sha256(old).hexdigest()
     if name in WHOLE:

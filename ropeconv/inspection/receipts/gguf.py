@@ -93,20 +93,23 @@ def check_gguf(record: GgufRecord, file: GgufFile) -> None:
 def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     """Yield what is wrong with a record, as ends of the sentence `the receipt of FILE ...`.
 
-    The caller stops at the first fault: later checks rely on earlier ones.
+    A record describes the file as it was before `ropeconv apply` extended it (its first source), so
+    that it can be restored. For instance, "has no general.architecture" is wrong with a record
+    without that key. The caller stops at the first fault: later checks rely on earlier ones.
 
     Args:
-        record: How the file differs from its first source, from the receipt in the file. Anybody
-            can have written it.
+        record: The record, from the receipt in the file. Anybody can have written it. It has the
+            names of all keys of the first source (`keys`), but only those values (`values`) that
+            the file does not have any more.
         file: The file.
     """
-    # the places in the file
+    # the layout of the first source: the byte where data began, and the bytes behind all data
     if record.version not in (2, 3):
         yield f"says GGUF version {record.version}"
     if record.data_start < 0 or not 0 <= record.tail <= SMALL:
         yield f"says that data began at byte {record.data_start} with {record.tail} bytes after it"
 
-    # the keys
+    # the names of its keys
     has_repeated_keys = len(set(record.keys)) != len(record.keys)
     has_long_keys = any(len(key.encode()) > KEY for key in record.keys)
     if has_repeated_keys or has_long_keys:
@@ -114,19 +117,34 @@ def _faults(record: GgufRecord, file: GgufFile) -> Iterator[str]:
     if ARCH not in record.keys:
         yield f"has no {ARCH}"
 
-    # no bake moves tensors, so the first source has the alignment of the file: without the key the
-    # default, and with it the value in the file, so that the record has none
-    had_default = ALIGNMENT not in record.keys
-    lost_default = had_default and file.header.alignment != DEFAULT_ALIGNMENT
-    if lost_default or ALIGNMENT in record.values:
+    if _changes_alignment(record, file.header.alignment):
         yield f"has another {ALIGNMENT}"
 
-    # the values; a text of spaces is recorded by its length, which must not exhaust the memory
-    spaces = [value.spaces for value in record.values.values()]
-    if min(spaces, default=0) < 0 or sum(spaces) > SPACES:
-        yield f"asks for {sum(spaces)} spaces"
+    # Its values. A text that is nothing but spaces is recorded by their number (`spaces`, 0 for all
+    # other values): as many would be made in memory, so a limit holds for all together.
+    numbers_of_spaces = [value.spaces for value in record.values.values()]
+    all_spaces = sum(numbers_of_spaces)
+    if min(numbers_of_spaces, default=0) < 0 or all_spaces > SPACES:
+        yield f"asks for {all_spaces} spaces"
     yield from _faults_of_values(record)
     yield from _faults_of_tensors(record, file)
+
+
+def _changes_alignment(record: GgufRecord, alignment: int) -> bool:
+    """Whether the first source in a record has another alignment than the file.
+
+    `ropeconv apply` never changes the alignment of tensors, so such a record is not of ropeconv.
+
+    Args:
+        record: The record.
+        alignment: The alignment of the file, in bytes.
+    """
+    # a record has the values that were changed, and the alignment never is
+    if ALIGNMENT in record.values:
+        return True
+    # a first source without the key had the default, and then the file has it too
+    had_key = ALIGNMENT in record.keys
+    return not had_key and alignment != DEFAULT_ALIGNMENT
 
 
 def _faults_of_values(record: GgufRecord) -> Iterator[str]:
@@ -156,7 +174,7 @@ def _faults_of_tensors(record: GgufRecord, file: GgufFile) -> Iterator[str]:
 
     # projections whose rows were reordered within each head
     for name in record.interleaved:
-        tensor = file.tensors.get(name)  # that one is missing is noticed later
+        tensor = file.tensors.get(name)  # None is noticed later, in `_first_tensors`
         has_no_heads = tensor is not None and not _has_heads(tensor, record.head_dim)
         if has_no_heads or name in ROPE_TENSORS:
             yield f"says that the rows of {name} were reordered by {record.head_dim}"
@@ -200,7 +218,7 @@ class Earlier:
 
 
 def valid_gguf_receipt(file: GgufFile, spec: RopeSpec) -> Receipt | None:
-    """Return the receipt of a file that still holds for its RoPE.
+    """Return the receipt that ropeconv left in a file, if the file still has the RoPE that it says.
 
     Args:
         file: The file.
@@ -238,9 +256,9 @@ def first_reading(file: GgufFile, receipt: Receipt) -> RopeSpec | None:
 
 
 def first_gguf(file: GgufFile, spec: RopeSpec) -> Edit | None:
-    """Return the edit for `--replace`: to the first source of a file that ropeconv wrote.
+    """Return the edit that makes of a file what it was before ropeconv changed it, for `--replace`.
 
-    Receipts without an original count as none.
+    A receipt that does not say what was before (`original`) counts as none.
 
     Args:
         file: The file.
@@ -328,11 +346,12 @@ def earlier(file: GgufFile, receipt: Receipt, whole: bool = False) -> Earlier:
 
 
 def was_written(record: GgufRecord, header: GgufHeader) -> bool:
-    """Return whether the first source was a file with the shards of the present one.
+    """Return whether a GGUF file was once on the disk without the changes of ropeconv.
 
-    There are two cases in which it was not. The file was split since, so that the shards are
-    others. Or it was converted from a checkpoint: then its first source is the conversion without
-    scaling, which was never written, and has no byte where data began (`data_start` is 0).
+    That file, the first source, then has the same shards as the present one. It was not on the disk
+    in two cases. The present file was split or merged since, so that it has other shards. Or it was
+    converted from a checkpoint and extended at once: the conversion without scaling was never
+    written, and `record.data_start`, the byte where its data began, is 0.
 
     Args:
         record: The record from the receipt of the file.
@@ -346,6 +365,8 @@ def was_written(record: GgufRecord, header: GgufHeader) -> bool:
 
 def layout_of(record: GgufRecord, header: GgufHeader, edit: Edit) -> Layout:
     """Return where data began in the first source of a file, and the bytes behind its end.
+
+    The first source is the file as it was before ropeconv changed it.
 
     Args:
         record: The record from the receipt of the file.
@@ -381,15 +402,15 @@ def _rename_arch(key: str, old: str, new: str) -> str:
 
 
 def _first_values(file: GgufFile, record: GgufRecord, first: str) -> dict[str, GgufValue]:
-    """The metadata keys of the first source of a file, with their values.
+    """The metadata keys of a file as it was before ropeconv changed it, with their values.
 
     Args:
         file: A file that ropeconv wrote.
         record: The record in its receipt: all keys of the first source, and the values that were
             changed since. The others are still in the file.
-        first: The first source, for messages.
+        first: The first source in words, for messages.
     """
-    # a bake can change the architecture, with which the names of keys begin
+    # `ropeconv apply` can change the architecture, with which the names of keys begin
     new_arch = str(file.get(ARCH))
     old_arch = new_arch
     if ARCH in record.values:
@@ -430,7 +451,7 @@ def _replace_by(data: bytes) -> Change:
 
 
 def _first_tensors(file: GgufFile, record: GgufRecord, first: str) -> dict[str, Change]:
-    """Return the changes that make the tensors of the first source from those of the file, by name.
+    """Return the changes that undo what ropeconv has changed in the tensors of a file, by name.
 
     Args:
         file: A file that ropeconv wrote.
@@ -461,16 +482,17 @@ QUANTISED = "general.quantization_version"
 
 
 def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
-    """Return the record for the first bake of a file, which has no receipt of ropeconv yet.
+    """Return the record for the receipt of an output, from which its source can be made again.
 
-    A record has the parts of the file that the output lacks or has changed, with which `restore`
-    makes the file again from the output.
+    The source is a file that ropeconv has not changed before. The record has what the output lacks
+    or has otherwise: the values of keys such as llama.context_length, and small tensors.
 
     Args:
-        file: The file.
-        edit: The edit from the file to the output.
+        file: The source.
+        edit: The edit that makes the output from it.
     """
-    # the bytes after the last tensor: their number is recorded where they are few and all zeros
+    # The bytes after the last tensor, of which one more than SMALL is read. Their number is kept
+    # where they are few and all zeros.
     header = file.header
     first_shard = file.shards[0]
     end = header.data_start + header.data_size
@@ -502,13 +524,13 @@ def record_of_file(file: GgufFile, edit: Edit) -> GgufRecord:
 def record_of_output(
     file: GgufFile, input_record: GgufRecord, before: Earlier, edit: Edit, replaced: bool
 ) -> GgufRecord:
-    """Return the record for a further bake of a file that ropeconv wrote.
+    """Return the record for the receipt of an output whose source ropeconv has written too.
 
-    A record has the parts of the first source, the file before the first bake, that an output lacks
-    or has changed.
+    It describes the file before the first run of `ropeconv apply` (the first source), and has what
+    the output lacks of it or has otherwise.
 
     Args:
-        file: The file, an output of an earlier bake.
+        file: The source, an output of an earlier run.
         input_record: The record in its receipt, of the changes so far.
         before: The first source, which that record restores.
         edit: The edit that makes the output: it starts from the first source with `--replace`
@@ -518,7 +540,7 @@ def record_of_output(
     starting_header = before.header if replaced else file.header
     output = rewrite(starting_header, edit)
     restorable = _sort_changes(input_record, file.tensors, file.read, edit.changes)
-    # made from the file, the output has the changes of earlier bakes too
+    # made from the file, the output has the changes of earlier runs too
     if not replaced:
         restorable = _add_earlier_changes(input_record, restorable, edit.changes)
     return _record_of(input_record, before.header, output, restorable)
@@ -568,7 +590,7 @@ class _Restorable:
     """The rows of a head of these."""
 
     lost: tuple[str, ...]
-    """Other tensors, which cannot be brought back."""
+    """Other tensors, which cannot be restored."""
 
 
 def _sort_changes(
@@ -577,10 +599,14 @@ def _sort_changes(
     read: Callable[[str], bytes],
     changes: Mapping[str, Change],
 ) -> _Restorable:
-    """Sort the tensors that an output changes by how they are brought back.
+    """Sort the tensors that an output changes by how `ropeconv restore` can undo the change.
+
+    A small tensor is kept in the receipt as it was. Rows that were only reordered can be put back.
+    A large tensor whose numbers were multiplied and rounded is lost.
 
     Args:
-        input_record: The record of the file that is changed.
+        input_record: The record of the file that is changed: what earlier runs of `ropeconv apply`
+            changed in it.
         tensors: The tensors of the file.
         read: Returns the bytes of a tensor of the file.
         changes: The new tensors of the output.
@@ -591,7 +617,7 @@ def _sort_changes(
     head_dim = 0
     remaining_bytes = SMALL
     for name, change in changes.items():
-        # the first source does not have a tensor that an earlier bake added
+        # a tensor that an earlier run added is removed again, whatever is in it
         if name in input_record.added:
             continue
         # `interleaved` is the head_dim of a change that reorders rows, and 0 of another one
@@ -599,7 +625,7 @@ def _sort_changes(
         size = tensors[name].size
         was_reordered = name in input_record.interleaved
         if name in input_record.contents:
-            # an earlier bake has recorded the bytes of the first source
+            # an earlier run has recorded the bytes from before all changes
             contents[name] = input_record.contents[name]
         elif change.interleaved:
             interleaved.append(name)
@@ -620,18 +646,18 @@ def _sort_changes(
 def _add_earlier_changes(
     input_record: GgufRecord, new: _Restorable, changes: Mapping[str, Change]
 ) -> _Restorable:
-    """Return all tensors in which an output differs from its first source, by how they come back.
+    """Return all tensors that were changed by this run of `ropeconv apply` and by earlier ones.
 
-    Small tensors have their old contents in the record, reordered rows are put back, and others are
-    lost.
+    They are sorted by how they can be restored: small tensors have their old contents in the
+    record, reordered rows are put back, and others are lost.
 
     Args:
-        input_record: The record of the file that is changed, with the tensors that earlier bakes
-            changed. The first source is the file before the first of them.
-        new: The tensors that this bake changes.
-        changes: The changes of this bake, by the name of the tensor.
+        input_record: The record of the file that is changed, with the tensors that earlier runs
+            changed.
+        new: The tensors that this run changes.
+        changes: The changes of this run, by the name of the tensor.
     """
-    # contents in the record are those of the first source, so they come before newer ones
+    # where both have contents of a tensor, those from before the first run count
     contents = {**new.contents, **input_record.contents}
     interleaved = dict.fromkeys((*input_record.interleaved, *new.interleaved))
     # rows that were reordered before cannot be brought back after a further change
@@ -650,9 +676,10 @@ def _add_earlier_changes(
 def _record_of(
     input_record: GgufRecord, first: GgufHeader, output: RewrittenHeader, restorable: _Restorable
 ) -> GgufRecord:
-    """Return the record of an output: the parts of its first source that it lacks or has changed.
+    """Return the record of an output: what it lacks of its first source, or has otherwise.
 
-    `restore` makes the first source, the file before the first bake, from the output with them.
+    The first source is the file before the first run of `ropeconv apply`, which `ropeconv restore`
+    makes again from the output and this record.
 
     Args:
         input_record: The record of the file that is changed, which has the keys and the layout of
@@ -668,15 +695,17 @@ def _record_of(
         contents=dict(restorable.contents),
         interleaved=restorable.interleaved,
         head_dim=restorable.head_dim,
-        changed=restorable.lost,  # changed, and not brought back
+        changed=restorable.lost,  # changed, and impossible to restore
     )
 
 
 def _changed_values(header: GgufHeader, values: Mapping[str, GgufValue]) -> dict[str, ValueRecord]:
-    """The values of the first source that an output lacks, or has otherwise, by key.
+    """The values of a header that an output does not have any more, by key.
+
+    An output with llama.context_length 131072 in place of 32768 gives the value 32768.
 
     Args:
-        header: The header of the first source.
+        header: The header of the first source, the file before ropeconv changed it.
         values: The values of the output, by key.
     """
     # qwen2.block_count is llama.block_count in an output that became a llama

@@ -74,7 +74,9 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def remember_source(output: Path, source: Origin) -> None:
-    """Note where the local source of an output is. A state that cannot be written is passed over.
+    """Note on this machine where the local source of an output is, so that later commands find it.
+
+    Nothing is noted where that cannot be written, without an error.
 
     Args:
         output: The output, as `apply` wrote it.
@@ -134,10 +136,10 @@ def _digest_note(kind: str, sha256: str) -> Path:
 
 
 def find_source(output: Path, use_state: bool = True) -> str:
-    """Return the source of an output.
+    """Return the source from which an output was made, as a command line names it.
 
-    It is on the Hub, where it was on this machine, or a model of its name near the output. A wrong
-    one is noticed by its schedule and its weights, which `validate` compares.
+    It is looked for on the Hub, then where it was on this machine, then by its name near the
+    output. A wrong one is noticed by `validate`, which compares frequencies and weights.
 
     Args:
         output: An output with a receipt.
@@ -264,9 +266,9 @@ def _absolute_path(source: Origin) -> str:
 
 
 def _files_of(source: Origin) -> dict[str, tuple[int, str]]:
-    """The weights and settings of a local source, with the size and digest of each.
+    """The size in bytes and the digest of each file of a local source, by its absolute path.
 
-    Their keys are absolute paths.
+    Only files that change what the model computes are there: weights and settings.
     """
     # a GGUF file may have any name, as the blobs of Ollama do
     if isinstance(source, GgufSource):

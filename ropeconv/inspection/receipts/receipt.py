@@ -552,8 +552,9 @@ class LayersRecord(msgspec.Struct, frozen=True):
         noun = "layers" if len(numbers) > 1 else "layer"
         names = f"{noun} {' and '.join(numbers)}"
 
-        # a run in which the source without the method would pass too proves nothing; where the
-        # source computes the method already (`unchanged`) there is no such source
+        # The source, without the method, was run too. A comparison that it would pass shows nothing
+        # about the method (`is_distinguished` is false). There is no such run where the source has
+        # the method already (`unchanged`).
         last = f"position {self.reached:,}"
         shows_method = self.unchanged or self.is_distinguished
         if not shows_method:
@@ -652,8 +653,9 @@ class GgufCheckRecord(msgspec.Struct, frozen=True):
             noun = "layers" if "-" in numbers else "layer"
             names = f"{noun} {numbers}"
             last = f"position {layers.reached:,}"
-            # the run shows the method if the source without it would have been noticed; there is no
-            # such source where it computes the method already
+            # The source, without the method, was run too. A comparison that it would pass shows
+            # nothing about the method (`is_distinguished` is false). There is no such run where
+            # the source has the method already (`unchanged`).
             shows_method = layers.unchanged or layers.is_distinguished
             if shows_method:
                 runs.append(f"computes the method in {names} up to {last}")

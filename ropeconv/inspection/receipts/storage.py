@@ -258,15 +258,15 @@ def describe_recipe(recipe: JsonObject, trained: int) -> str:
 
 
 def describe_settings(recipe: JsonObject, trained: int = 0, declared: int = 0) -> str:
-    """Return the settings of a recipe for display.
+    """Return the settings of a recipe for display, such as "factor 4, beta-fast 32".
 
-    Lists are shown by their length, and a length as the factor that reaches it.
+    A list is shown by its length, as "long-factor of 48 values". A context to reach, such as 128k,
+    is shown as the factor that reaches it, where the trained context is known.
 
     Args:
         recipe: The recipe as `Recipe.to_dict` has it.
-        trained: The context of the model before its scaling in tokens; 0 where it is not known,
-            and a length stays one then.
-        declared: Its context with its scaling in tokens.
+        trained: The context of the model before its scaling, in tokens; 0 where it is not known.
+        declared: Its context with its scaling, in tokens; 0 for the same.
     """
     # the parameters of the method, then the modifiers beside it
     settings = dict(recipe.get("parameters", {}))
@@ -484,10 +484,12 @@ def _write_json(path: Path, draft: Path, data: JsonObject, fsync: bool = True) -
 
 
 def commands(receipt: Receipt) -> list[str]:
-    """Return the `ropeconv apply` of each bake from the first source to the output, in order.
+    """Return the command lines that make an output again from its first source, in order.
 
-    Local sources have their names in the receipts, without folders. A recipe with lists of numbers
-    is read from the receipt, `--recipe ropeconv.json`.
+    An output of `ropeconv apply` may have been extended by a further run, so there may be several:
+    `ropeconv apply Qwen/Qwen3-8B --ntk 2 -o step1`, then `ropeconv apply step1 --yarn 4`.
+    Local sources are named without their folders. A recipe with lists of numbers has no options,
+    and is read from the receipt, `--recipe ropeconv.json`.
     """
     # the input of the first command; that of each further one is the output before it
     first = receipt.first
@@ -518,11 +520,13 @@ def _file_name(name: str, is_gguf: bool) -> str:
 
 
 def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") -> list[str]:
-    """Return the words of the `ropeconv apply` that repeats a bake, without its output.
+    """Return the words of the command line that repeats a run of `ropeconv apply`, without `-o`.
+
+    For instance ["ropeconv", "apply", "Qwen/Qwen3-8B", "--yarn", "4"].
 
     Args:
         name: The source, for the command line.
-        step: The bake as a receipt records it: one run of `ropeconv apply`.
+        step: The run, as a receipt records it.
         is_gguf: Whether the source is a GGUF file.
         family: The family that the user gave.
     """
@@ -557,7 +561,7 @@ def apply_words(name: str, step: StepRecord, is_gguf: bool, family: str = "") ->
 
 
 def facts_of(receipt: Receipt) -> dict[str, str]:
-    """Return the facts on the method in a receipt, for display."""
+    """Return what a receipt says about the method, by titles for display: {"Context": ..., ...}."""
     method = REGISTRY.get(receipt.method)
     before = receipt.before
     schedule = receipt.schedule

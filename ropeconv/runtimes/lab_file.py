@@ -194,7 +194,7 @@ def refused_families(runtime: str) -> dict[str, dict[str, bool]]:
     """Return whether each version of a runtime refused every model of a family.
 
     It is {"0.33.0": {"llama": False, "hrm": True}, ...}, from the newest version to the oldest,
-    each with the families of which it ran something.
+    each with the families of which a model was run in it.
     """
     by_version = {}
     for record in reversed(runtime_records(runtime)):

@@ -648,6 +648,7 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
     if isinstance(method, ScaledMethod):
         return replace(method, factor=length)
     if isinstance(method, Piecewise):
+        # "8@44" is a factor and the pair where the two bases meet; the pair stays
         split = method.parts()[1]
         return Piecewise(f"{length}@{split}")
     return method

@@ -404,7 +404,10 @@ def _apply_gguf(
     beside: SideFile | None,
     shared: SharedProbe | None,
 ) -> AppliedPlan:
-    """Write a GGUF file, or change one in place, and read it back, as `apply` says."""
+    """Write a GGUF file, or change one in place, and read it back.
+
+    Parameters are those of `apply`; `shared` is its `probe` where that may run several outputs.
+    """
     output_check = GgufOutputCheck(plan, shared)
 
     def accept(path: Path) -> None:

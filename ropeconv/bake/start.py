@@ -336,6 +336,9 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
 def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
     """Say how the factor of a method follows from two lengths, and which scaling is removed.
 
+    Such as ["factor 4 = 131,072 / 32,768 trained tokens"]; empty where the user gave the factor of
+    an unscaled model, or the method has none.
+
     Args:
         inspection: The inspection of the source.
         recipe: The method and its modifiers.

@@ -669,7 +669,8 @@ def _recipe(
     recipe = Recipe(method, on_top=on_top)
     form = start.form
     if on_top and isinstance(form, LongRope):
-        # runtimes of LongRoPE derive the attention factor from the declared context
+        # runtimes of LongRoPE derive the attention factor from the declared context; 9 digits, as
+        # the command with --attention-factor has them
         attention_factor = longrope_attention_factor(
             context / form.original_context, form.original_context
         )

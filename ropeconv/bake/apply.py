@@ -167,6 +167,8 @@ class OutputCheck:
         result = self.plan.result
         if result.encoding not in READ_AGAIN:
             return
+        # in_config is the part of the schedule that config.json must give: an attention factor that
+        # was multiplied into weights is not in it
         spec = read_spec(read_json(folder / "config.json"), result.family)
         schedule = result.in_config
         if spec.context != schedule.context:

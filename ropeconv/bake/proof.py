@@ -248,7 +248,7 @@ def bootstrap_t(values: NDArray[np.float64]) -> float:
 
 
 def sample_of(measured: Sequence[Measured], values: Iterable[float] | None = None) -> Sample:
-    """Return a sample of numbers, at least one.
+    """Return numbers with the text and the window of each, for the statistics of their mean.
 
     Args:
         measured: The numbers, windows of one text in the order of the text.

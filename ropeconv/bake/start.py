@@ -41,8 +41,8 @@ def first_inspection(
 ) -> tuple[ConfigInspection, ConfigInspection, Source]:
     """Inspect a checkpoint, and the checkpoint that a plan starts from.
 
-    These are two with --replace, if `source` is an output of ropeconv: the plan then starts from
-    the checkpoint before the first run of ropeconv.
+    These are the same one, unless `--replace` is given and `source` is an output of ropeconv: then
+    the plan starts from the checkpoint before the first run of ropeconv.
 
     Returns:
         The inspection of `source`, the inspection of the checkpoint that the plan starts from, and

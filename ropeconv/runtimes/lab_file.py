@@ -125,7 +125,10 @@ class LabFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def full_records(file: LabFile) -> Iterator[Record]:
-    """Yield the records of a file, from the oldest version to the newest.
+    """Yield the records of a file, each with all results, from the oldest version to the newest.
+
+    In the file, {"version": "0.33.0", "like": "0.32.0", "models": {"llama": ...}} has the results
+    of 0.32.0 but for llama.
 
     Raises:
         KeyError: For an entry that is like one that is not before it.

@@ -654,6 +654,7 @@ def _method_for(kind: type[Method], start: RopeSpec, context: int, on_top: bool)
     if isinstance(method, ScaledMethod):
         return replace(method, factor=length)
     if isinstance(method, Piecewise):
+        # "8@44" is a factor and the pair where the two bases meet; the pair stays
         split = method.parts()[1]
         return Piecewise(f"{length}@{split}")
     return method
@@ -674,7 +675,8 @@ def _recipe(
     recipe = Recipe(method, on_top=on_top)
     form = start.form
     if on_top and isinstance(form, LongRope):
-        # runtimes of LongRoPE derive the attention factor from the declared context
+        # runtimes of LongRoPE derive the attention factor from the declared context; 9 digits, as
+        # the command with --attention-factor has them
         attention_factor = longrope_attention_factor(
             context / form.original_context, form.original_context
         )

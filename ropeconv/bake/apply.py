@@ -167,6 +167,8 @@ class OutputCheck:
         result = self.plan.result
         if result.encoding not in READ_AGAIN:
             return
+        # in_config is the part of the schedule that config.json must give: an attention factor that
+        # was multiplied into weights is not in it
         spec = read_spec(read_json(folder / "config.json"), result.family)
         schedule = result.in_config
         if spec.context != schedule.context:
@@ -404,7 +406,10 @@ def _apply_gguf(
     beside: SideFile | None,
     shared: SharedProbe | None,
 ) -> AppliedPlan:
-    """Write a GGUF file, or change one in place, and read it back, as `apply` says."""
+    """Write a GGUF file, or change one in place, and read it back.
+
+    Parameters are those of `apply`; `shared` is its `probe` where that may run several outputs.
+    """
     output_check = GgufOutputCheck(plan, shared)
 
     def accept(path: Path) -> None:

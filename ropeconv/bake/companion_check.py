@@ -16,7 +16,9 @@ from .finished import member_digest
 
 
 def check_companion(folder: Path) -> str:
-    """Return in a sentence that an adapter or a graph is as ropeconv wrote it.
+    """Compare a LoRA adapter or a compiled graph with its receipt, and return that it is the same.
+
+    The sentence is such as "The adapter is as it was written: 3 files are the same byte for byte."
 
     Raises:
         BadSource: Where the receipt of the folder is another one, or cannot be read.

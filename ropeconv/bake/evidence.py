@@ -129,7 +129,11 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return factor <= 1.01 * self.factor
 
     def compare_with_bar(self, name: str) -> BarResult | None:
-        """Whether a method works without training, by the bar of MOST_LOST and LEAST_FOUND.
+        """Whether a method works without training, by a bar: "met", "missed" or "undecided".
+
+        The bar: at the new length, the loss is at most MOST_LOST (nats per token) above that of the
+        unchanged model at its trained length, and at least LEAST_FOUND (percent) of the facts that
+        were hidden in texts are found.
 
         The interval of the answers must be above LEAST_FOUND or below it as a whole: 6 of 12
         questions are 25 to 75 %, which decides nothing.
@@ -194,11 +198,13 @@ def studies_of(on_top: str) -> list[Study]:
 def study_for(
     method: str, factor: float, on_top: str = "", among: Sequence[Study] | None = None
 ) -> Study | None:
-    """Return the study whose numbers of a method are shown, and by which it meets the bar or not.
+    """Return the study whose numbers of a method are shown, and which says if it needs training.
 
-    It is of the model with the longest trained context, at the nearest measured factor from the
-    wanted one on; where all are smaller, at the largest. A model that hardly needs a method judges
-    none.
+    A study has the losses and answers of several methods on one model, extended by one factor.
+
+    It is the study of the model with the longest trained context, at the nearest factor that is not
+    smaller than the wanted one; where all are smaller, at the largest. Studies of a model that
+    hardly loses anything without a method are left out, since they say nothing about methods.
 
     Args:
         method: The name of the method.

@@ -161,7 +161,9 @@ def write_ahead(
 ) -> None:
     """Write the files of several outputs together, for `execute_plan` to continue from.
 
-    Each output has one file, which is left in its hidden folder as an interrupted run leaves one.
+    Such outputs are GGUF files of one model in several types (F16, Q8_0), which are converted from
+    one reading of its weights. Each file is left in a hidden folder beside the place of its output,
+    as by an interrupted run. `execute_plan` finds it there, checks it, and gives it its name.
 
     Args:
         plans: The outputs.
@@ -182,6 +184,7 @@ def write_ahead(
             opened.enter_context(make_folder(plan.out.parent, options.fsync))
             hidden = opened.enter_context(locked(plan.out, keep=True))
             folders.append(hidden)
+            # the journal lists the files that an earlier run has finished
             journal = settle(hidden, OutputJournal.read(hidden.journal))
             writers.append(_begin(plan, hidden, journal, options, advance))
 

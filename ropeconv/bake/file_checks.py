@@ -317,7 +317,8 @@ class FolderCheck:
     def _compare_quickly(self, file: PlannedFile, path: Path) -> None:
         """Compare a file of weights for --quick, which reads only a small part of it.
 
-        These are the tensors that a fold multiplies, and the header of a file that is copied.
+        For a file that is copied, that is its header. For one with a fold (`--encoding weights`,
+        which multiplies the attention factor into weights), it is the multiplied tensors.
         """
         # the ranges of a fold, but for those of the tensors that it does not change
         folded = self._fold_ranges(file)
@@ -383,7 +384,7 @@ def _has_weights(name: str) -> bool:
 LONGEST_VALUE = 1000
 """Bytes of a value that a message shows."""
 SMALL = 1 << 16
-"""Bytes of a tensor that is compared in any case."""
+"""Bytes of an edited tensor up to which it is compared with --quick too."""
 QUANTISER = ("general.file_type", "general.quantization_version")
 """Keys that llama.cpp's quantiser writes."""
 DESCRIPTIVE = "general."
@@ -524,9 +525,9 @@ class GgufCheck:
             self.findings.differs(f"it has {extra:,} bytes after its last tensor")
             return
 
-        # the data: with --quick only the tensors that hold the schedule
+        # the data: with --quick only the tensors with frequencies, and small ones of the edit
         if self.findings.options.quick:
-            self._compare_small(path, header.tensors, header.data_start, shard=0)
+            self._compare_quick_tensors(path, header.tensors, header.data_start, shard=0)
             return
         if digests is not None:
             self._compare_digests(header, digests)
@@ -609,7 +610,7 @@ class GgufCheck:
         for name, info in header.tensors.items():
             if info.type == planned.tensors[name].type:
                 same_type[name] = info
-        self._compare_small(self.file.path, same_type, header.data_start, shard=0)
+        self._compare_quick_tensors(self.file.path, same_type, header.data_start, shard=0)
         outtype = plan.exported.outtype
         self.findings.unverified.append(
             f"to compare the types of tensors, {outtype} must be made again"
@@ -622,10 +623,14 @@ class GgufCheck:
             describes = key.startswith(DESCRIPTIVE) and not key.startswith(EFFECTIVE)
             self.findings.differs(clause, harmless=describes and may_describe)
 
-    def _compare_small(
+    def _compare_quick_tensors(
         self, path: Path, tensors: Mapping[str, TensorInfo], start: int, shard: int
     ) -> None:
-        """Compare the small tensors that hold the schedule, which --quick compares too.
+        """Compare the few tensors whose bytes --quick reads too.
+
+        These are rope_freqs.weight and its like, which have the frequencies in them, at any size;
+        and tensors of at most 64 KiB that the edit has changed or added, such as norms that were
+        multiplied by the attention factor.
 
         Args:
             path: The shard.
@@ -633,12 +638,13 @@ class GgufCheck:
             start: The byte at which its data begins.
             shard: Its number, from 0.
         """
-        changed = {*self.plan.edit.changes, *self.plan.edit.added}
+        edited = {*self.plan.edit.changes, *self.plan.edit.added}
         for name, info in tensors.items():
-            is_small_change = name in changed and info.size <= SMALL
-            holds_schedule = name in ROPE_TENSORS or is_small_change
-            if not holds_schedule:
+            has_frequencies = name in ROPE_TENSORS
+            is_small_and_edited = name in edited and info.size <= SMALL
+            if not has_frequencies and not is_small_and_edited:
                 continue
+            # whole=False: only the bytes of this tensor, and not the rest of the shard
             expected = self._expect_data({name: info}, start, shard)
             place = first_difference(path, expected, whole=False)
             if place is not None:
@@ -656,9 +662,9 @@ class GgufCheck:
             self.findings.differs(f"{path.name} has another header")
             return
 
-        # with --quick the tensors that hold the schedule; else all bytes, the header among them
+        # with --quick a few small tensors; else all bytes, the header among them
         if self.findings.options.quick:
-            self._compare_small(path, header.tensors, header.data_start, number)
+            self._compare_quick_tensors(path, header.tensors, header.data_start, number)
             return
         head = CopiedRange(
             start=0, stop=before.data_start, origin=source.shards[number].path(), place=0

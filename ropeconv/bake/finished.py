@@ -27,9 +27,10 @@ NOT_WRITTEN = (".cache", DRAFT)
 
 
 def may_be_finished(plan: FilePlan) -> bool:
-    """Return whether the place of a plan has files of its names and sizes, and its receipt.
+    """Return whether an output seems to be written already, by an earlier run of the same command.
 
-    No file is read, so this is quick. `is_finished` compares their contents.
+    Its files are there with the planned sizes, and its receipt says that it was made in the same
+    way. No other file is read, so this is quick. `is_finished` compares their contents.
     """
     for file in plan.files:
         place = _place(plan, file.name)
@@ -40,7 +41,7 @@ def may_be_finished(plan: FilePlan) -> bool:
         if is_size_known and place.stat().st_size != file.size:
             return False
 
-    # only outputs of `apply` have a receipt
+    # only outputs of `apply` have a receipt; two agree where source, recipe, target and schedule do
     if not isinstance(plan, Plan):
         return True
     with suppress(BadSource):
@@ -49,7 +50,7 @@ def may_be_finished(plan: FilePlan) -> bool:
 
 
 def is_finished(plan: FilePlan, again: Path) -> bool:
-    """Return whether the place of a plan has exactly what was written again.
+    """Return whether an earlier output has exactly the bytes of one that was written again.
 
     The results of later measurements in its receipts do not count.
 

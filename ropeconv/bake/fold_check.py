@@ -55,11 +55,15 @@ class _Weights:
 
         Each number of a vector, such as a bias, is a row.
         """
+        # [4096, 1024] has 4096 rows of 1024 numbers; a vector [4096] has 4096 rows of 1 number,
+        # since the product of no sizes is 1
         path, header = self.files[name]
         tensor = header.tensors[name]
         row_count, *row_shape = tensor.shape
         row_width = math.prod(row_shape)
         columns = min(row_width, COLUMNS)
+        # the type in the file; numpy has no BF16, so its 16 bits are read as an integer, of which
+        # `widen` makes a float
         item = np.dtype(STORED[tensor.dtype])
 
         rows = []

@@ -91,8 +91,11 @@ class GgufPlan(GgufOutput):
 
     @cached_property
     def original(self) -> OriginalRecord:
-        """The model that `restore` leads back to, and how the output differs from it."""
-        # the source is that model, if ropeconv did not write it
+        """The model that `restore` leads back to, and how the output differs from it.
+
+        It is the model before the first run of ropeconv, also if this is the second run.
+        """
+        # the source is that model, if ropeconv did not write it: it has no receipt then
         file = self.source.file
         edit = self.result.edit
         receipt = valid_gguf_receipt(file, self.source_spec)
@@ -100,8 +103,8 @@ class GgufPlan(GgufOutput):
         if receipt is None or original is None or original.gguf is None:
             return OriginalRecord(source_record(self.source), gguf=record_of_file(file, edit))
 
-        # The source is an output of ropeconv, so it is the file before the first run. The new
-        # output is made from the source, in one more step, or with --replace from that first file.
+        # The source is an output of ropeconv, so the model is what its receipt says. The new output
+        # is made from the source, in one more step, or with --replace from that first model.
         replaces = self.target.replace
         record = record_of_output(
             file,

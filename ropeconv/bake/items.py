@@ -107,7 +107,10 @@ class RecordItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def compare_rows(
     items: Iterable[Item], first: str, second: str, length: int, measure: str, metric: str
 ) -> Proof | None:
-    """Compare two rows on the items that both have, by the rule of `proof.py`.
+    """Return by how much a method is better than another one, on texts that both were measured on.
+
+    A row of an evaluation is a method, such as "yarn:4", or the unchanged model, "base". An item is
+    one measured number of a row, on one window of a text or one question.
 
     Args:
         items: Items of these rows and others.

@@ -230,12 +230,15 @@ def _fetch_tensors(source: Source, needed_rows: Mapping[str, int], target: Path)
                 shape = (rows, *row_shape)
             entries.append((tensor.name, tensor.dtype, shape))
 
+            # the projections of a layer follow each other in most files, and one request reads them
+            # all: a range that begins where the last one ends makes that longer
             start = header.data_start + tensor.start
             stop = start + tensor_bytes(tensor.dtype, shape)
-            # the projections of a layer follow each other in most files: one request reads them all
-            follows_last = bool(ranges) and ranges[-1][0] == file and ranges[-1][2] == start
-            if follows_last:
-                _, start, _ = ranges.pop()
+            if ranges:
+                last_file, last_start, last_stop = ranges[-1]
+                if (file, start) == (last_file, last_stop):
+                    ranges.pop()
+                    start = last_start
             ranges.append((file, start, stop))
 
     def blocks() -> Iterator[bytes]:

@@ -393,6 +393,7 @@ class Plan(FilePlan):
             schedule=records.ScheduleRecord(**self.schedule.to_dict()),
             asked_context=self.asked_context,
             effective_length=effective_length(self.schedule, self.source_spec),
+            # not those that an installed runtime has answered, which another machine would not have
             runtimes=self._runtime_records(with_asked=False),
             fine_tuning=self.fine_tuning,
             original=self.original,

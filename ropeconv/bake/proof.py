@@ -157,8 +157,9 @@ class Sample:
     def margin(self) -> float | None:
         """How far from 0 the mean must be to be significant; None where that cannot be tested.
 
-        The bootstrap is drawn only for a mean beyond the margin of Student's t, which is returned
-        for others.
+        It is the larger one of two margins: of Student's t, and of a bootstrap, which also holds
+        for skewed numbers. Drawing the bootstrap takes time. A mean within the margin of Student's
+        t is not significant anyway, so only that margin is returned for it.
         """
         student_margin = self.student_margin
         if student_margin is None or self.error is None:
@@ -247,7 +248,7 @@ def bootstrap_t(values: NDArray[np.float64]) -> float:
 
 
 def sample_of(measured: Sequence[Measured], values: Iterable[float] | None = None) -> Sample:
-    """Return a sample of numbers, at least one.
+    """Return numbers with the text and the window of each, for the statistics of their mean.
 
     Args:
         measured: The numbers, windows of one text in the order of the text.
@@ -330,7 +331,9 @@ def prove(
 
 
 def judge(sample: Sample, share: bool = False) -> Proof:
-    """Return whether the mean of differences counts, by the rule of this module.
+    """Return the mean of differences, with its standard error and how far from 0 it must be.
+
+    It counts as decided where it is beyond that margin.
 
     For a difference of shares, such as of right answers, the spread between clusters can be 0:
     where all answers change in the same way. Its error is therefore at least that of McNemar's

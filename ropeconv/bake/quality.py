@@ -11,18 +11,18 @@ from .plan import Plan
 
 
 def quality(plan: Plan) -> str:
-    """Return what was measured of the method of a plan; empty where no method is
-    used, or none for a longer context.
+    """Return a sentence on how much the method of a plan was measured to help and to cost.
 
-    These are the losses that `advise` shows, as differences, or the command that measures the
-    method with this model.
+    Such as "loss -2.10 nats beyond the trained length, +0.02 inside it, against the unchanged
+    Qwen2.5-0.5B at 4 times". Where no study has the method, it is the command that measures it on
+    this model: "not measured; ropeconv eval ...". It is empty for an output that is no longer than
+    the trained context, and for one that only writes the RoPE of the model again (`--as-is`).
     """
     method = plan.recipe.method
     is_longer = plan.context > plan.before.original_context
     if isinstance(method, AsIs) or not is_longer:
         return ""
-    # "loss -2.10 nats beyond the trained length, +0.02 inside it, against the unchanged
-    # Qwen2.5-0.5B at 4 times"
+    # the difference to the unchanged model (BASE) in the losses of a published study
     study = shown_study(plan)
     if study is not None:
         beyond = study.beyond[method.name] - study.beyond[BASE]

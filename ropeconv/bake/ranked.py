@@ -161,7 +161,12 @@ class RankedMethods(TableSummary):
         return [SummaryTable("methods", columns, rows)]
 
     def _cells(self, row: Advice, formats: Sequence[str]) -> tuple[str, ...]:
-        """The cells of a method for people: flags, numbers, without training or not, runtimes."""
+        """The cells of a method in the table that people read.
+
+        Such as ("--yarn 4", "2.31", "2.48", "+0.02", "94 % (88-97)", "Qwen2.5-0.5B", "yes",
+        "3 of 5"): its flag, what was measured, whether it works without training, and for each
+        format how many runtimes support the output.
+        """
         # from a result of the user's `eval`, else from the published studies
         if self.ranking:
             measured = self.ranking.cells(row)

@@ -52,11 +52,13 @@ def is_regrouped(file: GgufFile, plan: GgufOutput) -> bool:
 def without_shards(receipt: Receipt) -> Receipt:
     """Return a receipt without the facts that depend on how its source was split into shards.
 
-    These are the keys about shards, and the places in its header.
+    These are the keys about shards, and the places in its header. Two receipts can then be compared
+    whose sources have the same tensors in other shards.
     """
     original = receipt.original
     if original is None or original.gguf is None:
         return receipt
+    # 0 and "" stand in both receipts in place of facts that are not compared
     record = msgspec.structs.replace(
         original.gguf,
         keys=tuple(key for key in original.gguf.keys if not _is_layout(key)),

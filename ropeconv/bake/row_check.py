@@ -48,10 +48,13 @@ class _RowCheck:
     """The first numbers of all rows of tensors of the layer that is searched now."""
 
     def run(self, kinds: tuple[str, ...]) -> None:
-        """Compare each layer with the first of its kind. Raises Disagreement.
+        """Compare where the rows of each layer came from with those of the first of its kind.
+
+        A conversion to GGUF may put the rows of a matrix into another order, in all layers of one
+        kind into the same. Raises Disagreement where a layer has another order than the first.
 
         Args:
-            kinds: The kind of each layer.
+            kinds: The kind of each layer, such as ("global", "local", "local", "local").
         """
         layers_by_kind: dict[str, list[int]] = {}  # e.g. {"global": [0, 6], "local": [1, 2, 3]}
         for layer, kind in enumerate(kinds):
@@ -60,7 +63,7 @@ class _RowCheck:
         for first, *others in layers_by_kind.values():
             if not others:
                 continue
-            self.rows_of_source.clear()
+            self.rows_of_source.clear()  # the rows that were read for the kind before
             for suffix in self._matrices(first):
                 origins = self._find_origins(suffix, first)
                 for layer in others:

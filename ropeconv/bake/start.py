@@ -41,8 +41,8 @@ def first_inspection(
 ) -> tuple[ConfigInspection, ConfigInspection, Source]:
     """Inspect a checkpoint, and the checkpoint that a plan starts from.
 
-    These are two with --replace, if `source` is an output of ropeconv: the plan then starts from
-    the checkpoint before the first run of ropeconv.
+    These are the same one, unless `--replace` is given and `source` is an output of ropeconv: then
+    the plan starts from the checkpoint before the first run of ropeconv.
 
     Returns:
         The inspection of `source`, the inspection of the checkpoint that the plan starts from, and
@@ -335,6 +335,9 @@ def nothing_to_extend(inspection: Inspection, context: int) -> str:
 
 def _derivation(inspection: Inspection, recipe: Recipe, spec: RopeSpec) -> list[str]:
     """Say how the factor of a method follows from two lengths, and which scaling is removed.
+
+    Such as ["factor 4 = 131,072 / 32,768 trained tokens"]; empty where the user gave the factor of
+    an unscaled model, or the method has none.
 
     Args:
         inspection: The inspection of the source.

@@ -199,11 +199,13 @@ class Mean(NamedTuple):
 
 
 def pairs_of_means(losses: dict[str, Mean]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of methods that means decide, the better one first.
+    """Return the pairs of methods of which one is significantly better, that one first.
 
-    Only the differences to the unchanged model are known, so two other methods are compared by the
-    difference of both, beyond the sum of both margins. By Student's t, since means say nothing of
-    the skewness. Fewer than six texts decide nothing.
+    For losses of which YaRN's is surely lower than NTK's, it is (("yarn", "ntk"),). Only the
+    differences of methods to the unchanged model are known. So two methods are compared by the
+    difference of these, which must be above the sum of their margins. The margins are those of
+    Student's t: a bootstrap needs each number, and only means are known. Fewer than six texts
+    decide nothing.
 
     Args:
         losses: The mean of each method.

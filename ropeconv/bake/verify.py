@@ -293,9 +293,10 @@ def _verify_gguf(
 
 
 def earlier_output(plan: Plan) -> Comparison | None:
-    """Return the existing output at the place of a plan, if its receipt is that of the plan.
+    """Return the output of an earlier run of the same plan, if it is there.
 
-    No files are compared.
+    Its receipt must name the same source, recipe, target and schedule (`made_from`). No other file
+    is compared.
     """
     if not plan.out.exists():
         return None

@@ -95,7 +95,10 @@ def find(name: str) -> Command:
 
 
 def all_commands() -> dict[str, tuple[str, str]]:
-    """Return all commands, those of the core first: the module, and the line for the help.
+    """Return all commands, those of the core first, then those of features.
+
+    By the name of each they are its module and its line in the help, such as {"apply":
+    ("ropeconv.cli.commands.apply", "Write a checkpoint or GGUF file with ..."), ...}.
 
     Raises:
         RopeconvError: For a feature that cannot be loaded, and for a command whose name is taken.

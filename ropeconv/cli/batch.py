@@ -179,7 +179,8 @@ class BatchView:
 
     def _separate(self, unit: OutputUnit) -> None:
         """Print an empty line before all outputs but the first."""
-        if unit is not self.batch.plans[0][0]:
+        first_unit, _ = self.batch.plans[0]
+        if unit is not first_unit:
             self.screen.say("")
 
     def _print_document(self, documents: list[dict[str, Any]], more: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def terms_of(license: str) -> tuple[str, bool]:
-    """Return the terms of a licence.
+    """Return the terms of a licence, such as ("the licence cc-by-nd-4.0 allows no ...", True).
 
     Args:
         license: Its name in the metadata of a model card.

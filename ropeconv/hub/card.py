@@ -102,7 +102,12 @@ def card(
 
 
 def _about_change(upload: UploadSet) -> dict[str, object]:
-    """Return the values of the template about the method, and about how the output was made."""
+    """Return the values of the template about the method, and about how the output was made.
+
+    Such as {"method_title": "YaRN", "paper": "https://arxiv.org/abs/2309.00071", ...}.
+
+    Raises BadSource for a receipt with a method that this version does not have.
+    """
     # an output may be made in several steps, of which one has extended the context
     receipt = upload.receipt
     step = receipt.extension

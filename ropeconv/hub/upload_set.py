@@ -111,7 +111,9 @@ class UploadSet:
 
 
 def from_plan(plan: Plan, staged: Path) -> UploadSet:
-    """Return the upload set of a plan; the Hub copies files that the plan copies from the Hub.
+    """Return the files to upload for a plan that was written, and those that the Hub copies.
+
+    The Hub copies a file from repository to repository where the plan copies it from the Hub.
 
     Args:
         plan: The plan of a folder.
@@ -180,7 +182,10 @@ def planned_upload(plan: Plan) -> UploadSet:
 
 
 def _planned_gguf(plan: GgufPlan | ExportPlan) -> UploadSet:
-    """Return the upload set that a plan of GGUF files will have, under their names on the Hub."""
+    """Return the GGUF files that a plan will upload, by the names that they get on the Hub.
+
+    They are not written yet, so what the card says about them is from the plan.
+    """
     adds = {}
     sizes = {}
     for file in plan.files:
@@ -229,7 +234,7 @@ def quantisation_of(text: str | None) -> str:
 
 
 def from_folder(folder: Path) -> UploadSet:
-    """Return the upload set of a folder that `apply` wrote.
+    """Return the files to upload from a folder that `apply` wrote, and those that the Hub copies.
 
     The Hub copies unchanged files of a source on the Hub. Hidden files are left out.
 
@@ -265,7 +270,7 @@ def from_folder(folder: Path) -> UploadSet:
 
 
 def from_gguf(path: Path) -> UploadSet:
-    """Return the upload set of a GGUF file that ropeconv wrote, with its other shards.
+    """Return the files to upload for a GGUF file that ropeconv wrote: it, and its other shards.
 
     Raises:
         BadSource: A shard is missing.
@@ -430,7 +435,7 @@ def _quantisation_of_type(file_type: int | None) -> str:
 
 
 def merge(parts: list[UploadSet]) -> UploadSet:
-    """Return the upload set of several quantisations of one model.
+    """Return one upload of several: quantisations of one model, for the same repository.
 
     Raises:
         BadSource: Their recipes or schedules differ.
@@ -470,7 +475,9 @@ def _complete_upload(
     own_card: bool = False,
     is_there: bool = True,
 ) -> UploadSet:
-    """Return the upload set of a folder: its files without the card of the source, and its facts.
+    """Return the files to upload for a folder, with what its card will say about it.
+
+    The card of the source is left out.
 
     A README.md of the source is about another model. Its text is kept in the upload set, since the
     card that ropeconv writes later takes the licence and the languages from it.

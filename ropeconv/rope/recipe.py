@@ -795,6 +795,7 @@ def described_flags(recipe: Recipe, trained: int, declared: int) -> str:
         trained: Context of the model before its scaling, in tokens.
         declared: Context of the model with its scaling, in tokens.
     """
+    # ["--yarn", "4"]: the first word is the flag of the method, and the second one its value
     words = flags(recipe) or [recipe.method.flag()]
     value = getattr(recipe.method, "factor", None)
     if isinstance(value, float):
@@ -827,6 +828,9 @@ def recipe_text(recipe: Recipe) -> str:
 
 def _values(recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
     """The parts of a recipe as text and commands have them.
+
+    For `--yarn 16 --beta-fast 16 --context 128k` it is (["16"], {"beta_fast": 16, "context":
+    131072}).
 
     Returns:
         The value of the method's flag, in a list that is empty for a method without a value; and

@@ -152,7 +152,9 @@ def draft_verdicts(
 
 
 def _draft_verdict(kind: DraftKind, family: Family, verdict: Verdict) -> Verdict:
-    """Return the verdict on a draft, from the first statement about it.
+    """Return whether a runtime computes the RoPE of a draft model, from what drafts.toml states.
+
+    The first statement there about this runtime, version, kind of draft and family counts.
 
     Args:
         kind: The kind of draft.

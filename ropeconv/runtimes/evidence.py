@@ -64,15 +64,17 @@ def executed_models(
 ) -> dict[str, tuple[ExecutedModel, ...]]:
     """Return what was seen when a runtime ran the configs of a family, by version, newest first.
 
-    Models without any result are left out.
+    For vLLM and llama it is {"0.33.0": (ExecutedModel("llama", ...), ExecutedModel("llava", ...)),
+    "0.32.0": ...}. Models that could not be run are left out. The results come with ropeconv: its
+    laboratory (scripts/laboratory) runs a small config of each model in each version.
 
     Args:
         runtime: Its name.
         family: The name of the family.
         options: The options with which it was started; empty for none.
     """
-    # the models of the family that the lab runs, by name, with their model types; for llama these
-    # are its small config, called as the family, and wrappers of it such as llava
+    # the models of the family that the laboratory runs, by name, with their model types; for llama
+    # these are its small config, called as the family, and wrappers of it such as llava
     model_types = {}
     for name, (model_family, model_type) in lab_models().items():
         if model_family == family:
@@ -107,8 +109,11 @@ def evidence(
 ) -> Evidence:
     """Return how it is known what a runtime does with a family.
 
+    It is Evidence("run", "0.33.0, 2026-11-22") where a model of the family was run,
+    Evidence("read") where only the source code of the runtime was read, and else Evidence().
+
     Args:
-        runtime: A row of the table of runtimes.
+        runtime: A row of the table of runtimes, which stands for a range of versions.
         family: The name of the family.
         kind: The rope type, None for any.
         model_type: The one of the config as a whole; empty for any.

@@ -141,7 +141,10 @@ class Reader(VersionRange, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 @cache
 def gguf_readers() -> tuple[Reader, ...]:
-    """Return all readers of the package, by name and version."""
+    """Return all readers, the programs that load GGUF files (such as Ollama), by name and version.
+
+    A reader stands for a range of versions of which the same is known.
+    """
     listed: list[Reader] = []
     for place in runtime_files("readers", ".toml"):
         file = runtime_data(place, RowFile)
@@ -192,11 +195,14 @@ def judge_readers(
 def judge_reader(
     reader: Reader, features: Collection[Feature], arch: str, llamacpp: Verdict | None = None
 ) -> Verdict:
-    """Judge a reader by a file: its verdict is that of the worst feature, where unknown is worst.
+    """Return whether a program that loads GGUF files computes the RoPE of one of them.
+
+    The worst feature that the file uses decides, and one that was not tested is the worst.
 
     Args:
-        reader: The reader, of which the last version counts.
-        features: The features that the file uses.
+        reader: The program, such as Ollama, of which the last version counts.
+        features: Those of the file, such as {"theta", "yarn"} for rope.freq_base and
+            rope.scaling.type yarn. `WORDS` lists all.
         arch: Its general.architecture.
         llamacpp: The verdict of llama.cpp on the file, which is also that of a reader that runs it;
             None where it is not known.

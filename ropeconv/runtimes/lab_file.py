@@ -125,7 +125,10 @@ class LabFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def full_records(file: LabFile) -> Iterator[Record]:
-    """Yield the records of a file, from the oldest version to the newest.
+    """Yield the records of a file, each with all results, from the oldest version to the newest.
+
+    In the file, {"version": "0.33.0", "like": "0.32.0", "models": {"llama": ...}} has the results
+    of 0.32.0 but for llama.
 
     Raises:
         KeyError: For an entry that is like one that is not before it.
@@ -194,7 +197,7 @@ def refused_families(runtime: str) -> dict[str, dict[str, bool]]:
     """Return whether each version of a runtime refused every model of a family.
 
     It is {"0.33.0": {"llama": False, "hrm": True}, ...}, from the newest version to the oldest,
-    each with the families of which it ran something.
+    each with the families of which a model was run in it.
     """
     by_version = {}
     for record in reversed(runtime_records(runtime)):

@@ -257,7 +257,7 @@ def read_by(config: Config, family: Family, rules: RuleSet, check: bool = False)
     try:
         spec = _read_spec(config, family, rules)
         if check:
-            spec.current()
+            spec.current()  # computes the frequencies, and raises for those that are not finite
     except ImpossibleSize as problem:
         raise BadSource(f"config.json describes {problem}; correct it") from None
     except (ArithmeticError, RecipeError) as problem:
@@ -395,36 +395,58 @@ def rope_type(rope: JsonObject, reader: RuleSet) -> str:
 def _theta(part: Config, rope: JsonObject, family: Family, reader: RuleSet) -> float | None:
     """Return the base that a runtime reads; None where the config has none.
 
-    `RuleSet.theta` explains the places where runtimes look for it.
+    Args:
+        part: The text part of a config.
+        rope: Its RoPE dictionary, as this runtime finds it.
+        family: The family of the model.
+        reader: How the runtime reads the config. Its `theta` is a number where the code of the
+            runtime has a constant, else the name of the place where the base is looked for.
     """
-    if not isinstance(reader.theta, str):  # a constant in its code
+    if not isinstance(reader.theta, str):
         return reader.theta
 
-    # where it is looked for: a list with a base for each layer, the RoPE dictionary, the top level
-    value: Any
-    if reader.theta == "attn_config":
-        value = first_present(part, ("attn_config.rope_theta",))
-    elif reader.theta == "nested":
+    value = _find_theta(part, rope, family, place=reader.theta)
+    if value is not None:
+        theta = number({"rope_theta": value}, "rope_theta")
+        if theta <= 1:
+            raise BadSource(f"config.json has rope_theta = {shown(value)}; a base must be above 1")
+        return theta
+
+    # An absent key means the default of the class. {"rope_theta": null} is an error in most
+    # classes, unless the config has rope_parameters, which stands in place of the key.
+    null_keys = [key for key in family.keys.theta if key in part and part[key] is None]
+    if null_keys and not part.get("rope_parameters"):
+        default = f"leave the key out for {family.defaults.theta:g}"
+        raise BadSource(f"config.json has {null_keys[0]} = null; write a number, or {default}")
+    return None
+
+
+def _find_theta(part: Config, rope: JsonObject, family: Family, place: str) -> Any:
+    """Return the base in a place of a config, of whatever type it is; None where it is not there.
+
+    Args:
+        part: The text part of the config.
+        rope: Its RoPE dictionary.
+        family: The family, with the keys that it has for the base, such as rotary_emb_base.
+        place: One of these.
+
+            - "attn_config": {"attn_config": {"rope_theta": 5e5}}, as DBRX has it.
+            - "nested": {"rope_parameters": {"rope_theta": 5e5}}, only in the RoPE dictionary.
+            - "top": {"rope_theta": 5e5}, only at the top level.
+            - "dict": in the RoPE dictionary, else at the top level.
+    """
+    if place == "attn_config":
+        return first_present(part, ("attn_config.rope_theta",))
+    if place == "nested":
+        return rope.get("rope_theta")
+
+    # a list with a base for each layer, which a few families have, counts before both other places
+    value = _layer_theta(part, family, "global")
+    if value is None and place == "dict":
         value = rope.get("rope_theta")
-    else:
-        value = _layer_theta(part, family, "global")
-        if value is None and reader.theta != "top":
-            value = rope.get("rope_theta")
-        if value is None:
-            value = first_present(part, family.keys.theta)
-
-    # an absent key means the default of the class; null is an error in most classes
     if value is None:
-        null_keys = [key for key in family.keys.theta if key in part and part[key] is None]
-        if null_keys and not part.get("rope_parameters"):
-            default = f"leave the key out for {family.defaults.theta:g}"
-            raise BadSource(f"config.json has {null_keys[0]} = null; write a number, or {default}")
-        return None
-
-    theta = number({"rope_theta": value}, "rope_theta")
-    if theta <= 1:
-        raise BadSource(f"config.json has rope_theta = {shown(value)}; a base must be above 1")
-    return theta
+        value = first_present(part, family.keys.theta)
+    return value
 
 
 def _layer_theta(part: Config, family: Family, kind: Kind) -> float | None:
@@ -486,6 +508,8 @@ def _local_form(
     if local_theta is not None:
         return Plain(number({"local": local_theta}, "local"))
 
+    # The config says nothing about these layers. Code with a RoPE dictionary for each type of layer
+    # gives each the default of the class; other code has one base for all layers.
     if reader.nested:
         return Plain(family.defaults.theta)
     return Plain(theta)

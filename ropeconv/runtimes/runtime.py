@@ -356,9 +356,10 @@ Range = TypeVar("Range", bound=VersionRange)
 
 
 def choose(name: str, version: str, rows: Sequence[Range]) -> tuple[Range, ...]:
-    """Return the ranges that a name stands for: all current ones, or one cut to a version.
+    """Return the ranges of versions that a name stands for.
 
-    A version with fewer numbers than the ranges have stands for the last range in it.
+    "vllm" stands for all current ones, "vllm@0.20.1" for the range with that version, cut to it,
+    and "vllm@0.20" for the last range in 0.20.x.
 
     Args:
         name: The name as it was written, for the message.
@@ -529,9 +530,10 @@ def read_rows(folder: Path) -> dict[str, Runtime]:
 def rows_of(
     file: RowFile, refused: Mapping[str, Mapping[str, bool]] | None = None
 ) -> dict[str, Runtime]:
-    """Return the rows of a file by their keys.
+    """Return the rows of a file such as vllm.toml by their keys, such as "vllm@0.20".
 
-    A row with `inherits` starts from that of the version that it names.
+    A row says how a range of versions reads configs. One with `inherits` has only what is different
+    from the row of the version that it names.
 
     Args:
         file: The file.

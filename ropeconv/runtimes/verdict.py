@@ -368,9 +368,13 @@ class PlannedConfig:
         self.asked_verdicts  # noqa: B018  a process that answers may be gone later
 
     def verdict(self, row: Runtime) -> Verdict:
-        """Return the verdict of one row, which is found at the first call.
+        """Return whether a runtime computes the schedule from this config, as `judge` explains it.
 
-        It is that with an option of the server where only that computes the schedule.
+        Where it does so only when it is started with an option, such as `--model-impl
+        transformers`, the verdict is the one with that option. Verdicts are kept for later calls.
+
+        Args:
+            row: A range of versions of a runtime.
         """
         versions = (row.key, row.last)
         if versions in self._verdicts:
@@ -423,9 +427,10 @@ class RuleReading:
 
     @cached_property
     def of_rope(self) -> tuple[Status, str, str] | None:
-        """The finding about the RoPE dictionary, with the place where its rule is stated.
+        """Why these rules do not compute the schedule from the RoPE dictionary; None if they do.
 
-        None where these rules compute the schedule from it.
+        It is a status, its reason, and the place where the rule is stated: ("ignored", "it has no
+        code for this type", "vllm/model_executor/...").
         """
         # each finding is a status and its reason, e.g. ("ignored", "it has no code for this type");
         # the first one counts
@@ -538,6 +543,8 @@ def judge_with_option(
 ) -> Verdict | None:
     """Return the verdict of a server that is started with an option that runs other classes.
 
+    Such an option is vLLM's `--model-impl transformers`.
+
     Args:
         planned: The config.
         runtime: The row of the table of runtimes.
@@ -545,10 +552,11 @@ def judge_with_option(
         without: The verdict on the server as it starts without the option.
 
     Returns:
-        None unless it computes the schedule, and the lab has run such a config with the option.
+        None unless it computes the schedule, and such a config was run with the option before (in
+        ropeconv's laboratory, whose results come with the package).
     """
-    # the lab has run the families of the package, and no quantised weights; nor a config with one
-    # of the keys in `without`
+    # the laboratory runs the families of the package, and no quantised weights; nor a config with
+    # one of the keys in `without`
     family = planned.family
     model_type = planned.model_type
     is_of_user = bool(family.assumed or family.origin)
@@ -1020,7 +1028,9 @@ RECOMPUTED = {"phi3"}
 def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     """Return sentences on which of two lists each current runtime uses, and on the cache.
 
-    LongRoPE has a short list of factors within the trained length, and a long one beyond.
+    LongRoPE has a short list of factors within the trained length, and a long one beyond. The
+    sentences are such as "With vLLM, every position uses the long list if --max-model-len is above
+    4,096 tokens, else the short one".
 
     Args:
         family: The family of the model.
@@ -1028,7 +1038,8 @@ def switch_notes(family: Family, length: int, verdicts: Iterable[Verdict]) -> tu
         verdicts: The verdicts on the config with these lists, which leave out runtimes that do not
             read them.
     """
-    # the names of runtimes, by the rule by which their newest version chooses a list (SWITCHES)
+    # the names of runtimes, by the rule by which their newest version chooses a list, a key of
+    # SWITCHES: {"window": ["vLLM"], ...}
     of_readers = [
         verdict for verdict in verdicts if verdict.status in ("exact", "rounded", "differs")
     ]

@@ -175,6 +175,7 @@ def recipe_of(verb: str, recipe: object, values: dict[str, Any]) -> Recipe:
             f"{verb}() needs a Recipe or the path of one, and got {describe_argument(recipe)}; or"
             " pass yarn=4"
         )
+    # apply(model, context="128k") is complete: the method is then chosen by the length
     reaches_length = verb == "apply" and "context" in values
     if recipe is None and not chosen_methods(values) and not reaches_length:
         raise UsageError(

@@ -187,10 +187,13 @@ class Batch:
         self._settle(plans)
 
     def _settle(self, plans: list[tuple[OutputUnit, Plan]]) -> None:
-        """Complete the plans: name companions, choose validations, leave out taken places.
+        """Complete plans: name companions, choose how to validate, and leave out taken places.
 
-        Companions are the draft model or the PEFT adapter that go with the first output. Sets
-        `plans`, `adapter`, `refused` and `_choices`.
+        Companions are the draft model or the PEFT adapter that go with the first output. The result
+        is kept in `plans`, `adapter`, `refused` and `_choices`.
+
+        Args:
+            plans: The plans with the outputs that were asked for, in which names are filled in.
         """
         # the receipt of the first output names its draft (the second output), or its adapter
         if self.pair and len(plans) > 1:
@@ -283,8 +286,8 @@ class Batch:
     def _conversions_together(self) -> list[ExportPlan]:
         """The conversions that are written from one reading of the weights.
 
-        These are the first conversion to GGUF, and those of the same model to other types; none
-        where the disk has no space for all of them at once.
+        For `--to gguf --outtype f16 --outtype q8_0` these are both: the first conversion, and those
+        of the same model to other types. There are none where the disk lacks space for all at once.
         """
         together = list[ExportPlan]()
         for _, plan in self.plans:
@@ -417,9 +420,10 @@ class Batch:
         return plan
 
     def _has_place(self, unit: OutputUnit, plan: Plan) -> bool:
-        """Whether nothing else is at the place of an output; else that is a failure of the unit.
+        """Whether an output can be written to its place, which nothing else has taken.
 
-        It is also True where the place is not checked before the output is written.
+        Where something has, that is noted among the failures of the batch, or raised where the
+        batch is one output. It is also True where the place is not checked before writing.
         """
         # an output without a place of its own: a file is changed in place, or published only
         request = self.request

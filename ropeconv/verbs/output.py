@@ -278,6 +278,7 @@ def _named_method(plan: Plan, length: str) -> str:
 
     With them the output is written, also if it needs training.
     """
+    # --context chooses YaRN; on top of a trained scaling, it widens that (Llama 3.1's or YaRN)
     recipe = plan.recipe
     if recipe.on_top:
         method = "llama3" if plan.before.form.kind == "llama3" else "yarn"

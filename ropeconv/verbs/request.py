@@ -184,9 +184,10 @@ def refuse_collisions(
 def split(values: Mapping[str, Any], from_gguf: bool) -> list[dict[str, Any]]:
     """Return the options of each output of one source.
 
-    There is one for each --to, and for each --outtype where that has an effect. With several
-    formats, options that only one of them has go only to that one: `--to folder --to gguf
-    --outtype f16 --outtype q8_0` are three outputs.
+    `--to gguf --outtype f16 --outtype q8_0` gives [{"to": "gguf", "outtype": "f16", ...},
+    {"to": "gguf", "outtype": "q8_0", ...}]: an output for each --to, and for each --outtype that
+    has an effect. With several formats, options that only one of them has go only to that one: with
+    `--to folder` added, these are three outputs.
 
     Args:
         values: The options of the command line, by name.
@@ -353,11 +354,14 @@ class ApplyRequest(WriteOptions, MachineOptions):
 def other_option(request: ApplyRequest, target: Mapping[str, Any], allowed: Collection[str]) -> str:
     """Return the first option that was given and is not among the allowed ones; empty without any.
 
+    Such as "--force" for a request with force=True, unless "force" is allowed.
+
     Args:
         request: The options of `apply`.
         target: Those of its output, by name.
         allowed: The names of those that may be given.
     """
+    # an option counts as given where it is not empty, and is not the default of its class
     defaults = vars(ApplyRequest()) | {"encoding": "auto"}
     values = vars(request) | dict(target)
     for name, value in values.items():

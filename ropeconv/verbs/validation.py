@@ -146,6 +146,9 @@ def name_mistake(
 ) -> Identified | None:
     """Find the mistake of an output that failed its validation: which other RoPE it computes.
 
+    `identify_output` is a feature that compares the output with known mistakes, such as YaRN
+    without its attention factor. It may not be installed.
+
     Args:
         comparison: The output and its source.
         server: The address of the server that ran the output; empty for transformers.

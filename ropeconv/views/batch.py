@@ -68,6 +68,8 @@ def _show_misfit(plan: Plan, sheet: Sheet) -> None:
 def show_common(entries: Sequence[BatchEntry], sheet: Sheet) -> None:
     """Show runtimes, checks and warnings once each, with the outputs that they hold for.
 
+    A warning that holds for two of three outputs is one line: "Note (llama-f16, llama-q8_0): ...".
+
     Args:
         entries: The outputs, written or planned, each with its label.
         sheet: Where it is shown.

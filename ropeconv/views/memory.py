@@ -96,14 +96,18 @@ def show_memory(fit: Fit | None, sheet: Sheet) -> None:
 def advised_fit(
     advice: RankedMethods, machine: MachineOptions, named: tuple[str, ...] = ()
 ) -> Fit | None:
-    """Return whether a model fits at the wanted context, in the runtime that runs it by default.
+    """Return whether a model fits at the wanted context, in one runtime.
 
-    That is by the verdicts on the best method, in the format of the model.
+    The memory does not depend on the method. The runtime is the one whose command `ropeconv apply`
+    would show for the best method: the first named one that supports it, else a usual one.
 
     Args:
         advice: The methods.
         machine: The machine and the type of the cache.
-        named: The values of --runtime, one of which is shown.
+        named: The values of --runtime.
+
+    Returns:
+        The fit; None for a draft model, without a method, and where the memory is not known.
 
     Raises:
         UsageError: For a value that the runtime cannot have.
@@ -126,31 +130,33 @@ def advice_document(
 ) -> JsonObject:
     """Return advice as `--json` prints it, with the memory that the wanted context takes.
 
-    Each method has `fits`: whether its output fits in the runtime that runs it by default. `memory`
-    has every runtime of the format of the model.
+    It is such as {"advice": [{"method": "yarn", ..., "fits": true}, ...], ..., "memory": [...]}.
+    The memory depends on the context and not on the method, so `fits` is the same for all methods:
+    whether the model fits in the runtime of `advised_fit`. `memory` has an entry for every runtime
+    that loads the format of the model.
 
     Args:
         advice: The methods.
         machine: The machine and the type of the cache.
-        named: As for `advised_fit`.
+        named: The values of --runtime; empty for the runtime that is usual.
 
     Raises:
         UsageError: For a value that the runtime cannot have.
     """
-    # whether the output of each method fits, null where that is not known
+    # true or false for all methods; null where the memory is not known
+    usual_fit = advised_fit(advice, machine, named)
     fits = None
-    fit = advised_fit(advice, machine, named)
-    if fit is not None and fit.is_known:
-        fits = fit.fits
+    if usual_fit is not None and usual_fit.is_known:
+        fits = usual_fit.fits
     document = advice.to_dict()
     for row in document["advice"]:
         row["fits"] = fits
 
-    # the memory in each runtime
+    # the need of each runtime; not for a draft model, which runs beside its target
     inspection = advice.inspection
     memory = []
     if not inspection.draft:
         is_folder = not isinstance(inspection.source, GgufSource)
-        for each in all_fits(inspection.shape, advice.context, is_folder, machine):
-            memory.append(each.document().to_dict())
+        for fit in all_fits(inspection.shape, advice.context, is_folder, machine):
+            memory.append(fit.document().to_dict())
     return document | {"memory": memory}

@@ -56,7 +56,11 @@ def _show_summary(plan: Plan, sheet: Sheet) -> None:
 
 
 def runtime_lines(plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the rows of the table of runtimes, and the sentences below it."""
+    """Return the rows of the table of runtimes, and the sentences below it.
+
+    A row is a word and the runtimes that it is said of: ("supported", "vLLM 0.33, SGLang 0.5").
+    The sentences are on named runtimes that do not support the output, and on how many others do.
+    """
     # the runtimes of --runtime, without their versions
     named = {}
     for name, verdict in _named_verdicts(plan).items():

@@ -180,6 +180,7 @@ def archs_command(screen: Screen) -> None:
         screen.data(document)
         return
 
+    # an architecture of which the table says nothing about a rope tensor refuses a file with it
     rows = []
     for arch in table.arch.values():
         freqs = arch.freqs or "refused"

@@ -43,10 +43,14 @@ class EvalWorker:
         self.running = self.stack.enter_context(closing(UnitRunner(self.evaluation.runner)))
 
     def __call__(self, item: str) -> About | EvalLine | Refusal:
-        """Return the measurement of a unit, or the description of the worker.
+        """Measure one unit of an evaluation, or say what this worker computes with.
 
         Args:
-            item: The key of the unit, or ABOUT for the description.
+            item: The key of the unit; or ABOUT, the empty string, which is the first question.
+
+        Returns:
+            For a unit its measurement (EvalLine), or why it has none (Refusal); for ABOUT the
+            runtime, the device and the dtype, such as ("transformers", "cuda", "bfloat16").
         """
         runner = self.evaluation.runner
         if item == ABOUT:
@@ -64,12 +68,11 @@ class EvalWorker:
 
 
 def _measure_on(pool: Pool, units: Sequence[EvaluationUnit]) -> Generator[UnitResult, None, None]:
-    """Run units on the workers of a pool.
+    """Run units on the workers of a pool, and yield the index of each with its result.
 
-    An evaluation calls this in place of running units in its own process.
-
-    Yields:
-        The index of each unit, and its result: a worker that ended is the refusal of its unit.
+    An evaluation calls this in place of running units in its own process. A unit is a sequence of
+    tokens that a model reads with one method. If a worker ends while it runs one (killed, or out of
+    memory), the result of that is a refusal with the reason, and the others continue.
     """
     keys = [unit.key for unit in units]
     with closing(pool(keys)) as results:

@@ -544,7 +544,14 @@ class RunLine(Line, frozen=True, kw_only=True):
     def of(
         cls, unit: Unit, seconds: float, failed: str = "", result: JsonObject | None = None
     ) -> RunLine:
-        """Return the line of a unit in the journal; parameters are the fields."""
+        """Return the line of a unit in the journal of a run, which is written when the unit ends.
+
+        Args:
+            unit: A task such as apply, with the source, recipe and target that it is for.
+            seconds: How long it ran.
+            failed: Why it failed, or empty.
+            result: Facts about the output of the task, such as {"path": "out/llama-yarn4"}.
+        """
         # an evaluation has several recipes and no target
         recipe = ""
         target = ""

@@ -136,7 +136,11 @@ class RunTable(TableSummary):
         return [SummaryTable("rows", columns, [self.cells(row) for row in self.rows])]
 
     def records(self) -> list[JsonObject]:
-        """Return a row for every job: the state of each task, and why the first is not done."""
+        """Return a row for every job: the state of each task, and why the first is not done.
+
+        Such as {"source": "llama", "recipe": "yarn:4", "target": None, "apply": "done",
+        "validate": "failed", "reason": "..."}.
+        """
         records = []
         for row in self.rows:
             record: JsonObject = {
@@ -169,9 +173,10 @@ def make_table(plan: RunPlan, jobs: Sequence[Job], journal: RunJournal) -> RunTa
 
 
 def _make_row(job: Job, journal: RunJournal) -> RunRow:
-    """Return the line of a job in the table.
+    """Return the line of a job in the table: what became of each of its tasks.
 
-    A job is the tasks of one output, such as apply and validate, as units.
+    A job is the tasks of one output, such as apply and validate. Each is a unit: the task with its
+    source, recipe and target. The journal has a line for each unit that has ended.
     """
     results = {}  # by task, what the journal says about it
     for unit in job:
@@ -357,7 +362,7 @@ class Costs:
         return cls({task: median(seconds) for task, seconds in by_task.items()})
 
     def with_eval(self, units: Sequence[Unit]) -> Costs:
-        """Return the costs with the time of eval, also where the journal has none.
+        """Return the costs, completed by the time of an evaluation where none has finished yet.
 
         Then a few sequences are timed here, with the first model that loads.
 

@@ -187,7 +187,8 @@ def fill_form(kind: type[F], values: Mapping[str, Any]) -> F:
 def _parse_value(default: object, value: object) -> object:
     """Convert a value from the browser to the type of a field.
 
-    A browser may send anything; a value of another type becomes the default.
+    For a field with the default "", the value " yarn " becomes "yarn". A browser may send anything;
+    a value of another type becomes the default.
 
     Args:
         default: The default of the field, which shows its type: a tuple for several choices, None
@@ -231,7 +232,9 @@ def refuse_long(form: PageForm) -> None:
 
 
 def from_address(kind: type[F], query: Mapping[str, str]) -> F:
-    """Return the form that an address keeps.
+    """Return the form that the parameters of an address describe.
+
+    For "?source=Qwen%2FQwen3-8B&replace=1" it is BakeForm(source="Qwen/Qwen3-8B", replace=True).
 
     Args:
         kind: The class of the form.

@@ -32,11 +32,14 @@ class Front:
     ) -> Iterator[str]:
         """Yield the HTML that a page shows while a task runs; the last is its answer.
 
+        A page has one task at a time. Another one stops it, unless it is baking: then the other one
+        is answered with a sentence that the page is busy.
+
         Args:
-            task: The name of the task.
+            task: The name of the task, such as "plan" or "write".
             form: The values of the page.
-            session: The page that asks. A request that it made before is stopped, unless it bakes.
-            baking: Whether the task may take any time.
+            session: The key of the open page in the browser.
+            baking: Whether the task writes, validates or publishes, so that it may take any time.
         """
         limit = None if baking else ANSWER_SECONDS
         job: PageJob | None = None

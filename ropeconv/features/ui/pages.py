@@ -158,7 +158,7 @@ class Page:
     """The place of answers."""
 
     def ask(self, task: str, triggers: list[Any], baking: bool = False) -> None:
-        """Run a task when one of `triggers` comes.
+        """Let events, such as clicks of a button, run a task whose answer the page then shows.
 
         Args:
             task: The name of the task.
@@ -182,7 +182,7 @@ class Page:
         last: bool = False,
         place: Component | None = None,
     ) -> None:
-        """Show answers when one of `triggers` comes, and keep what was typed in the address.
+        """Let events show answers on the page, and keep what was typed in its address.
 
         So the address of a page can be shared or kept, and opens with the same form.
 

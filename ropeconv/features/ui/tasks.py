@@ -492,13 +492,15 @@ def family_names() -> list[str]:
 
 
 def runtimes_html(form: RuntimesForm) -> str:
-    """Return the answer of the page: a word per family and runtime.
+    """Return the table of runtimes as HTML: a row for each family, a column for each runtime.
 
-    For one family it has every version with its evidence.
+    A cell says whether the newest version supports the family, for the way to write RoPE that was
+    chosen (such as the keys of YaRN). For one family, a second table has every version.
 
     Args:
         form: The family and the runtime, empty for all, and how RoPE is written.
     """
+    # a cell is the verdict of one version of a runtime on a family, for one way to write RoPE
     cells = [cell for cell in matrix() if form.family in ("", cell.family)]
     runtime_columns = [name for name in runtime_names() if form.runtime in ("", name)]
     writing = form.writing

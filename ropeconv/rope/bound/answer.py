@@ -378,7 +378,11 @@ def _table(kind: Kind, sums: Sums, length: int) -> Step | None:
 def _smallest(
     sums: Sums, length: int, tell: Callable[[str], None], proof: Proof | None = None
 ) -> Step:
-    """The smallest base for a length, and the end of the interval that begins with it.
+    """The smallest base for a length, and the end of the interval of bases that begins with it.
+
+    A base fits a length where no distance m below it has a negative sum
+    (d - r)/2 + sum_i cos(m theta_i). For 4,096 tokens and heads of 128 dimensions, the bases from
+    26,952 to 26,973 fit, and none below.
 
     Args:
         sums: The sums of the head.

@@ -150,6 +150,7 @@ class Sweep:
         Returns:
             Whether some distance in these blocks surely violates.
         """
+        # SLOW is 2.5 radians; short lengths (FEW_BLOCKS) are quickly computed as a whole
         slow = inv_freq[BLOCK * inv_freq < SLOW]
         blocks = self.length // BLOCK
         if blocks < FEW_BLOCKS or not len(slow):
@@ -529,7 +530,7 @@ class Walk:
         # distances whose sum can become negative within the piece: f < steepness * m * h
         inv_freq = self.sums.inv_freq(begin)
         distances = scan(inv_freq, self.sums.unrotated, start, self.length, 0.0, steepness * size)
-        self._adapt(len(distances))
+        self._adapt(len(distances))  # a larger next piece after few distances, else a smaller one
         if not len(distances):
             return stop, distances, np.empty(0)
 

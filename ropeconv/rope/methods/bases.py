@@ -201,7 +201,8 @@ class ThetaBound(LengthMethod):
 def _surviving_base(target: int, rotary_dim: int, head_dim: int, unrotated: float) -> float | None:
     """A base that keeps the bound of Men et al. up to a length, in float32 too.
 
-    The bases that keep it are intervals. The result is the middle of the first interval that is at
+    The bound is (d - r)/2 + sum_i cos(m theta_i) >= 0 at every distance m below the length, and the
+    bases that keep it are intervals. The result is the middle of the first interval that is at
     least 1 % wide, rounded down.
 
     Args:

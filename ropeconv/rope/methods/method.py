@@ -187,6 +187,9 @@ class Method:
     def parse(cls, text: str | float) -> Any:
         """Return the value of the flag, from its text.
 
+        For `--theta-for 128k`, a method with a length, it is 131072; for `--yarn 4`, one with a
+        factor, 4.0, and for `--yarn 128k` the text "128k"; for `--theta 1e6`, a number, 1000000.0.
+
         Raises:
             RecipeError: For a text that is not such a value.
         """

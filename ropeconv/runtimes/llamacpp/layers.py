@@ -24,6 +24,7 @@ def layer_kinds(file: ArchKeys) -> tuple[LayerKind, ...]:
     Raises:
         BadSource: For impossible layer counts, and where a key turns RoPE off.
     """
+    # in some architectures, such as granite, this key switches RoPE on and off
     arch = file.arch
     count = _layer_count(file)
     if arch.finetuned and file.get("rope.scaling.finetuned") is False:

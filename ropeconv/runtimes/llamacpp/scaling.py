@@ -220,10 +220,15 @@ class AttentionFactors(NamedTuple):
 def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
     """Return the attention factors of extended layers and of window layers, and the softmax scale.
 
-    With the factor s and m(k) = 1 + 0.1 k ln s, llama-context.cpp:178-214 hands to ggml, for YaRN
-    with mscale_all_dim = k: attn_factor * m(mscale) / m(k) / m(1), and attn_factor itself without
-    k. ggml multiplies YaRN's layers by m(1) again, and those with a window not at all. The softmax
-    scale, which MLA has, is (what ggml is handed * m(1) * m(k))^2 (deepseek2.cpp:433-443).
+    Let m(k) = 1 + 0.1 k ln s, with s the factor of the scaling. llama.cpp computes in three steps:
+
+    1. llama-context.cpp:178-214 hands a factor to ggml. It is attn_factor. For YaRN with DeepSeek's
+       mscale and mscale_all_dim, it is attn_factor * m(mscale) / m(mscale_all_dim) / m(1).
+    2. ggml multiplies it by m(1) in layers with YaRN, and leaves it in layers with a window.
+    3. The softmax scale, which only MLA has, is the square of the factor of step 1 times m(1) times
+       m(mscale_all_dim) (deepseek2.cpp:433-443).
+
+    For YaRN with s = 4 and no other keys the results are 1 + 0.1 ln 4 = 1.139, 1, and 1.
     """
     arch = file.arch
     factor = file.number("rope.scaling.attn_factor", 1.0)
@@ -262,9 +267,9 @@ def attention_factors(file: ArchKeys, scaling: ScalingKeys) -> AttentionFactors:
 
 
 def dead_keys(file: ArchKeys, scaling: ScalingKeys) -> tuple[str, ...]:
-    """Return the scaling keys of a file that llama.cpp does not read there, but elsewhere.
+    """Return the scaling keys of a file that have no effect, such as ("yarn_beta_fast",).
 
-    The architecture does not read them, or not with this scaling type.
+    llama.cpp reads each of them for other architectures, or with another rope.scaling.type.
     """
     # an architecture with a fixed RoPE reads the factor only for the softmax scale of MLA
     arch = file.arch

@@ -155,7 +155,9 @@ class Estimate:
             raise over_budget(self.seconds, budget, self._what_fits(budget, sizes))
 
     def _what_fits(self, budget: float, sizes: EvaluationSizes) -> str:
-        """Return options with which the cases stay within a budget in seconds.
+        """Return options with which an evaluation stays within a budget in seconds.
+
+        An example is "--windows 4 and --lengths up to 2T".
 
         Fewer windows of each length are tried first, and then also shorter lengths.
         """
@@ -300,6 +302,10 @@ class Evaluation:
 
         Args:
             cases: All sequences, each with its measure.
+
+        Returns:
+            For each row that can be run: the row, its digest, and the names of the measures that
+            the runtime can compute for it, such as {"growth", "passkey"}.
         """
         refusals = self.outcome.refusals
 

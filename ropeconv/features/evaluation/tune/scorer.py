@@ -62,7 +62,9 @@ class Passes:
     """The engine that computes them, such as runtime and precision."""
 
     def line(self, parts: Iterable[str], compute: Callable[[], Iterable[float]]) -> PassLine:
-        """Return a pass from the journal, or compute it and add it there.
+        """Return the numbers of one pass of the model, from the journal or by running it.
+
+        The journal keeps them, so that an interrupted search continues where it was.
 
         Args:
             parts: The kind of the pass, and digests of its schedule and window: all it depends on.

@@ -41,7 +41,7 @@ def types_of_layers(text: Any, count: int) -> list[str] | None:
     """Return the type of each layer by its name; None where the class has none.
 
     Args:
-        text: The config of the text model, of transformers.
+        text: The config of the text model, an object of transformers.
         count: The number of layers.
     """
     types = getattr(text, "layer_types", None)
@@ -57,7 +57,7 @@ def find_kinds(
 
     Args:
         attention: The attention of each layer; None for one without queries and keys.
-        types: The type of each layer by its name; None where the class has none.
+        types: The type of each layer, such as "sliding_attention"; None where the class has none.
 
     Returns:
         Such as ["local", "local", "global"] and {"global": ..., "local": ...}.
@@ -116,7 +116,7 @@ def _index_of_global(
     Args:
         rotations: The different rotations, one or two.
         of_layer: The index of the rotation of each layer; None for one that does not rotate.
-        types: The type of each layer by its name; None where the class has none.
+        types: The type of each layer, such as "sliding_attention"; None where the class has none.
     """
     indices_of_full = []
     for layer_type, index in zip(types or (), of_layer, strict=False):
@@ -136,7 +136,7 @@ def find_widths(attention: Sequence[Attention | None], kinds: Sequence[Kind]) ->
 
     Args:
         attention: The attention of each layer.
-        kinds: The kind of each layer.
+        kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
     """
     widths: dict[Kind, int] = {}
     for item, kind in zip(attention, kinds, strict=True):
@@ -159,10 +159,10 @@ def describe_layers(
         {"types": {"sliding_attention": "local", "full_attention": "global"}, "interval": 6}
 
     Args:
-        types: The type of each layer by its name; None where the class has none.
-        kinds: The kind of each layer.
-        part: The text part of config.json.
-        text: The config of the text model, of transformers.
+        types: The type of each layer, such as "sliding_attention"; None where the class has none.
+        kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
+        part: The settings of the text model in config.json.
+        text: The config of the text model, an object of transformers.
         not_derived: Gets a sentence where the order in models of another size is not known.
 
     Returns:
@@ -206,8 +206,8 @@ def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
     "interval": 4, "interval_key": "no_rope_layer_interval"}. Its list has 0 for those layers.
 
     Args:
-        kinds: The kind of each layer.
-        part: The text part of config.json.
+        kinds: The kind of each layer: "global", "local" with frequencies of its own, or "none".
+        part: The settings of the text model in config.json.
         text: The config of the text model, of transformers, which may have made the list.
     """
     if "none" not in kinds or "local" in kinds:
@@ -242,7 +242,7 @@ def _describe_order(types: Sequence[str], not_derived: list[str]) -> Config:
     layer, then the first one, then both do not follow.
 
     Args:
-        types: The type of each layer by its name.
+        types: The type of each layer, such as "sliding_attention".
         not_derived: Gets a sentence where only the list itself is known.
 
     Returns:
@@ -277,7 +277,7 @@ def _find_pattern(types: Sequence[str], odd_layer: OddLayer) -> Config:
     """The shortest list of types that repeats; {} without one.
 
     Args:
-        types: The type of each layer by its name.
+        types: The type of each layer, such as "sliding_attention".
         odd_layer: The layer that need not follow the pattern.
     """
     layers = _layers_without(len(types), odd_layer)
@@ -297,7 +297,7 @@ def _find_interval(types: Sequence[str], odd_layer: OddLayer) -> Config:
     the layers 2, 5, 8, ... With {"leading": True} it begins each interval: 0, 3, 6, ...
 
     Args:
-        types: The type of each layer by its name.
+        types: The type of each layer, such as "sliding_attention".
         odd_layer: The layer that need not follow the interval.
     """
     count = len(types)

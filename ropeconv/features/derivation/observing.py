@@ -164,10 +164,11 @@ class AttentionObserver:
     # hooks
 
     def _add_hooks(self) -> None:
-        """Add hooks to each layer and to the modules inside, and make idle modules idle.
+        """Add hooks to each layer of the model and to the modules inside it.
 
         A layer is a numbered item of a list of modules that is in no other such item. Its hooks say
-        that it begins and ends; those of the modules inside see and replace their outputs.
+        that it begins and ends; those of the modules inside see and replace their outputs. Modules
+        that run after the attention (`idle`) are made to return their input, which is faster.
         """
         modules = dict(self.model.named_modules())
         for name, module in modules.items():

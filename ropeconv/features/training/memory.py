@@ -154,7 +154,7 @@ def training_memory(
     offload: bool = False,
     chunked: bool = True,
 ) -> TrainingMemory:
-    """Return what training keeps on one GPU.
+    """Return the bytes that training a LoRA adapter keeps on one GPU, part by part.
 
     Args:
         shape: The model.
@@ -251,7 +251,11 @@ class TrainingTask:
         return any(plan.memory.total <= self.limit for plan in self.plans())
 
     def plans(self) -> list[GpuPlan]:
-        """Return all settings, from those that cost no speed to those that do."""
+        """Return all ways to divide the training over the GPUs, the fastest first.
+
+        A sequence may be divided over several GPUs (context parallelism), and the states between
+        layers may be kept in the memory of the host (offload), which is slower.
+        """
         # over how many GPUs one sequence may be divided: 1, 2, 4, ...
         divisions = [1]
         if self.abilities.context_parallel:
@@ -289,7 +293,9 @@ class TrainingTask:
 
 
 def fit_gpus(task: TrainingTask) -> GpuPlan:
-    """Return the settings with which training fits, with as few GPUs for one sequence as possible.
+    """Return the fastest way to divide the training with which it fits into the GPUs.
+
+    As few GPUs as possible share a sequence.
 
     States go to the host only where all GPUs for one sequence are not enough.
 

@@ -265,7 +265,10 @@ def load(config: dict[str, Any]) -> Any:
 
 
 def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
-    """Return the rope of one attention module, and its factor on queries at the last position.
+    """Return the RoPE of one attention module, and its factor on queries at the last position.
+
+    exllamav3 rotates in a compiled kernel, which `CompiledExtension` replaces here: it notes the
+    arguments of the call, among them the frequencies.
 
     Args:
         settings: The settings of its RoPE, as exllamav3 has read them from the config.
@@ -277,7 +280,7 @@ def probe(settings: Any, context: int) -> tuple[protocol.Answer, float]:
     if key in PROBED:  # most layers have the same settings
         return PROBED[key]
 
-    # rotate zeros, and look at what the kernel was given
+    # rotate zeros, and read what the kernel was given
     try:
         rope = exllamav3_rope.RoPE("cpu", settings)
     except Exception as error:

@@ -326,7 +326,7 @@ def read_matrix(matrix: Any) -> tuple[list[float], float, str]:
     assert dims > 0, "rotates nothing"
     assert dims % 2 == 0, f"rotates {dims} dimensions"
 
-    # dimension 0 shows how they are paired: with the one half a head further, or with its neighbour
+    # dimension 0 shows how they are paired: with the one half of `dims` further, or its neighbour
     partner = int(np.abs(off_diagonal[0]).argmax())
     if partner == dims // 2:
         layout = "half"

@@ -396,7 +396,9 @@ class Evaluation:
     def _time_units(
         self, units: Sequence[EvaluationUnit], journal: Journal[EvalLine] | None
     ) -> list[tuple[int, float]]:
-        """Return the tokens and seconds of units, and run those that the journal does not have.
+        """Return the tokens and seconds of a few units, and run those that the journal lacks.
+
+        A unit is one sequence that one row reads. The journal has the units of earlier runs.
 
         Args:
             units: Units of one measure and one row, the shortest sequences first.
@@ -466,9 +468,10 @@ class Evaluation:
         return outcome
 
     def _collect_observations(self, journal: Journal[EvalLine]) -> dict[str, list[Observation]]:
-        """Return the numbers of this run and of earlier ones, by row in the order of the table.
+        """Return all numbers that were measured, of each row such as "yarn:4", in their order.
 
-        A row without numbers is left out.
+        They come from the journal, which has those of this run and of earlier ones. A row without
+        numbers is left out.
         """
         observations: dict[str, list[Observation]] = {row.name: [] for row in self.rows}
         for unit in self.units:
@@ -514,7 +517,7 @@ class Evaluation:
             self._add_refusal(refusal, self.passes[missing[index].key])
 
     def _add_refusal(self, refusal: Refusal, units: Iterable[EvaluationUnit]) -> None:
-        """Add the refusal of a pass to the outcome.
+        """Add the reason why a pass was not measured to the outcome.
 
         A pass is one run of the model over a sequence, whose losses may serve several measures. If
         the refusal names a measure, each of these measures is refused. If not, the row is refused.

@@ -108,10 +108,10 @@ def _index_of_alike(rotation: Rotation, others: Sequence[Rotation]) -> int:
 def _index_of_global(
     rotations: Sequence[Rotation], of_layer: Sequence[int | None], types: Sequence[str] | None
 ) -> int:
-    """The index of the rotation of global layers.
+    """Return the index of the rotation of global layers, which see the whole context.
 
     It is that of layers of the type full_attention. Without such a layer, it is the rotation with
-    the slowest pair, since layers with a window need no slow ones.
+    the slowest pair (the smallest frequency), since layers with a window need no slow ones.
 
     Args:
         rotations: The different rotations, one or two.
@@ -236,18 +236,19 @@ def _find_flags(kinds: Sequence[Kind], part: Config, text: Any) -> Config:
 
 
 def _describe_order(types: Sequence[str], not_derived: list[str]) -> Config:
-    """How the types of layers follow each other, for a config that does not list them.
+    """Return how the types of layers follow each other, for a config that does not list them.
 
-    An interval is looked for before a pattern, and an order of all layers before one that the last
-    layer, then the first one, then both do not follow.
+    The simplest rule is found first: every sixth layer has another type (an interval), or a list of
+    types repeats (a pattern). If no rule holds for all layers, the last layer may break it, then
+    the first one, then both.
 
     Args:
         types: The type of each layer, such as "sliding_attention".
-        not_derived: Gets a sentence where only the list itself is known.
+        not_derived: Gets a sentence where there is no rule, and only the list itself is known.
 
     Returns:
-        {"interval": 6}, {"pattern": ["a", "a", "b"]}, also with {"first": type}, {"final": type};
-        {} where all layers have one type.
+        {"interval": 6} or {"pattern": ["a", "a", "b"]}; also {"first": type} or {"final": type} for
+        a layer that breaks the rule. {} where all layers have one type.
     """
     if len(set(types)) == 1:
         return {}

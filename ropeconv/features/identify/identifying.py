@@ -92,6 +92,7 @@ class Subject:
         recipe changes (`present`) and the schedule in the receipt.
         """
         recipe = Recipe.from_dict(comparison.receipt.recipe)
+        # the source's own RoPE for --on-top and --as-is, else the one of its training
         present = inspect_source(comparison.source).basis(recipe)
         source = comparison.checkpoint_or_dequantised()
         case = Extension(
@@ -349,7 +350,7 @@ def _judge(
     means = [float(kl.mean()) for _, kl in distances]
     lowest_mean = min(means)
     nearest_index = means.index(lowest_mean)
-    _, nearest_kl = distances[nearest_index]
+    _, nearest_kl = distances[nearest_index]  # of each token
     if is_exact:
         allowed = tolerance(last, noise, KL_FLOOR)
     else:

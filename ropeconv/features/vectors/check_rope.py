@@ -439,8 +439,8 @@ def judge(packet: Packet, answers: Answers, dtype: str) -> EngineVerdict:
 
     A candidate fits if its distance from the answers is within what is allowed, which is the
     tolerance of the precision. At position 0 a token attends only to itself, so no RoPE changes its
-    logits. Where an engine is farther away there, as with a table for GELU, more is allowed, up to
-    the tolerance of float16.
+    logits, and a distance there is one of rounding. Where an engine is farther away there, as with
+    a table for GELU, `margin` times that distance is allowed, up to the tolerance of float16.
 
     A mistake within twice the allowed distance of the right candidate is left out: an engine could
     fit both.

@@ -164,14 +164,15 @@ def training_memory(
         offload: Whether the states between layers are kept in the memory of the host.
         chunked: Whether the loss is chunked.
     """
-    # the states before each layer, in bfloat16; those that the host keeps are on the GPU only while
-    # they are copied: the ones that come, and the ones that go
+    # The input of each layer, in bfloat16, is kept for the backward pass. With offload the host
+    # keeps them, and two are on the GPU: one that is copied to the host, and one that comes back.
     layers = sum(group.count for group in shape.layers) + shape.states
     kept_states = 2 if offload else layers
+    bytes_per_number = 2
     return TrainingMemory(
-        weights=2 * parameters // shards,
+        weights=bytes_per_number * parameters // shards,
         adapter=PER_TRAINED * adapter_parameters(shape) // shards,
-        states=kept_states * tokens * shape.hidden * 2,
+        states=kept_states * tokens * shape.hidden * bytes_per_number,
         layer=layer_bytes(shape, tokens),
         logits=logits_bytes(shape, tokens, chunked),
     )
